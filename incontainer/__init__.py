@@ -1,0 +1,1 @@
+"""What runs inside a container: relay, agent host and client, standard library only."""

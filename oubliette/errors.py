@@ -1,0 +1,162 @@
+"""One error tree; every leaf has a code that scripts may rely on.
+
+The message of an error is a sentence that a caller can act on. `hint` holds the remedy where the
+sentence alone does not. Nothing secret may stand in either: both reach logs, clients and agents.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OublietteError(Exception):
+    """Base of everything that Oubliette raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    jsonrpc_code: ClassVar[int] = -32000
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} (hint: {self.hint})" if self.hint else self.message
+
+
+class InvalidParameter(OublietteError, ValueError):
+    """A parameter is missing, unknown, of the wrong type or out of range; `field` names it."""
+
+    code = "invalid_parameter"
+    http_status = 400
+    jsonrpc_code = -32602
+    exit_code = 2
+
+    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
+
+
+class ConfigError(OublietteError, ValueError):
+    """The configuration cannot be used; the message names the key and where it came from."""
+
+    code = "config"
+    exit_code = 2
+
+
+class NotFound(OublietteError, LookupError):
+    """It does not exist, or the asker may not know that it does (DESIGN 5)."""
+
+    code = "not_found"
+    http_status = 404
+    exit_code = 3
+
+
+class Unauthenticated(OublietteError):
+    """The key is missing, unknown, revoked or expired."""
+
+    code = "unauthenticated"
+    http_status = 401
+    jsonrpc_code = -32001
+    exit_code = 4
+
+
+class Forbidden(OublietteError, PermissionError):
+    """The key is good, its scope does not reach this far."""
+
+    code = "forbidden"
+    http_status = 403
+    jsonrpc_code = -32002
+    exit_code = 4
+
+
+class Conflict(OublietteError):
+    """The state of the thing does not allow it now; the message says what would."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class AlreadyExists(Conflict):
+    """There is one already, with the same name or id."""
+
+    code = "already_exists"
+
+
+class LimitExceeded(OublietteError):
+    """A limit holds this back; the message names the limit, its value and who set it."""
+
+    code = "limit_exceeded"
+    http_status = 429
+    exit_code = 6
+
+
+class DeadlineExceeded(OublietteError, TimeoutError):
+    """It did not happen in the time that was given."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+    exit_code = 5
+
+
+class CallerGone(OublietteError, ConnectionError):
+    """The caller that lends the tool is not connected."""
+
+    code = "caller_gone"
+
+
+class CallerToolFailed(OublietteError):
+    """The caller ran its tool and reported an error."""
+
+    code = "tool_error"
+
+
+class Cancelled(OublietteError):
+    """It was cancelled, or what it belonged to has ended."""
+
+    code = "cancelled"
+
+
+class Unavailable(OublietteError):
+    """A part that is needed does not answer now; trying again later may work."""
+
+    code = "unavailable"
+    http_status = 503
+
+
+class StorageUnavailable(Unavailable, OSError):
+    """The log cannot be written (disk full, I/O error); nothing was lost, writes are refused."""
+
+    code = "storage_unavailable"
+
+
+class DatabaseTooNew(ConfigError):
+    """The database was written by a later release."""
+
+    code = "database_too_new"
+
+
+class HomeInUse(ConfigError):
+    """Another server owns this home."""
+
+    code = "home_in_use"
+
+
+class RuntimeFailure(OublietteError):
+    """A container or agent runtime could not do what was asked; the message says which step."""
+
+    code = "runtime_failure"
+
+
+class ContainerLost(RuntimeFailure):
+    """The container is gone, and what ran in it with it."""
+
+    code = "container_lost"
+
+
+class ProtocolViolation(OublietteError):
+    """The peer broke the protocol; the link to it was closed."""
+
+    code = "protocol_violation"

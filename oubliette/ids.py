@@ -1,0 +1,120 @@
+"""Identifiers: opaque, time-sortable, checked at the door (DESIGN 9.12).
+
+An id is a prefix and 26 characters of Crockford's base 32: 48 bits of milliseconds, 80 bits of
+randomness. Two ids of one process never collide and sort by creation.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+import uuid
+from typing import Final
+
+from oubliette.errors import InvalidParameter
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_BODY: Final = "[0-9a-hjkmnp-tv-z]{26}"
+
+PROJECT: Final = "proj"
+SESSION: Final = "gogol"
+CONTAINER: Final = "cont"
+EXPLORATION: Final = "expl"
+TOKEN: Final = "tok"
+PRINCIPAL: Final = "prin"
+INSTANCE: Final = "inst"
+PROCESS: Final = "proc"
+
+_PATTERNS: Final = {
+    prefix: re.compile(f"{prefix}_{_BODY}")
+    for prefix in (PROJECT, SESSION, CONTAINER, EXPLORATION, TOKEN, PRINCIPAL, INSTANCE, PROCESS)
+}
+_CALLER_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+_lock = threading.Lock()
+_last = 0
+
+
+def new_id(prefix: str) -> str:
+    """A new id with `prefix`; later ones sort after earlier ones of the same process."""
+    global _last
+    with _lock:
+        value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(80)
+        if value <= _last:
+            value = _last + 1
+        _last = value
+    digits = [""] * 26
+    for place in range(25, -1, -1):
+        digits[place] = _ALPHABET[value & 31]
+        value >>= 5
+    return f"{prefix}_{''.join(digits)}"
+
+
+def new_uuid() -> str:
+    """A random UUID (version 4, RFC 9562) for workspaces and requests."""
+    return str(uuid.uuid4())
+
+
+def check_id(value: str, prefix: str, field: str) -> str:
+    """Return `value` if it is an id with `prefix`.
+
+    Raises:
+        InvalidParameter: it is not; the message names `field`.
+    """
+    if _PATTERNS[prefix].fullmatch(value) is None:
+        raise InvalidParameter(
+            f"{field}: {shown(value)} is not an id of the form {prefix}_ and 26 characters",
+            field=field,
+        )
+    return value
+
+
+def check_uuid(value: str, field: str) -> str:
+    """Return `value` if it is a UUID in lower case.
+
+    Raises:
+        InvalidParameter: it is not; the message names `field`.
+    """
+    if _UUID.fullmatch(value) is None:
+        raise InvalidParameter(f"{field}: {shown(value)} is not a UUID in lower case", field=field)
+    return value
+
+
+def check_caller_id(value: str, field: str = "caller_id") -> str:
+    """Return `value` if it may name a caller (DESIGN 9.5).
+
+    Raises:
+        InvalidParameter: it has other characters, or begins with `oubliette`.
+    """
+    if _CALLER_ID.fullmatch(value) is None:
+        raise InvalidParameter(
+            f"{field}: {shown(value)} must be 1 to 64 of A-Z a-z 0-9 _ -", field=field
+        )
+    if value.lower().startswith("oubliette"):
+        raise InvalidParameter(
+            f"{field}: names that begin with 'oubliette' are ours", field=field
+        )
+    return value
+
+
+def check_tool_name(value: str, field: str = "name") -> str:
+    """Return `value` if it may name a caller's tool.
+
+    Raises:
+        InvalidParameter: it is empty, too long or has characters that agents' clients refuse.
+    """
+    if _TOOL_NAME.fullmatch(value) is None:
+        raise InvalidParameter(
+            f"{field}: {shown(value)} must be 1 to 128 of A-Z a-z 0-9 _ . -", field=field
+        )
+    return value
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`value` as it may stand in an error: quoted, cut at `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,1 @@
+"""The tool table that both doors share."""

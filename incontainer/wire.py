@@ -1,0 +1,404 @@
+"""The relay protocol on the wire: headers, proofs, frames, JSON lines (DESIGN 4.1, 4.2).
+
+Floor 0: shared by the host and the client inside a container and by the server outside, so it
+does no I/O and imports only what is cheap (every agent waits for this start-up). Everything here
+raises `WireError` with a reason fit for the peer's eyes, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+TYPE_CHECKING = False  # `typing` itself costs 5 ms of a start of 20
+if TYPE_CHECKING:
+    from typing import Any, Union
+
+    Header = Union["Upstream", "Downstream", "HostLink", "Attach"]
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+MAX_HEADER = 1024  # bytes, newline included
+HEADER_TIMEOUT = 5.0  # seconds from accept to the header's newline
+PROOF_TIMEOUT = 3.0  # seconds from the host's challenge to the server's proof
+TICKET_SECONDS = 30.0  # a one-time ticket is good for this long
+KEY_BYTES = 32
+NONCE_HEX = 32  # characters of a nonce, a challenge
+MAX_CONTROL_LINE = 1 << 20  # bytes of one JSON line on the control link
+MAX_SESSION_LINE = 16 << 20  # bytes of one JSON line on a session link
+MAX_FRAME = 256 * 1024  # bytes of payload in one frame
+MAX_WORD = 256  # characters of an id or a secret in a header
+MAX_COUNT = (1 << 64) - 1  # offsets and sequence numbers are u64 on the wire
+
+UPSTREAM = "OUBLIETTE-UPSTREAM"
+DOWNSTREAM = "OUBLIETTE-DOWNSTREAM"
+HOST = "OUBLIETTE-HOST"
+ATTACH = "OUBLIETTE-ATTACH"
+ERROR = "OUBLIETTE-ERROR"
+
+FRAME_HEAD = struct.Struct(">BQI")  # kind, n, length of the payload
+
+STDOUT = 1  # n = offset of the first byte
+STDERR = 2  # n = offset of the first byte
+STDIN = 3  # n = sequence number, from 1
+STDIN_OK = 4  # n = last sequence number accepted
+EOF = 5  # host to server: n = stream (1, 2); server to host: n = sequence number
+GAP = 6  # n = offset asked for, payload {"stream": 1, "next": offset}
+EXIT = 7  # payload {"code": int|null, "signal": int|null}
+FRAME_KINDS = frozenset((STDOUT, STDERR, STDIN, STDIN_OK, EOF, GAP, EXIT))
+
+
+class WireError(ValueError):
+    """The peer sent what the protocol does not allow; the text may be shown to it."""
+
+
+class _Record:
+    """Equality and a repr without the secret fields; a dataclass costs 10 ms of imports."""
+
+    __slots__ = ()
+    _hidden = frozenset(("ticket", "secret"))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in self.__slots__))
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={'***' if name in self._hidden else repr(getattr(self, name))}"
+            for name in self.__slots__
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Upstream(_Record):
+    """The server's half of a pair."""
+
+    __slots__ = ("depth", "project", "session", "ticket")
+
+    def __init__(self, session: str, project: str, depth: int, ticket: str | None = None) -> None:
+        self.session = session
+        self.project = project
+        self.depth = depth
+        self.ticket = ticket
+
+    def line(self) -> bytes:
+        """The header line, newline included."""
+        words = [UPSTREAM, self.session, self.project, str(self.depth)]
+        return _line(words if self.ticket is None else [*words, self.ticket])
+
+
+class Downstream(_Record):
+    """The agent's half of a pair; `session` and `secret` are both there or both None."""
+
+    __slots__ = ("project", "secret", "session")
+
+    def __init__(self, project: str, session: str | None = None, secret: str | None = None) -> None:
+        self.project = project
+        self.session = session
+        self.secret = secret
+
+    def line(self) -> bytes:
+        """The header line, newline included."""
+        if self.session is None or self.secret is None:
+            return _line([DOWNSTREAM, self.project])
+        return _line([DOWNSTREAM, self.project, self.session, self.secret])
+
+
+class HostLink(_Record):
+    """The control link's opening."""
+
+    __slots__ = ("nonce", "version")
+
+    def __init__(self, nonce: str, version: int = 1) -> None:
+        self.version = version
+        self.nonce = nonce
+
+    def line(self) -> bytes:
+        """The header line, newline included."""
+        return _line([HOST, str(self.version), self.nonce])
+
+
+class Attach(_Record):
+    """The opening of a process's streams, from byte offsets on."""
+
+    __slots__ = ("err_offset", "out_offset", "proc", "ticket", "version")
+
+    def __init__(
+        self, proc: str, out_offset: int, err_offset: int, ticket: str, version: int = 1
+    ) -> None:
+        self.version = version
+        self.proc = proc
+        self.out_offset = out_offset
+        self.err_offset = err_offset
+        self.ticket = ticket
+
+    def line(self) -> bytes:
+        """The header line, newline included."""
+        offsets = [str(self.out_offset), str(self.err_offset)]
+        return _line([ATTACH, str(self.version), self.proc, *offsets, self.ticket])
+
+
+def _line(words: list[str]) -> bytes:
+    for word in words:
+        check_word(word, words[0])
+    line = (" ".join(words) + "\n").encode()
+    if len(line) > MAX_HEADER:
+        raise WireError(f"header longer than {MAX_HEADER} bytes")
+    return line
+
+
+def check_word(word: str, what: str) -> str:
+    """Return `word` if it can stand in a header: 1 to 256 printable characters, no blank."""
+    if not word or len(word) > MAX_WORD or not word.isprintable() or " " in word:
+        raise WireError(f"{what}: a word is empty, too long or not printable")
+    return word
+
+
+def check_hex(word: str, length: int, what: str) -> str:
+    """Return `word` if it is `length` lower-case hexadecimal digits."""
+    if len(word) != length or not set(word) <= set("0123456789abcdef"):
+        raise WireError(f"{what} is not {length} hexadecimal digits")
+    return word
+
+
+def _count(word: str, what: str) -> int:
+    # str.isdigit accepts other scripts' digits and int() accepts blanks, signs and underscores
+    if not (word.isascii() and word.isdigit()) or len(word) > 20 or int(word) > MAX_COUNT:
+        raise WireError(f"{what} is not a number")
+    return int(word)
+
+
+def parse_header(line: bytes) -> Header:
+    """Read a header line (with or without its newline).
+
+    Raises:
+        WireError: The line is no header of this protocol.
+
+    """
+    if len(line) > MAX_HEADER:
+        raise WireError(f"header longer than {MAX_HEADER} bytes")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        raise WireError("header is not UTF-8") from None
+    if text.endswith("\n"):
+        text = text[:-2] if text.endswith("\r\n") else text[:-1]
+    kind, *words = text.split(" ")
+    if kind not in (UPSTREAM, DOWNSTREAM, HOST, ATTACH):
+        raise WireError("unknown header")
+    for word in words:
+        check_word(word, kind)
+    if kind == UPSTREAM and len(words) in (3, 4):
+        depth = _count(words[2], "depth")
+        return Upstream(words[0], words[1], depth, words[3] if len(words) == 4 else None)
+    if kind == DOWNSTREAM and len(words) in (1, 3):
+        return Downstream(*words)
+    if kind == HOST and len(words) == 2:
+        return HostLink(check_hex(words[1], NONCE_HEX, "nonce"), _version(words[0]))
+    if kind == ATTACH and len(words) == 5:
+        version, proc, out, err, ticket = words
+        offsets = (_count(out, "out_offset"), _count(err, "err_offset"))
+        return Attach(proc, offsets[0], offsets[1], ticket, _version(version))
+    raise WireError(f"{kind}: wrong number of words")
+
+
+def _version(word: str) -> int:
+    version = _count(word, "version")
+    if not PROTOCOL_MIN <= version <= PROTOCOL_MAX:
+        raise WireError(f"version {version} is not spoken here")
+    return version
+
+
+def error_line(reason: str) -> bytes:
+    """The one line that answers a refused header."""
+    return f"{ERROR} {' '.join(reason.split())}\n".encode()[:MAX_HEADER]
+
+
+def parse_error(line: bytes) -> str | None:
+    """The reason in an `OUBLIETTE-ERROR` line, or None if `line` is something else."""
+    prefix = ERROR.encode() + b" "
+    if not line.startswith(prefix):
+        return None
+    return line[len(prefix) :].decode(errors="replace").rstrip("\r\n")
+
+
+# Proofs. Nonce and challenge enter as the hexadecimal text that crossed the wire. The two labels
+# differ, so that neither side can be made to compute the other's answer.
+
+
+def host_proof(key: bytes, nonce: str, challenge: str) -> str:
+    """What the host sends to show that it holds the key."""
+    return _hmac(key, b"oubliette-host|", nonce, challenge)
+
+
+def server_proof(key: bytes, challenge: str, nonce: str) -> str:
+    """What the server sends to show that it holds the key."""
+    return _hmac(key, b"oubliette-server|", challenge, nonce)
+
+
+def _hmac(key: bytes, label: bytes, first: str, second: str) -> str:
+    import hmac  # noqa: PLC0415 -- OpenSSL's 3 to 10 ms are paid after `ready`
+
+    message = label + first.encode() + b"|" + second.encode()
+    return hmac.new(key, message, "sha256").hexdigest()
+
+
+def same(given: object, expected: str) -> bool:
+    """Compare two secrets in constant time; anything but a string is different."""
+    import hmac  # noqa: PLC0415
+
+    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
+
+
+def digest(secret: str) -> str:
+    """The SHA-256 of a pairing secret, as `expect` carries it."""
+    import hashlib  # noqa: PLC0415
+
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+# Frames
+
+
+class Frame(_Record):
+    """One frame of an attached stream."""
+
+    __slots__ = ("kind", "n", "payload")
+
+    def __init__(self, kind: int, n: int, payload: bytes = b"") -> None:
+        self.kind = kind
+        self.n = n
+        self.payload = payload
+
+
+def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
+    """One frame as bytes.
+
+    Raises:
+        WireError: The payload is longer than `MAX_FRAME`.
+
+    """
+    if len(payload) > MAX_FRAME:
+        raise WireError(f"frame longer than {MAX_FRAME} bytes")
+    return FRAME_HEAD.pack(kind, n, len(payload)) + payload
+
+
+class FrameDecoder:
+    """Turns received pieces, cut anywhere, into whole frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes received of a frame that is not whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """The frames that `data` completes.
+
+        Raises:
+            WireError: Unknown kind or oversize frame; nothing can be read after it.
+
+        """
+        buffer = self._buffer
+        buffer += data
+        frames: list[Frame] = []
+        start = 0
+        size = FRAME_HEAD.size
+        while len(buffer) - start >= size:
+            kind, n, length = FRAME_HEAD.unpack_from(buffer, start)
+            if kind not in FRAME_KINDS:
+                raise WireError(f"unknown frame kind {kind}")
+            if length > MAX_FRAME:
+                raise WireError(f"frame longer than {MAX_FRAME} bytes")
+            end = start + size + length
+            if len(buffer) < end:
+                break
+            frames.append(Frame(kind, n, bytes(buffer[start + size : end])))
+            start = end
+        if start:
+            del buffer[:start]
+        return frames
+
+
+# JSON lines
+
+
+class OversizeLine:
+    """Stands where a line above the limit was; `size` is its length in bytes, without newline."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class LineReader:
+    """Turns received pieces into lines; a line above `limit` bytes is dropped and reported."""
+
+    def __init__(self, limit: int = MAX_SESSION_LINE) -> None:
+        self.limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0  # of the unfinished line, dropped bytes included
+
+    @property
+    def pending(self) -> int:
+        """Bytes received of a line that is not whole yet."""
+        return self._size
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | OversizeLine]:
+        """The lines that `data` completes, without their newlines, in order."""
+        lines: list[bytes | OversizeLine] = []
+        *ended, rest = bytes(data).split(b"\n")
+        for piece in ended:
+            self._keep(piece)
+            lines.append(self._take())
+        self._keep(rest)
+        return lines
+
+    def end(self) -> bytes | OversizeLine | None:
+        """What came after the last newline, at the end of the stream; None if nothing did."""
+        return self._take() if self._size else None
+
+    def _keep(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._size += len(piece)
+        if self._size > self.limit:
+            self._parts.clear()
+        else:
+            self._parts.append(piece)
+
+    def _take(self) -> bytes | OversizeLine:
+        size, parts = self._size, self._parts
+        self._size, self._parts = 0, []
+        return OversizeLine(size) if size > self.limit else b"".join(parts)
+
+
+def encode_json(value: object) -> bytes:
+    """`value` as one line of JSON, newline included."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # a lone surrogate has no UTF-8; as an escape it survives the way
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def decode_json(line: bytes) -> dict[str, Any]:
+    """The JSON object in one line.
+
+    Raises:
+        WireError: Not UTF-8, not JSON, or not an object.
+
+    """
+    try:
+        value: dict[str, Any] = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        raise WireError("line is not JSON") from None
+    if type(value) is not dict:
+        raise WireError("line is not a JSON object")
+    return value

@@ -40,9 +40,7 @@ def _parse(text: str) -> dict[str, _Failpoint]:
         name, _, action = item.partition("=")
         action, _, at = action.partition("@")
         if action not in {"kill", "raise", "enospc"} or (at and not at.isdigit()):
-            raise ValueError(
-                f"OUBLIETTE_FAILPOINTS: {item!r} is not name=kill|raise|enospc[@N]"
-            )
+            raise ValueError(f"OUBLIETTE_FAILPOINTS: {item!r} is not name=kill|raise|enospc[@N]")
         table[name] = _Failpoint(action, int(at or 0))
     return table
 

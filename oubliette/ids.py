@@ -95,9 +95,7 @@ def check_caller_id(value: str, field: str = "caller_id") -> str:
             f"{field}: {shown(value)} must be 1 to 64 of A-Z a-z 0-9 _ -", field=field
         )
     if value.lower().startswith("oubliette"):
-        raise InvalidParameter(
-            f"{field}: names that begin with 'oubliette' are ours", field=field
-        )
+        raise InvalidParameter(f"{field}: names that begin with 'oubliette' are ours", field=field)
     return value
 
 

@@ -1,0 +1,256 @@
+"""Messages that cross between the domain actors, the tools and the front (DESIGN 3.2, 3.3).
+
+Requests are imperative, news is in the past tense. What only two neighbours say to each other
+stands beside them. Every message can be encoded as msgpack.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from oubliette.kit import Message, Reply
+from oubliette.records import CallerRequest, CallerTool, Event, Limits, Project, Session, Workspace
+
+Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
+
+
+def caller_actor_name(principal: str, caller_id: str) -> str:
+    """The name of the CallerActor of this caller."""
+    return f"callers/{caller_key(principal, caller_id)}"
+
+
+def caller_key(principal: str, caller_id: str) -> str:
+    """What the store publishes a caller's events under."""
+    return f"{principal}/{caller_id}"
+
+
+class Idempotency(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes a request safe to send again (DESIGN 6)."""
+
+    key: str
+    tool: str
+    digest: bytes
+
+
+# ---------------------------------------------------------------------- projects
+
+
+class CreateProject(Message, Reply[Project]):
+    """To `projects`: create a project, its folder and its default workspace."""
+
+    principal: str
+    name: str
+    description: str = ""
+    remote_url: str | None = None
+    init_git: bool = True
+    container_type: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    autonomy: str | None = None
+    workspace_isolation: bool = False
+    limits: Limits = Limits()
+    mcp_servers: dict[str, Any] = {}
+    idempotency: Idempotency | None = None
+
+
+class OpenProject(Message, Reply[str]):
+    """To `projects`: the name of the running ProjectActor; starts it. `NotFound` if there is none."""
+
+    project_id: str
+
+
+class DeleteProject(Message, Reply[None]):
+    """To `projects`: refused with `Conflict`, before anything is touched, while sessions live."""
+
+    project_id: str
+
+
+class DeleteWorkspace(Message, Reply[None]):
+    """To a ProjectActor: the default workspace and those with live sessions are refused."""
+
+    workspace_id: str
+
+
+class CreateWorkspace(Message, Reply[Workspace]):
+    """To a ProjectActor."""
+
+    workspace_id: str | None = None
+    external_id: str | None = None
+    source: str | None = None
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What session_spawn and session_message tell."""
+
+    session_id: str
+    project_id: str
+    workspace_id: str
+    workspace_created: bool
+    status: str
+    spawned: bool
+    resumed: bool
+    last_index: int
+    turn: int = 0
+
+
+class SpawnSession(Message, Reply[SpawnResult]):
+    """To a ProjectActor: resume or start a session and give it a prompt (DESIGN 9.11).
+
+    With `session_id` it is that session, live or resumed; else the newest of the workspace and
+    principal that was not ended, unless `new_session`; else a new one.
+    """
+
+    principal: str
+    prompt: str
+    session_id: str | None = None
+    workspace_id: str | None = None
+    create_workspace: bool = False
+    new_session: bool = False
+    external_id: str | None = None
+    source: str | None = None
+    caller_id: str | None = None
+    caller_tools: tuple[CallerTool, ...] | None = None
+    """None: as they were (a new session of an agent inherits them)."""
+    agent: str | None = None
+    model: str | None = None
+    autonomy: str | None = None
+    api_key: str | None = None
+    """A key for the agent's environment, given or minted by the caller of this message."""
+    minted_token_id: str | None = None
+    parent_session_id: str | None = None
+    call_id: str | None = None
+    """`{parent}/{call}` of the agent's call that waits for the turn; makes it idempotent."""
+    idempotency: Idempotency | None = None
+
+
+class InterruptSession(Message, Reply[str]):
+    """To a SessionActor: end the running turn; answers the status. Nothing to do is no error."""
+
+
+class EndSession(Message, Reply[str]):
+    """To a SessionActor, or with `session_id` to its ProjectActor where it does not run.
+
+    Interrupts, ends the agent within 5 s, settles what is pending; the session is never resumed.
+    """
+
+    session_id: str = ""
+    reason: str = "session_end"
+
+
+class SessionEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to ReadEvents; `events` end where the committed log ended or a cap was reached."""
+
+    session: Session
+    events: tuple[Event, ...]
+    last_index: int
+    """Index of the last event returned, or `since_index` if there is none."""
+    log_end: int
+    """Index of the last committed event, -1 if there is none."""
+    truncated_before: int | None = None
+    turn_done: bool = False
+
+
+class ReadEvents(Message, Reply[SessionEvents]):
+    """To a SessionActor: events after `since_index`; waits up to `wait_seconds` for the first."""
+
+    since_index: int = -1
+    max_events: int = 500
+    max_bytes: int = 4 * 1024 * 1024
+    wait_seconds: float = 0.0
+
+
+class GetSession(Message, Reply[Session]):
+    """To a SessionActor: the record as it is now."""
+
+
+class AnswerCallerTool(Message, Reply[bool]):
+    """To a SessionActor: the caller's answer. False: not open here, or not this principal's.
+
+    True is said only once the outcome is in the log.
+    """
+
+    principal: str
+    request_id: str
+    result: Any = None
+    error: str | None = None
+
+
+# ---------------------------------------------------------------------- callers
+
+
+class OpenCaller(Message, Reply[str]):
+    """To `callers`: the name of the CallerActor of this caller; starts it."""
+
+    principal: str
+    caller_id: str
+
+
+class CallerSeen(Message):
+    """To a CallerActor: its principal did something under this caller_id; counts as a poll."""
+
+
+class TrackRequest(Message):
+    """To a CallerActor: tell `reply_to` with `CallerLost` when the caller is, or goes, away.
+
+    At once where the caller has no stream and no recent poll; never for a `durable` request.
+    """
+
+    request_id: str
+    session_id: str
+    reply_to: str
+    """Name of the CallerRequestActor."""
+    durable: bool = False
+    adopted: bool = False
+    """Taken over after a restart: an absent caller has until `grace` to come back."""
+    grace: float = 0.0
+
+
+class UntrackRequest(Message):
+    """To a CallerActor: this request was settled."""
+
+    request_id: str
+
+
+class CallerLost(Message):
+    """To a CallerRequestActor: nobody is there to answer."""
+
+    reason: str
+
+
+class EventsCommitted(Message):
+    """From the store to a subscriber: events in commit order, all of them in the log."""
+
+    events: tuple[Event, ...]
+
+
+__all__ = [
+    "AnswerCallerTool",
+    "CallerLost",
+    "CallerRequest",
+    "CallerSeen",
+    "CreateProject",
+    "CreateWorkspace",
+    "DeleteProject",
+    "DeleteWorkspace",
+    "EndSession",
+    "EventsCommitted",
+    "GetSession",
+    "Idempotency",
+    "InterruptSession",
+    "OpenCaller",
+    "OpenProject",
+    "Outcome",
+    "ReadEvents",
+    "SessionEvents",
+    "SpawnResult",
+    "SpawnSession",
+    "TrackRequest",
+    "UntrackRequest",
+    "caller_actor_name",
+    "caller_key",
+]

@@ -1,0 +1,197 @@
+"""Folders on this side: where relay sockets live, and folders that belong to an agent's user.
+
+What an agent owns it may replace by a link to something else at any moment, so nothing here
+follows one: folders are opened from their parent with `O_NOFOLLOW` and changed by descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from oubliette.errors import ConfigError, RuntimeFailure
+from oubliette.runtime.containers.port import RELAY_SOCKET
+
+MAX_SOCKET_PATH: Final = 103
+"""Bytes. macOS has room for 104 with the final zero, Linux for 108; one limit for both."""
+
+_OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def runtime_base(configured: Path | str | None = None) -> Path:
+    """The folder `oubliette-<uid>` that holds all runtime folders of this user; made if missing.
+
+    It lies in `configured`, else in `XDG_RUNTIME_DIR`, else in `/run/user/<uid>`, else in the
+    folder for temporary files.
+
+    Raises:
+        ConfigError: it is a link, belongs to somebody else, may be entered by others, or its path
+            is too long for a socket in it.
+    """
+    uid = os.geteuid()
+    parent = Path(configured) if configured is not None else _usual_parent(uid)
+    if configured is not None:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    base = parent.absolute() / f"oubliette-{uid}"
+    _check_length(base / "01234567" / RELAY_SOCKET)
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    try:
+        fd = os.open(base, _OPEN_DIR)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+            raise ConfigError(
+                f"{base} is a link or a file, not a folder",
+                hint="somebody may have planted it; remove it, or set containers.runtime_dir",
+            ) from error
+        raise ConfigError(
+            f"{base} cannot be opened: {error.strerror}", hint="set containers.runtime_dir"
+        ) from error
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != uid:
+            raise ConfigError(
+                f"{base} belongs to user {status.st_uid}, not to {uid}",
+                hint="somebody may have planted it; remove it, or set containers.runtime_dir",
+            )
+        # Only what others could use: 0711 is what best-effort as root needs and sets by itself.
+        if stat.S_IMODE(status.st_mode) & 0o066:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+    return base
+
+
+def _usual_parent(uid: int) -> Path:
+    named = os.environ.get("XDG_RUNTIME_DIR", "")
+    for candidate in (named, f"/run/user/{uid}"):
+        if candidate.startswith("/") and os.access(candidate, os.W_OK | os.X_OK):
+            return Path(candidate)
+    return Path(tempfile.gettempdir())
+
+
+def _check_length(socket: Path) -> None:
+    size = len(os.fsencode(socket))
+    if size > MAX_SOCKET_PATH:
+        raise ConfigError(
+            f"the path of a relay socket would have {size} bytes, {MAX_SOCKET_PATH} are possible:"
+            f" {socket}",
+            hint="set containers.runtime_dir to a folder with a shorter path",
+        )
+
+
+def new_runtime_dir(base: Path) -> Path:
+    """A new folder `<8 hex>` (0700) in `base`, for `ContainerSpec.runtime_dir`.
+
+    Raises:
+        ConfigError: the path of its socket would be too long.
+    """
+    while True:
+        folder = base / secrets.token_hex(4)
+        _check_length(folder / RELAY_SOCKET)
+        if any(base.glob(f"{folder.name}.*")):
+            continue
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+
+
+def make_owned(parent: Path, name: str, *, uid: int | None, mode: int = 0o700) -> Path:
+    """Make `parent/name` if it is missing and give it to `uid` (and the group of that number).
+
+    `parent` is opened as it is; `name` is one component and is never followed when it is a link.
+    Without `uid`, or when this process may not give files away, it stays ours.
+
+    Raises:
+        RuntimeFailure: it is there and is not a folder.
+    """
+    parent_fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, mode=0o700, dir_fd=parent_fd)
+        _give(name, parent_fd, uid=uid, mode=mode, shown=parent / name)
+    finally:
+        os.close(parent_fd)
+    return parent / name
+
+
+def give_folder(folder: Path, *, uid: int | None, mode: int | None = None) -> None:
+    """Give an existing folder to `uid`; nothing in it is touched, links are refused.
+
+    Raises:
+        RuntimeFailure: it is a link or not a folder.
+    """
+    parent_fd = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _give(folder.name, parent_fd, uid=uid, mode=mode, shown=folder)
+    finally:
+        os.close(parent_fd)
+
+
+def _give(name: str, parent_fd: int, *, uid: int | None, mode: int | None, shown: Path) -> None:
+    try:
+        fd = os.open(name, _OPEN_DIR, dir_fd=parent_fd)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+            raise RuntimeFailure(f"{shown} is a link or a file where a folder is needed") from error
+        raise RuntimeFailure(f"{shown} cannot be opened: {error.strerror}") from error
+    try:
+        if uid is not None and os.geteuid() == 0 and os.fstat(fd).st_uid != uid:
+            os.fchown(fd, uid, uid)
+        if mode is not None and os.fstat(fd).st_uid in {os.geteuid(), uid}:
+            os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
+def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None = None) -> None:
+    """Write a file as a whole: a new file beside it, then a rename, so that no reader sees half.
+
+    Neither a planted link nor a planted file is written through.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            if uid is not None and os.geteuid() == 0:
+                os.fchown(file.fileno(), uid, uid)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def first_closed_folder(path: Path, uid: int) -> Path | None:
+    """The first folder on the way to `path` that user `uid` may not pass; None if there is none.
+
+    Group rights are not counted: our agents are in no group but their own.
+    """
+    path = path.resolve()
+    for folder in (*reversed(path.parents), path):
+        try:
+            status = folder.stat()
+        except OSError:
+            return folder
+        bit = stat.S_IXUSR if status.st_uid == uid else stat.S_IXOTH
+        if stat.S_ISDIR(status.st_mode) and not status.st_mode & bit:
+            return folder
+    return None
+
+
+def clear_away(folder: Path) -> None:
+    """Remove a runtime folder with all in it; links in it are removed, never followed."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)

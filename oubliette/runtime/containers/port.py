@@ -1,0 +1,242 @@
+"""The port behind which containers live (DESIGN 7.1).
+
+A runtime knows images, mounts, networks and one process: the host (DESIGN 4.1). Everything that
+happens inside (processes, streams, sessions' links) is done once, above this port, on the host
+protocol. Runtimes differ in what they can; they say it in `Capabilities` and are asked for
+nothing else.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
+LABEL_INSTANCE: Final = "dev.oubliette.instance"
+LABEL_PROJECT: Final = "dev.oubliette.project"
+LABEL_CONTAINER: Final = "dev.oubliette.container"
+LABEL_SPEC: Final = "dev.oubliette.spec-hash"
+
+RELAY_DIR: Final = "/mcp"
+RELAY_SOCKET: Final = "relay.sock"
+KEY_FILE: Final = "key"
+
+ContainerState: TypeAlias = Literal["created", "running", "exited", "unknown"]
+
+Dialer: TypeAlias = "Callable[[int], Awaitable[tuple[StreamReader, StreamWriter]]]"
+"""Opens one more connection to the relay; the argument is the reader's limit in bytes."""
+
+Dial: TypeAlias = "Path | Dialer"
+"""How the host link reaches a relay: a socket on this side, or a way to make a stream to it."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runtime can do; the conformance suite asks exactly this."""
+
+    survives_server: bool
+    """Containers go on when the server is killed, and are found again by their labels."""
+    sockets_cross: bool
+    """The relay's socket can be opened from this side; otherwise links are bridged."""
+    network_none: bool
+    network_host: bool
+    images: bool
+    """Containers come from images that can be pulled and built."""
+    uid_per_container: bool
+    """`ContainerSpec.uid` is honoured."""
+    isolation: Literal["container", "none"]
+    """`none`: agents can reach whatever the server's user can; every session says so."""
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One folder or file of this side, seen inside at `target`."""
+
+    source: Path
+    target: str
+    """Absolute, inside."""
+    read_only: bool = False
+
+
+class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a whole container; None = the engine's own. Engines ignore what they cannot do.
+
+    Limits of single processes are the host's (`StartProcess.limits`).
+    """
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    tmp_bytes: int | None = 1 << 30
+    """Room in `/tmp`."""
+
+
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container is made of."""
+
+    id: str
+    labels: dict[str, str]
+    """At least `LABEL_INSTANCE` and `LABEL_CONTAINER` (= `id`); all are found again by `adopt`."""
+    runtime_dir: Path
+    """Made by `folders.new_runtime_dir`; seen inside as `/mcp`, holds `relay.sock`."""
+    image: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    env: dict[str, str] = {}
+    """Environment of the host. Visible to its user; secrets of agents do not belong here."""
+    network: str = "none"
+    """`none`, `host`, `bridge`, or the name of an engine's network."""
+    uid: int | None = None
+    """User (and group) id that agents run under, where `uid_per_container`."""
+    limits: ContainerLimits = ContainerLimits()
+    command: tuple[str, ...] | None = None
+    """What runs as the container; None = the host of the zipapp (DESIGN 4.1)."""
+    orphan_grace: float = 600.0
+    """Seconds without a server after which the host ends its agents and itself."""
+    accept_bare: bool = False
+    """Let clients that know only the seeds' headers in (`relay.accept_bare`)."""
+
+
+class Inside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program that is to run in a container must know of it."""
+
+    python: str = "python3"
+    """The interpreter, as seen inside."""
+    zipapp: str = "/opt/oubliette/oubliette.pyz"
+    relay_socket: str = "/mcp/relay.sock"
+    env: dict[str, str] = {}
+    """Environment that every process started there needs (PATH, LANG, …); add to it."""
+    places: dict[str, str] = {}
+    """Where mount targets really are, for runtimes that cannot mount; empty = at their targets."""
+    uid: int | None = None
+    """User id to name in `StartProcess`; None = the host's own."""
+
+    def path(self, path: str) -> str:
+        """Where `path` (absolute, as documented, like `/workspace/…`) is for a process inside."""
+        path = posixpath.normpath(path)
+        for target in sorted(self.places, key=len, reverse=True):
+            if path == target or path.startswith(target.rstrip("/") + "/"):
+                return self.places[target] + path[len(target.rstrip("/")) :]
+        return path
+
+
+class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A container as its runtime sees it now."""
+
+    id: str
+    state: ContainerState
+    labels: dict[str, str]
+    runtime_dir: Path
+    handle: dict[str, Any] = {}
+    """What the runtime needs to find it again; plain JSON, kept in the store."""
+    inside: Inside = Inside()
+    started_at: float | None = None
+    """Wall-clock second."""
+    exit_code: int | None = None
+    """128 + the signal for a killed one; None when it is not known."""
+    isolation: Literal["container", "none"] = "container"
+    warnings: tuple[str, ...] = ()
+    """What the user should hear at every start (`best-effort`)."""
+
+
+class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a runtime can be used here; `remedy` is what to do if not."""
+
+    ok: bool
+    version: str | None = None
+    reason: str | None = None
+    remedy: str | None = None
+
+
+class Logs(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of what a container's own process has written."""
+
+    text: str
+    truncated: bool = False
+
+
+class ContainerRuntime(Protocol):
+    """An engine that runs containers. All methods may be called from one event loop, side by side.
+
+    Errors are `RuntimeFailure` (the message says which step failed and what to do), `NotFound` for
+    an id that the runtime does not know, `InvalidParameter` for a spec that it cannot honour.
+    """
+
+    @property
+    def name(self) -> str:
+        """`process`, `docker`, `podman`, `apple`."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this runtime can do on this machine; final after the first `ping`."""
+        ...
+
+    async def ping(self) -> RuntimeStatus:
+        """Try it, with the real thing where that is cheap; never raises."""
+        ...
+
+    async def image_exists(self, image: str) -> bool:
+        """Whether `image` is there without a pull; always true where there are no images."""
+        ...
+
+    async def pull(self, image: str, *, timeout: float) -> None:
+        """Fetch `image`."""
+        ...
+
+    async def build(self, image: str, folder: Path, *, timeout: float) -> Logs:
+        """Build `folder`'s Dockerfile as `image` and return the end of the build's output."""
+        ...
+
+    async def create(self, spec: ContainerSpec) -> ContainerInfo:
+        """Make a container without starting it. What is half made when this raises is removed."""
+        ...
+
+    async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
+        """Start it and return when its relay listens.
+
+        `key` (32 random bytes, new at each start) reaches the host through `/mcp/key`, which it
+        removes before any agent starts. Starting a running container is an error.
+        """
+        ...
+
+    async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
+        """End it: politely, then after `timeout` seconds for good. Nothing of it lives afterwards.
+
+        Stopping one that is not running does nothing.
+        """
+        ...
+
+    async def remove(self, container_id: str) -> None:
+        """Kill it if need be and remove every trace; removing twice does nothing."""
+        ...
+
+    async def inspect(self, container_id: str) -> ContainerInfo:
+        """Look at it now."""
+        ...
+
+    async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
+        """The last `tail` lines of what its own process wrote, at most 1 MiB."""
+        ...
+
+    async def adopt(self, instance: str) -> list[ContainerInfo]:
+        """Every container with our instance label, running or not, half-made ones included.
+
+        They are known to this object afterwards. Containers of other instances are not touched.
+        """
+        ...
+
+    async def watch(self, container_id: str) -> ContainerInfo:
+        """Wait until it has ended. Adopted ones too; no polling. Cancelling ends only the wait."""
+        ...
+
+    def dial(self, info: ContainerInfo) -> Dial:
+        """How `HostLink.connect` reaches its relay."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of what this object holds. Containers go on."""
+        ...

@@ -1,0 +1,174 @@
+"""Processes of this machine as `/proc` shows them: who is who, safe against reused pids.
+
+A pid alone names nothing: it may have been given to another process. With the boot id and the
+start time (clock ticks since boot) it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+PROC: Final = Path("/proc")
+
+
+class Process(msgspec.Struct, frozen=True):
+    """One process, named for good."""
+
+    pid: int
+    start_time: int
+    """Clock ticks after boot (field 22 of `/proc/<pid>/stat`, proc(5))."""
+    boot: str
+    """`/proc/sys/kernel/random/boot_id`: another boot, other processes."""
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine."""
+    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    # The name is in parentheses and may hold anything, parentheses and newlines included.
+    return text[text.rindex(b")") + 2 :].decode("ascii").split(" ")
+
+
+def identify(pid: int) -> Process | None:
+    """The process that has `pid` now; None if there is none, or only its corpse."""
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] in {"Z", "X"}:
+        return None
+    return Process(pid, int(fields[19]), boot_id())
+
+
+def is_alive(process: Process) -> bool:
+    """Whether this very process is still there and not a corpse."""
+    return identify(process.pid) == process
+
+
+def parent_and_session(pid: int) -> tuple[int, int] | None:
+    """Parent's pid and session id of `pid`."""
+    fields = _stat_fields(pid)
+    return None if fields is None else (int(fields[1]), int(fields[3]))
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of `pid`; empty for kernel threads, corpses and those that are gone."""
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(part) for part in raw.split(b"\0")[:-1]]
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment that `pid` was started with; empty where we may not look."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(part).partition("=") for part in raw.split(b"\0") if part)
+    return {name: value for name, _, value in pairs}
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The lines of `/proc/<pid>/status` that we decide by."""
+
+    uid: int
+    """Real user id."""
+    ns_pids: tuple[int, ...]
+    """The pid in each pid namespace, from ours inwards."""
+
+
+def status(pid: int) -> Status | None:
+    """Who runs `pid`, and its pids in the namespaces below ours."""
+    try:
+        text = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    uid = int(rows["Uid"].split()[0])
+    return Status(uid, tuple(int(part) for part in rows.get("NSpid", str(pid)).split()))
+
+
+def pids() -> list[int]:
+    """Every pid that can be seen from here."""
+    return sorted(int(entry) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208
+
+
+def labels_of(arguments: list[str]) -> dict[str, str]:
+    """The `--label K=V` pairs of a command line; the last of a name counts."""
+    found: dict[str, str] = {}
+    for option, value in zip(arguments, arguments[1:], strict=False):
+        if option == "--label":
+            name, _, text = value.partition("=")
+            found[name] = text
+    return found
+
+
+def to_json(process: Process) -> dict[str, Any]:
+    """As it is kept in a handle."""
+    return msgspec.to_builtins(process)
+
+
+def from_json(value: object) -> Process | None:
+    """What `to_json` gave; None for anything else."""
+    try:
+        return msgspec.convert(value, Process)
+    except msgspec.ValidationError:
+        return None
+
+
+def open_process(process: Process) -> int | None:
+    """A pidfd of this very process (pidfd_open(2)); None if it is gone. The caller closes it."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    # The descriptor holds the pid from here on: what we see now is what we will wait for.
+    if identify(process.pid) != process:
+        os.close(fd)
+        return None
+    return fd
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """Send a signal to this very process; False if it is gone."""
+    fd = open_process(process)
+    if fd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+async def ended(process: Process) -> None:
+    """Wait until this very process has ended; ours or not. A descriptor, no thread, no polling."""
+    fd = open_process(process)
+    if fd is None:
+        return
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def readable() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    loop.add_reader(fd, readable)
+    try:
+        await over
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)

@@ -42,12 +42,16 @@ class Limits(Record):
     max_wall_seconds: float | None = None
 
 
+def _any_object() -> dict[str, Any]:
+    return {"type": "object"}
+
+
 class CallerTool(Record, rename="camel"):
     """A tool that a caller lends (seed 002, `caller_tools`)."""
 
     name: str
     description: str = ""
-    input_schema: dict[str, Any] = {"type": "object"}
+    input_schema: dict[str, Any] = msgspec.field(default_factory=_any_object)
     durable: bool = False
 
 

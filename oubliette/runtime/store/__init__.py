@@ -1,1 +1,21 @@
-"""The log and the state."""
+"""The log and the state: one SQLite database, one writer, any number of readers (DESIGN 6)."""
+
+from __future__ import annotations
+
+from oubliette.runtime.store import ops, queries
+from oubliette.runtime.store.database import MEMORY, Database
+from oubliette.runtime.store.queries import LogSlice, Page
+from oubliette.runtime.store.reader import Reader
+from oubliette.runtime.store.writer import Request, Writer
+
+__all__ = (
+    "MEMORY",
+    "Database",
+    "LogSlice",
+    "Page",
+    "Reader",
+    "Request",
+    "Writer",
+    "ops",
+    "queries",
+)

@@ -1,0 +1,139 @@
+"""Where the database is and how connections to it are made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.store.migrations import migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from oubliette.runtime.store.migrations import Migration
+
+MEMORY: Final = ":memory:"
+_BUSY_SECONDS: Final = 2.0
+"""How long to wait for another process' lock; then it is a fault like a full disk."""
+_WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
+"""A write-ahead log that grew beyond this is cut back after a checkpoint."""
+
+Durability = Literal["process", "power"]
+
+
+class Database:
+    """One database file (or `:memory:`), migrated to this release's schema.
+
+    Opening does the migration, so whatever is wrong with the file is known at once. The file and
+    its two companions (`-wal`, `-shm`) are for the owner only.
+
+    In memory, all share one connection under one lock: a reader never sees half a batch, as with
+    a file, and there is no second implementation.
+
+    Raises:
+        DatabaseTooNew: a later release wrote it.
+        ConfigError: it cannot be opened, or is no database of ours.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = MEMORY,
+        *,
+        durability: Durability = "process",
+        migrations: Sequence[Migration] | None = None,
+    ) -> None:
+        self.path = None if str(path) == MEMORY else Path(path)
+        self.durability = durability
+        self.gate: AbstractContextManager[object] = contextlib.nullcontext()
+        """Held around every batch and every query of an in-memory database."""
+        self._shared: sqlite3.Connection | None = None
+        if self.path is None:
+            self.gate = threading.Lock()
+            self._shared = _connect(MEMORY)
+            migrate(self._shared, migrations)
+            return
+        _create(self.path)
+        try:
+            connection = self.connect()
+            with contextlib.closing(connection):
+                self.version = migrate(connection, migrations)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{self.path}: cannot be used as the database: {error}") from error
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection that may write; give it back with `release`."""
+        if self._shared is not None:
+            return self._shared
+        connection = _connect(str(self.path))
+        try:
+            # Only counts before the first table; lets session_cleanup give space back.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            level = "FULL" if self.durability == "power" else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {level}")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEEP_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def connect_read_only(self) -> sqlite3.Connection:
+        """A connection that cannot write; give it back with `release`."""
+        if self._shared is not None:
+            return self._shared
+        # Not mode=ro: that cannot recover the log of a process that was killed.
+        connection = _connect(str(self.path))
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def release(self, connection: sqlite3.Connection) -> None:
+        """Close what `connect` or `connect_read_only` gave."""
+        if connection is not self._shared:
+            connection.close()
+
+    def close(self) -> None:
+        """Let an in-memory database go; files need nothing."""
+        if self._shared is not None:
+            self._shared.close()
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,  # we say BEGIN ourselves
+        check_same_thread=False,  # one thread at a time, but not always the same
+        cached_statements=256,
+    )
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def _create(path: Path) -> None:
+    """Make the file 0600 before SQLite would make it by the umask; its companions follow it.
+
+    An existing file is not opened here: closing any descriptor of it would drop the locks that
+    this process' other connections hold (fcntl(2)).
+    """
+    try:
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(path, flags, 0o600))
+            return
+        if not stat.S_ISREG(mode):
+            raise ConfigError(f"{path}: cannot be used as the database: not a regular file")
+        if mode & 0o077:
+            path.chmod(0o600)
+    except FileExistsError:
+        return  # another process was quicker
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be used as the database: {error.strerror}") from error

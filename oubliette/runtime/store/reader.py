@@ -1,0 +1,327 @@
+"""Reads the database without ever getting in the writer's way.
+
+A few threads, each with a connection that cannot write. What was committed before a read began is
+in it; each read is one consistent view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
+
+from oubliette.errors import StorageUnavailable, Unavailable
+from oubliette.runtime.store import queries
+from oubliette.runtime.store.faults import storage_fault
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from oubliette.records import (
+        CallerRequest,
+        Container,
+        Event,
+        IdempotencyKey,
+        Principal,
+        Project,
+        Session,
+        Token,
+        Turn,
+        Workspace,
+    )
+    from oubliette.runtime.store.database import Database
+    from oubliette.runtime.store.queries import LogSlice, Page
+
+THREADS: Final = 4
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Reader:
+    """The queries as coroutines; `run` and `run_blocking` take any function of a connection.
+
+    All raise StorageUnavailable when the database cannot be read, Unavailable after `aclose`.
+    """
+
+    def __init__(self, database: Database, threads: int = THREADS) -> None:
+        self._database = database
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="oubliette-reader")
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._closed = False
+
+    async def run(
+        self,
+        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a query (see `queries`) on a thread of the pool."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: self._view(query, *args, **kwargs))
+
+    def run_blocking(
+        self,
+        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """The same for programs without a loop."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        return self._pool.submit(self._view, query, *args, **kwargs).result()
+
+    async def aclose(self) -> None:
+        """Let running reads end, then close the connections."""
+        self._closed = True
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """The same for programs without a loop."""
+        self._closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        while self._connections:
+            self._database.release(self._connections.pop())
+
+    def _view(
+        self,
+        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        with self._database.gate:
+            try:
+                connection = self._connection()
+                connection.execute("BEGIN")
+                try:
+                    return query(connection, *args, **kwargs)
+                finally:
+                    connection.execute("COMMIT")
+            except Exception as error:
+                reason = storage_fault(error)
+                if reason is None:
+                    raise
+                raise StorageUnavailable(f"the database cannot be read: {reason}") from error
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._database.connect_read_only()
+            self._local.connection = connection
+            self._connections.append(connection)
+        return connection
+
+    # ------------------------------------------------------------------ the log
+
+    async def log(
+        self,
+        session_id: str,
+        since_index: int = -1,
+        max_events: int = queries.MAX_EVENTS,
+        max_bytes: int = queries.MAX_BYTES,
+    ) -> LogSlice:
+        """Events after `since_index` with the bounds of the log, in one view."""
+        return await self.run(queries.log, session_id, since_index, max_events, max_bytes)
+
+    async def events(
+        self,
+        session_id: str,
+        since_index: int = -1,
+        max_events: int = queries.MAX_EVENTS,
+        max_bytes: int = queries.MAX_BYTES,
+    ) -> list[Event]:
+        """The events of `log`: one at least if there is any, else as many as the caps allow."""
+        return (await self.log(session_id, since_index, max_events, max_bytes)).events
+
+    async def event(self, session_id: str, index: int) -> Event | None:
+        """One event."""
+        return await self.run(queries.event, session_id, index)
+
+    async def bounds(self, session_id: str) -> tuple[int, int]:
+        """First index kept and last index of a session's log; (0, -1) for a new one."""
+        return await self.run(queries.bounds, session_id)
+
+    async def last_index(self, session_id: str) -> int:
+        """Index of the last event of a session, -1 if there was never one."""
+        return (await self.bounds(session_id))[1]
+
+    async def has_source(self, session_id: str, source: str) -> bool:
+        """Whether an event that was read from there is in the log."""
+        return await self.run(queries.has_source, session_id, source)
+
+    async def caller_events(
+        self,
+        principal: str,
+        caller_id: str,
+        after_seq: int = 0,
+        limit: int = queries.MAX_EVENTS,
+        max_bytes: int = queries.MAX_BYTES,
+    ) -> list[Event]:
+        """What this caller is told after `after_seq`, in commit order, up to the caps."""
+        return await self.run(
+            queries.caller_events, principal, caller_id, after_seq, limit, max_bytes
+        )
+
+    async def last_seq(self) -> int:
+        """The highest seq that was ever given, 0 if none was."""
+        return await self.run(queries.last_seq)
+
+    # ------------------------------------------------------------------ projects
+
+    async def project(self, project_id: str) -> Project | None:
+        """One project, deleted or not."""
+        return await self.run(queries.project, project_id)
+
+    async def project_named(self, name: str) -> Project | None:
+        """The live project of that name."""
+        return await self.run(queries.project_named, name)
+
+    async def projects(
+        self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """Live projects, oldest first; `name_contains` whatever the case."""
+        return await self.run(queries.projects, name_contains, limit, cursor)
+
+    async def workspace(self, workspace_id: str) -> Workspace | None:
+        """One workspace, deleted or not."""
+        return await self.run(queries.workspace, workspace_id)
+
+    async def workspaces(self, project_id: str) -> list[Workspace]:
+        """The project's workspaces that were not deleted, oldest first."""
+        return await self.run(queries.workspaces, project_id)
+
+    async def container(self, container_id: str) -> Container | None:
+        """One container."""
+        return await self.run(queries.container, container_id)
+
+    async def containers(self, project_id: str | None = None) -> list[Container]:
+        """Containers that were not removed yet, of all projects or one."""
+        return await self.run(queries.containers, project_id)
+
+    # ------------------------------------------------------------------ sessions
+
+    async def session(self, session_id: str) -> Session | None:
+        """One session."""
+        return await self.run(queries.session, session_id)
+
+    async def sessions(
+        self,
+        project_id: str | None = None,
+        status: str | None = None,
+        exploration_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        principal: str | None = None,
+        newest_first: bool = False,
+    ) -> Page:
+        """Sessions that match all that is given, oldest first unless `newest_first`."""
+        return await self.run(
+            queries.sessions,
+            project_id,
+            status,
+            exploration_id,
+            principal=principal,
+            limit=limit,
+            cursor=cursor,
+            newest_first=newest_first,
+        )
+
+    async def live_sessions(
+        self,
+        project_id: str | None = None,
+        container_id: str | None = None,
+        workspace_id: str | None = None,
+        exploration_id: str | None = None,
+    ) -> list[Session]:
+        """Sessions whose status is not terminal, as narrow as given."""
+        return await self.run(
+            queries.live_sessions, project_id, container_id, workspace_id, exploration_id
+        )
+
+    async def count_live_sessions(self, project_id: str, *, top_level: bool = True) -> int:
+        """How many sessions of a project live; children only count without `top_level`."""
+        return await self.run(queries.count_live_sessions, project_id, top_level=top_level)
+
+    async def ended_sessions(
+        self, before: float, project_id: str | None = None, limit: int = 1000
+    ) -> list[str]:
+        """Ids of ended sessions, last changed before `before` (wall seconds)."""
+        return await self.run(queries.ended_sessions, before, project_id, limit)
+
+    async def children(self, session_id: str) -> list[Session]:
+        """The session's direct children, oldest first."""
+        return await self.run(queries.children, session_id)
+
+    async def latest_session(
+        self, workspace_id: str, principal: str, parent_session_id: str | None = None
+    ) -> Session | None:
+        """The newest session there that nobody ended; top-level unless a parent is given."""
+        return await self.run(queries.latest_session, workspace_id, principal, parent_session_id)
+
+    async def turns(self, session_id: str, states: Sequence[str] | None = None) -> list[Turn]:
+        """The session's turns in order, or those in one of `states`."""
+        return await self.run(queries.turns, session_id, states)
+
+    async def turn(self, session_id: str, number: int) -> Turn | None:
+        """One turn."""
+        return await self.run(queries.turn, session_id, number)
+
+    async def turn_of_call(self, call_id: str) -> Turn | None:
+        """The newest turn that an agent's call (`{parent session}/{call id}`) made."""
+        return await self.run(queries.turn_of_call, call_id)
+
+    # ------------------------------------------------------------------ caller requests
+
+    async def request(self, request_id: str) -> CallerRequest | None:
+        """One request of a caller's tool."""
+        return await self.run(queries.request, request_id)
+
+    async def request_of_call(self, session_id: str, call_id: str) -> CallerRequest | None:
+        """The newest request that this call of this session made."""
+        return await self.run(queries.request_of_call, session_id, call_id)
+
+    async def open_requests(
+        self,
+        session_id: str | None = None,
+        *,
+        principal: str | None = None,
+        caller_id: str | None = None,
+    ) -> list[CallerRequest]:
+        """Requests without an outcome, of a session or of a caller, oldest first."""
+        return await self.run(queries.open_requests, session_id, principal, caller_id)
+
+    # ------------------------------------------------------------------ rights and the rest
+
+    async def principal(self, principal_id: str) -> Principal | None:
+        """One principal."""
+        return await self.run(queries.principal, principal_id)
+
+    async def principals(self) -> list[Principal]:
+        """All principals."""
+        return await self.run(queries.principals)
+
+    async def token(self, token_id: str) -> Token | None:
+        """One token, revoked or not."""
+        return await self.run(queries.token, token_id)
+
+    async def tokens(self) -> list[Token]:
+        """All tokens, revoked ones too."""
+        return await self.run(queries.tokens)
+
+    async def idempotency(self, principal: str, tool: str, key: str) -> IdempotencyKey | None:
+        """A claimed key; the caller looks at its age."""
+        return await self.run(queries.idempotency, principal, tool, key)
+
+    async def meta(self, key: str) -> str | None:
+        """One value of the instance."""
+        return await self.run(queries.meta, key)
+
+    async def counts(self) -> dict[str, int]:
+        """How much there is of what."""
+        return await self.run(queries.counts)

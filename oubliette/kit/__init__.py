@@ -1,1 +1,65 @@
-"""The actor kit: asyncio actors on Pykka, with supervision (DESIGN 3.1)."""
+"""The actor kit: asyncio actors on Pykka, with supervision (DESIGN 3.1, docs/actors.md)."""
+
+from oubliette.kit.actor import Actor, SideTask, Timer
+from oubliette.kit.errors import (
+    ActorDead,
+    ActorError,
+    AskTimeout,
+    DeadlockError,
+    MailboxFull,
+    RestartIntensity,
+    UnhandledMessage,
+    WouldBlockError,
+)
+from oubliette.kit.mailbox import Envelope
+from oubliette.kit.messages import (
+    DeadLetter,
+    Down,
+    LocalMessage,
+    Message,
+    Reason,
+    Reply,
+    handles,
+)
+from oubliette.kit.ref import Ref
+from oubliette.kit.replies import Deferred
+from oubliette.kit.scope import tracing
+from oubliette.kit.supervisor import (
+    ChildSpec,
+    StartChild,
+    StopChild,
+    Supervisor,
+    WhichChildren,
+)
+from oubliette.kit.system import System
+
+__all__ = (
+    "Actor",
+    "ActorDead",
+    "ActorError",
+    "AskTimeout",
+    "ChildSpec",
+    "DeadLetter",
+    "DeadlockError",
+    "Deferred",
+    "Down",
+    "Envelope",
+    "LocalMessage",
+    "MailboxFull",
+    "Message",
+    "Reason",
+    "Ref",
+    "Reply",
+    "RestartIntensity",
+    "SideTask",
+    "StartChild",
+    "StopChild",
+    "Supervisor",
+    "System",
+    "Timer",
+    "UnhandledMessage",
+    "WhichChildren",
+    "WouldBlockError",
+    "handles",
+    "tracing",
+)

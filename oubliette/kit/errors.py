@@ -1,0 +1,58 @@
+"""What goes wrong between actors; each is part of the one error tree (DESIGN 3.1)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from oubliette.errors import OublietteError
+
+
+class ActorError(OublietteError):
+    """Base of what the actor kit raises."""
+
+    code: ClassVar[str] = "actor_error"
+
+
+class ActorDead(ActorError):
+    """The actor has ended, or ended before it answered; it may or may not have done the work."""
+
+    code: ClassVar[str] = "actor_dead"
+
+
+class AskTimeout(ActorError, TimeoutError):
+    """No answer came before the deadline of the ask; the actor may still do the work."""
+
+    code: ClassVar[str] = "ask_timeout"
+    http_status: ClassVar[int] = 504
+    exit_code: ClassVar[int] = 5
+
+
+class MailboxFull(ActorError):
+    """The mailbox is at its bound; `await ref.send(...)` waits for room instead."""
+
+    code: ClassVar[str] = "mailbox_full"
+    http_status: ClassVar[int] = 503
+
+
+class DeadlockError(ActorError):
+    """The wait would close a circle of actors that wait for each other."""
+
+    code: ClassVar[str] = "deadlock"
+
+
+class WouldBlockError(ActorError):
+    """A blocking call on the thread of an event loop; it would stop every actor of that loop."""
+
+    code: ClassVar[str] = "would_block"
+
+
+class RestartIntensity(ActorError):
+    """A supervisor restarted its children too often and gave up (escalation)."""
+
+    code: ClassVar[str] = "restart_intensity"
+
+
+class UnhandledMessage(ActorError):
+    """The actor has no handler for this kind of message."""
+
+    code: ClassVar[str] = "unhandled_message"

@@ -1,0 +1,112 @@
+"""What actors say to each other: frozen, tagged structs that encode to msgpack (DESIGN 3.1)."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+Reason = Literal["normal", "shutdown", "failed", "killed", "noproc", "noconnection"]
+"""Why an actor ended.
+
+`normal`: by itself. `shutdown`: asked to, by `Ref.stop`, its parent or its System. `failed`: an
+error. `killed`: cancelled. `noproc`: it was gone before the watch. `noconnection`: its machine is.
+"""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of every message. Payload dicts in it are read-only by agreement."""
+
+
+class LocalMessage(Message, frozen=True, kw_only=True):
+    """A message that never leaves its process, since it names classes or their arguments."""
+
+
+class Reply(Generic[T]):
+    """Mixed into a message class: says what an ask of it answers.
+
+    `class GetStatus(Message, Reply[Status])` makes `await ref.ask(GetStatus())` a `Status`.
+    """
+
+    __slots__ = ()
+
+
+class Down(Message):
+    """The one notice that a watched actor has ended."""
+
+    name: str
+    """Name of the actor that ended."""
+
+    reason: Reason
+    """Why it ended."""
+
+    error: str | None = None
+    """Type and text of the error, where the reason is `failed`."""
+
+    incarnation: int = 0
+    """Which life of that name ended; 0 if there was none to watch (`noproc`)."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that nobody handled."""
+
+    to: str
+    """Name of the actor it was for."""
+
+    sender: str | None
+    """Name of the actor that sent it; None from outside any actor."""
+
+    message: Message
+    """The message."""
+
+    why: str
+    """What kept it from being handled."""
+
+    at: float
+    """Wall time, seconds since 1970-01-01 UTC."""
+
+
+def handles(*types: type[Message]) -> Callable[[F], F]:
+    """Mark a method, `def` or `async def`, as the handler of these kinds of message."""
+
+    def mark(function: F) -> F:
+        function._handles = types  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+@functools.cache
+def reply_type(kind: type[Message]) -> Any:
+    """The `T` of `Reply[T]` among the bases of `kind`; `Any` if it declares none."""
+    for base in kind.__mro__:
+        for declared in getattr(base, "__orig_bases__", ()):
+            if get_origin(declared) is Reply:
+                return get_args(declared)[0]
+    return Any
+
+
+def round_trip(message: Message) -> Message:
+    """`message` as it would arrive on another machine.
+
+    Raises:
+        TypeError: something in it does not encode to msgpack.
+    """
+    if isinstance(message, LocalMessage):
+        return message
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+
+
+def round_trip_answer(kind: type[Message], answer: Any) -> Any:
+    """An answer to a `kind` as it would arrive on another machine; unchanged if undeclared."""
+    declared = reply_type(kind)
+    if declared is Any or issubclass(kind, LocalMessage):
+        return answer
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=declared)

@@ -1,0 +1,51 @@
+"""On whose behalf code runs: the sender and the trace that the messages it sends will carry."""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
+
+from oubliette.kit.mailbox import Envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Scope(Protocol):
+    """An actor, a task beside it, or a program that set a trace."""
+
+    @property
+    def name(self) -> str | None:
+        """Name of the actor, None outside any."""
+        ...
+
+    @property
+    def envelope(self) -> Envelope:
+        """What is being handled; its trace is passed on."""
+        ...
+
+
+class Aside:
+    """A scope of its own: keeps the envelope of its start while the actor goes on."""
+
+    __slots__ = ("envelope", "name")
+
+    def __init__(self, name: str | None, envelope: Envelope) -> None:
+        self.name = name
+        self.envelope = envelope
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("oubliette_scope", default=None)
+
+
+@contextlib.contextmanager
+def tracing(trace: Mapping[str, str]) -> Iterator[None]:
+    """Let every message sent inside carry `trace`, and whatever these messages cause."""
+    outer = current_scope.get()
+    scope = Aside(None if outer is None else outer.name, Envelope(None, trace=dict(trace)))
+    token = current_scope.set(scope)
+    try:
+        yield
+    finally:
+        current_scope.reset(token)

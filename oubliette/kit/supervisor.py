@@ -1,0 +1,252 @@
+"""Supervisors: who starts children, and starts them again when they fail (DESIGN 3.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import tenacity
+
+from oubliette.errors import AlreadyExists, NotFound
+from oubliette.kit.actor import Actor, Timer
+from oubliette.kit.endings import end_actor
+from oubliette.kit.errors import DeadlockError, RestartIntensity
+from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
+
+Restart = Literal["permanent", "transient", "temporary"]
+Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
+Backoff = Callable[[tenacity.RetryCallState], float]
+
+
+class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How a supervisor starts one child, and whether it starts it again."""
+
+    name: str
+    """Its name under the supervisor; in the System it is `<supervisor>/<name>`."""
+
+    cls: type[Actor]
+    """Its class."""
+
+    args: tuple[Any, ...] = ()
+    """For its `__init__`."""
+
+    kwargs: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """For its `__init__`."""
+
+    restart: Restart = "permanent"
+    """`permanent`: always again. `transient`: only after a failure. `temporary`: never."""
+
+    shutdown: float = 5.0
+    """Seconds it has to end when it is told to; then it is cancelled."""
+
+
+class StartChild(LocalMessage, Reply[str]):
+    """Start one more child. Answers its name in the System."""
+
+    spec: ChildSpec
+    """How; the name must be free."""
+
+
+class StopChild(Message, Reply[bool]):
+    """End a child and forget its spec. Answers whether there was one."""
+
+    name: str
+    """Its name under the supervisor."""
+
+
+class WhichChildren(Message, Reply[dict[str, int]]):
+    """Ask for the live children: name under the supervisor to incarnation, in start order."""
+
+
+class _Again(LocalMessage):
+    """The backoff of these children is over."""
+
+    names: tuple[str, ...]
+    """Names under the supervisor."""
+
+
+class Supervisor(Actor):
+    """Starts its children in order, and again when they fail.
+
+    Args:
+        children: started in this order, stopped in the reverse.
+        strategy: who is started anew with a failed child: it alone, all, or it and those that
+            were started after it.
+        max_restarts: this many restarts are allowed `within` seconds; one more, and the
+            supervisor ends its children and fails itself with `RestartIntensity`.
+        within: seconds.
+        backoff: a tenacity wait object: seconds to wait before the n-th failure in a row of a
+            child is mended. A child that lived for `within` seconds begins at one again.
+    """
+
+    def __init__(
+        self,
+        children: list[ChildSpec],
+        strategy: Strategy = "one_for_one",
+        max_restarts: int = 3,
+        within: float = 5.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        super().__init__()
+        self._specs: dict[str, ChildSpec] = {}
+        for spec in children:
+            if spec.name in self._specs:
+                raise AlreadyExists(f"Two children are named {spec.name}")
+            self._specs[spec.name] = spec
+        self._strategy: Strategy = strategy
+        self._max_restarts = max_restarts
+        self._within = within
+        self._backoff = backoff
+        self._kids: dict[str, Actor] = {}
+        self._started_at: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._restarts: deque[float] = deque()
+        self._pending: dict[tuple[str, ...], Timer] = {}
+
+    def on_start(self) -> None:
+        """Start the children that the spec names, in order."""
+        for name in list(self._specs):
+            self._start(name)
+
+    # ------------------------------------------------------------ messages
+    @handles(StartChild)
+    def _start_child(self, message: StartChild) -> str:
+        spec = message.spec
+        if spec.name in self._specs:
+            raise AlreadyExists(f"{self.name} has a child named {spec.name}")
+        self._specs[spec.name] = spec
+        try:
+            return self._start(spec.name).name
+        except Exception:
+            self._forget(spec.name)
+            raise
+
+    @handles(StopChild)
+    async def _stop_child(self, message: StopChild) -> bool:
+        if message.name not in self._specs:
+            return False
+        await self._halt([message.name])
+        self._forget(message.name)
+        return True
+
+    @handles(WhichChildren)
+    def _which_children(self, _: WhichChildren) -> dict[str, int]:
+        return {
+            name: self._kids[name].incarnation for name in self._specs if name in self._kids
+        }
+
+    @handles(Down)
+    async def _child_down(self, down: Down) -> None:
+        name = self._whose(down)
+        if name is None:
+            return  # a life that we ended ourselves
+        del self._kids[name]
+        spec = self._specs[name]
+        if spec.restart == "temporary" or (
+            spec.restart == "transient" and down.reason in {"normal", "shutdown"}
+        ):
+            self._forget(name)
+            return
+        self._count_restart(name, down)
+        group = self._group(name)
+        await self._halt(group)
+        for member in group:
+            if self._specs[member].restart == "temporary":
+                self._forget(member)
+        group = [member for member in group if member in self._specs]
+        delay = self._delay(name)
+        if delay > 0:
+            self._start_later(group, delay)
+        else:
+            self._start_again(group)
+
+    @handles(_Again)
+    def _backoff_over(self, message: _Again) -> None:
+        self._pending.pop(message.names, None)
+        self._start_again(message.names)
+
+    # ------------------------------------------------------------ steps
+    def _start(self, name: str) -> Actor:
+        spec = self._specs[name]
+        ref = self.spawn(
+            spec.cls,
+            *spec.args,
+            name=f"{self.name}/{name}",
+            shutdown=spec.shutdown,
+            **spec.kwargs,
+        )
+        child = ref.resolve()
+        assert child is not None
+        self._kids[name] = child
+        self._started_at[name] = self.clock.monotonic()
+        self.watch(ref)
+        return child
+
+    def _start_again(self, names: list[str] | tuple[str, ...]) -> None:
+        for name in names:
+            if name in self._specs and name not in self._kids:
+                self._start(name)
+
+    def _start_later(self, names: list[str], delay: float) -> None:
+        # A wider group takes over the children that wait already.
+        for waiting in list(self._pending):
+            if set(waiting) <= set(names):
+                self._pending.pop(waiting).cancel()
+        key = tuple(names)
+        self._pending[key] = self.after(delay, _Again(names=key))
+
+    async def _halt(self, names: list[str]) -> None:
+        for name in reversed(names):
+            child = self._kids.pop(name, None)
+            if child is None:
+                continue
+            box = child.actor_inbox
+            limit = self._specs[name].shutdown
+            try:
+                self.system.waits.enter(self.actor_inbox, box)
+            except DeadlockError:
+                # It waits for us, in a handler that could only end after we have.
+                limit = 0
+            try:
+                await end_actor(child, limit, self.clock.call_later)
+            finally:
+                self.system.waits.leave(self.actor_inbox)
+
+    def _whose(self, down: Down) -> str | None:
+        for name, child in self._kids.items():
+            if child.incarnation == down.incarnation:
+                return name
+        return None
+
+    def _group(self, name: str) -> list[str]:
+        if self._strategy == "one_for_one":
+            return [name]
+        order = list(self._specs)
+        return order if self._strategy == "one_for_all" else order[order.index(name) :]
+
+    def _count_restart(self, name: str, down: Down) -> None:
+        now = self.clock.monotonic()
+        lived = now - self._started_at[name]
+        self._failures[name] = 1 if lived >= self._within else self._failures.get(name, 0) + 1
+        restarts = self._restarts
+        restarts.append(now)
+        while restarts and now - restarts[0] >= self._within:
+            restarts.popleft()
+        if len(restarts) > self._max_restarts:
+            raise RestartIntensity(
+                f"{self.name}: more than {self._max_restarts} restarts within {self._within:g} s; "
+                f"the last was {name}, {down.reason}: {down.error}"
+            )
+
+    def _delay(self, name: str) -> float:
+        if self._backoff is None:
+            return 0.0
+        state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+        state.attempt_number = self._failures[name]
+        return self._backoff(state)
+
+    def _forget(self, name: str) -> None:
+        for table in (self._specs, self._kids, self._started_at, self._failures):
+            table.pop(name, None)

@@ -1,0 +1,272 @@
+"""A System: one loop, the actors on it, their names, and an end to all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import structlog
+
+from oubliette.clock import SystemClock
+from oubliette.errors import AlreadyExists
+from oubliette.kit.endings import end_actor
+from oubliette.kit.errors import ActorDead, WouldBlockError
+from oubliette.kit.futures import on_a_loop
+from oubliette.kit.gate import Gate, LoopThread
+from oubliette.kit.messages import DeadLetter, Down, round_trip
+from oubliette.kit.ref import Ref
+from oubliette.kit.signals import Signal
+from oubliette.kit.waits import WaitGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from oubliette.clock import Clock
+    from oubliette.kit.actor import Actor
+    from oubliette.kit.mailbox import Envelope, Mailbox
+    from oubliette.kit.messages import Message
+    from oubliette.kit.scope import Scope
+
+T = TypeVar("T")
+
+log = structlog.get_logger("oubliette.kit")
+
+DEAD_LETTERS: Final = 1000
+"""Dead letters that are kept; older ones are dropped."""
+
+_incarnations = itertools.count(1)
+
+
+class System:
+    """Owns a loop's actors; `async with System() as system` on the loop that they shall run on.
+
+    Args:
+        name: for logs.
+        clock: time for deadlines and timers.
+        roundtrip_messages: encode and decode every message and declared answer, for tests.
+    """
+
+    def __init__(
+        self,
+        name: str = "oubliette",
+        clock: Clock | None = None,
+        *,
+        roundtrip_messages: bool = False,
+    ) -> None:
+        self.name = name
+        self.clock: Clock = clock or SystemClock()
+        self.codec: Callable[[Message], Message] | None = (
+            round_trip if roundtrip_messages else None
+        )
+        self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS)
+        self.waits = WaitGraph()
+        self.gate: Gate
+        self.context: contextvars.Context
+        self._live: dict[str, Actor] = {}
+        self._top: dict[str, Actor] = {}
+        self._open = False
+
+    # ------------------------------------------------------------ life
+    async def __aenter__(self) -> Self:
+        self.gate = Gate()
+        self.context = contextvars.copy_context()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End every actor, the last started first, each within its limit; then take no more."""
+        self._open = False
+        loop = self.gate.loop
+        try:
+            while self._top:
+                actor = self._top[next(reversed(self._top))]
+                await end_actor(actor, actor._limit, loop.call_later)
+                self._top.pop(actor.name, None)
+        finally:
+            for actor in list(self._live.values()):
+                actor.cancel()
+            self.gate.close()
+
+    @classmethod
+    @contextlib.contextmanager
+    def in_thread(
+        cls,
+        name: str = "oubliette",
+        clock: Clock | None = None,
+        *,
+        roundtrip_messages: bool = False,
+    ) -> Iterator[Self]:
+        """Run a System on a loop in a thread of its own, for programs without one.
+
+        There `spawn`, `Ref.tell`, `Ref.ask_blocking` and `Ref.stop_blocking` may be called from
+        any thread that runs no loop.
+        """
+        system = cls(name, clock, roundtrip_messages=roundtrip_messages)
+        thread = LoopThread(f"{name}-actors")
+        try:
+            asyncio.run_coroutine_threadsafe(system.__aenter__(), thread.loop).result(30)
+            try:
+                yield system
+            finally:
+                asyncio.run_coroutine_threadsafe(system.stop(), thread.loop).result(60)
+        finally:
+            thread.stop()
+
+    def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Run a coroutine on the System's loop from a thread, for at most `timeout` seconds."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.gate.loop).result(timeout)
+
+    # ------------------------------------------------------------ actors
+    def spawn(
+        self,
+        cls: type[Actor],
+        *args: Any,
+        name: str | None = None,
+        shutdown: float | None = None,
+        **kwargs: Any,
+    ) -> Ref:
+        """Start an actor at the top of the tree.
+
+        Args:
+            cls: its class.
+            args: for its `__init__`, as are `kwargs`.
+            name: its name in the System; made up if None.
+            shutdown: seconds it has to end with the System; its class says if None.
+            kwargs: for its `__init__`.
+
+        Raises:
+            AlreadyExists: an actor of that name is alive.
+            ActorDead: the System is ending.
+            WouldBlockError: called on the loop of another System.
+        """
+        if threading.get_ident() == self.gate.thread:
+            return self._spawn_top(cls, args, kwargs, name, shutdown)
+        if on_a_loop():
+            raise WouldBlockError(f"{self.name}: spawn on its own loop, or from a plain thread")
+
+        async def spawn() -> Ref:
+            return self._spawn_top(cls, args, kwargs, name, shutdown)
+
+        return self.run_blocking(spawn(), 30)
+
+    def lookup(self, name: str) -> Ref | None:
+        """The ref of a live actor, None if there is none of that name."""
+        actor = self._live.get(name)
+        return None if actor is None or actor.actor_inbox.closed else actor.ref
+
+    def ref(self, name: str) -> Ref:
+        """The ref of a name, whether such an actor is alive now or only later."""
+        actor = self._live.get(name)
+        return Ref(self, name) if actor is None else actor.ref
+
+    @property
+    def names(self) -> dict[str, Ref]:
+        """Names and refs of the actors that are alive."""
+        return {name: actor.ref for name, actor in list(self._live.items())}
+
+    @property
+    def actor_count(self) -> int:
+        """How many actors are alive."""
+        return len(self._live)
+
+    # ------------------------------------------------------------ for the kit itself
+    def actor(self, name: str) -> Actor | None:
+        """The live actor of that name."""
+        return self._live.get(name)
+
+    def start(
+        self,
+        cls: type[Actor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        parent: Actor | None,
+        shutdown: float | None,
+    ) -> Actor:
+        """Make an actor and start its loop; see `spawn`."""
+        incarnation = next(_incarnations)
+        if name is None:
+            name = f"{cls.__name__}-{incarnation}"
+            if parent is not None:
+                name = f"{parent.name}/{name}"
+        if name in self._live:
+            raise AlreadyExists(f"An actor named {name} is alive")
+        actor = cls.__new__(cls)
+        limit = cls.shutdown if shutdown is None else shutdown
+        actor._bind(self, name, incarnation, parent, limit)
+        actor.__init__(*args, **kwargs)
+        if name in self._live:
+            raise AlreadyExists(f"An actor named {name} was started by its own constructor")
+        self._live[name] = actor
+        actor._start_actor_loop()
+        return actor
+
+    def forget(self, actor: Actor) -> None:
+        """Take an ended actor off the names."""
+        if self._live.get(actor.name) is actor:
+            del self._live[actor.name]
+        if self._top.get(actor.name) is actor:
+            del self._top[actor.name]
+
+    def waiting_actor(self, scope: Scope) -> Mailbox | None:
+        """The mailbox that stands still while the current task waits, if there is one.
+
+        That is so in an actor's own task; side tasks leave its mailbox running.
+        """
+        actor = cast("Actor", scope)
+        task = getattr(actor, "_task", None)
+        if task is None or task is not asyncio.current_task() or actor.system is not self:
+            return None
+        return actor.actor_inbox
+
+    def rejected(self, box: Mailbox, envelope: Envelope) -> None:
+        """Answer, or keep as a dead letter, a message for an actor that has ended."""
+        for waits in (envelope.reply_to, envelope.receipt):
+            if waits is not None:
+                error = ActorDead(f"{box.name} ended before it handled the message")
+                waits.set_exception((ActorDead, error, None))
+                return
+        self.bury(box.name, envelope, "the actor has ended")
+
+    def bury(self, name: str, envelope: Envelope, why: str) -> None:
+        """Keep a message that nobody will handle, and log that it is so."""
+        message = envelope.message
+        if isinstance(message, (Signal, Down)):
+            return
+        self.dead_letters.append(
+            DeadLetter(
+                to=name, sender=envelope.sender, message=message, why=why, at=self.clock.time()
+            )
+        )
+        log.warning(
+            "dead letter", to=name, sender=envelope.sender, kind=type(message).__name__, why=why
+        )
+
+    def _spawn_top(
+        self,
+        cls: type[Actor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        shutdown: float | None,
+    ) -> Ref:
+        if not self._open:
+            raise ActorDead(f"{self.name} is ending, or was not entered")
+        actor = self.start(cls, args, kwargs, name, None, shutdown)
+        self._top[actor.name] = actor
+        return actor.ref

@@ -6,7 +6,7 @@ their results, in the same order.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -230,5 +230,8 @@ Op = (
 )
 """Any operation."""
 
-Result = tuple[Any, ...]
-"""One answer per operation."""
+if TYPE_CHECKING:
+    Result = tuple[Any, ...]
+else:  # what it is, for messages that carry one to another machine
+    Result = tuple[bool | int | tuple[Event, ...] | None, ...]
+"""One answer per operation, as each says."""

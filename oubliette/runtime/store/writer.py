@@ -101,6 +101,7 @@ class Writer:
 
     def start(self) -> None:
         """Start the thread; once."""
+        self.closed.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
         self._thread.start()
 
     def submit(self, ops: tuple[Op, ...]) -> Future[Result]:

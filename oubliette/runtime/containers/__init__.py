@@ -1,1 +1,37 @@
-"""Container runtimes."""
+"""Containers behind one port; the process runtime is the engine that needs no daemon."""
+
+from oubliette.runtime.containers.port import (
+    LABEL_CONTAINER,
+    LABEL_INSTANCE,
+    LABEL_PROJECT,
+    LABEL_SPEC,
+    Capabilities,
+    ContainerInfo,
+    ContainerLimits,
+    ContainerRuntime,
+    ContainerSpec,
+    Dial,
+    Inside,
+    Logs,
+    Mount,
+    RuntimeStatus,
+)
+from oubliette.runtime.containers.process import ProcessRuntime
+
+__all__ = (
+    "LABEL_CONTAINER",
+    "LABEL_INSTANCE",
+    "LABEL_PROJECT",
+    "LABEL_SPEC",
+    "Capabilities",
+    "ContainerInfo",
+    "ContainerLimits",
+    "ContainerRuntime",
+    "ContainerSpec",
+    "Dial",
+    "Inside",
+    "Logs",
+    "Mount",
+    "ProcessRuntime",
+    "RuntimeStatus",
+)

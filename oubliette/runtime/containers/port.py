@@ -9,7 +9,6 @@ nothing else.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
@@ -17,6 +16,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
+    from collections.abc import Awaitable, Callable
 
 LABEL_INSTANCE: Final = "dev.oubliette.instance"
 LABEL_PROJECT: Final = "dev.oubliette.project"
@@ -83,6 +83,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """At least `LABEL_INSTANCE` and `LABEL_CONTAINER` (= `id`); all are found again by `adopt`."""
     runtime_dir: Path
     """Made by `folders.new_runtime_dir`; seen inside as `/mcp`, holds `relay.sock`."""
+    spool_dir: Path | None = None
+    """Folder for output that no server has read yet; None = one beside `runtime_dir`."""
     image: str | None = None
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = {}

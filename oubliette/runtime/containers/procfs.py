@@ -7,6 +7,7 @@ start time (clock ticks since boot) it does.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -60,6 +61,15 @@ def parent_and_session(pid: int) -> tuple[int, int] | None:
     return None if fields is None else (int(fields[1]), int(fields[3]))
 
 
+def children(pid: int) -> list[int]:
+    """Pids of the processes whose parent is `pid` now."""
+    return [
+        other
+        for other in pids()
+        if (place := parent_and_session(other)) is not None and place[0] == pid
+    ]
+
+
 def command_line(pid: int) -> list[str]:
     """The arguments of `pid`; empty for kernel threads, corpses and those that are gone."""
     try:
@@ -107,7 +117,7 @@ def pids() -> list[int]:
 def labels_of(arguments: list[str]) -> dict[str, str]:
     """The `--label K=V` pairs of a command line; the last of a name counts."""
     found: dict[str, str] = {}
-    for option, value in zip(arguments, arguments[1:], strict=False):
+    for option, value in itertools.pairwise(arguments):
         if option == "--label":
             name, _, text = value.partition("=")
             found[name] = text

@@ -1,1 +1,55 @@
-"""The server's side of the host protocol."""
+"""The server's side of the host protocol: what runs in a container, whatever the engine."""
+
+from oubliette.runtime.host.errors import (
+    HostImpostor,
+    HostRefused,
+    HostUnreachable,
+    LinkClosed,
+    VerbFailed,
+)
+from oubliette.runtime.host.link import HostLink
+from oubliette.runtime.host.messages import (
+    Exit,
+    Hello,
+    HostEvent,
+    Process,
+    ProcessLimits,
+    SessionState,
+    StartProcess,
+)
+from oubliette.runtime.host.stream import (
+    STDERR,
+    STDOUT,
+    Eof,
+    Gap,
+    Output,
+    ProcessStream,
+    StdinOk,
+    StreamItem,
+    pieces,
+)
+
+__all__ = (
+    "STDERR",
+    "STDOUT",
+    "Eof",
+    "Exit",
+    "Gap",
+    "Hello",
+    "HostEvent",
+    "HostImpostor",
+    "HostLink",
+    "HostRefused",
+    "HostUnreachable",
+    "LinkClosed",
+    "Output",
+    "Process",
+    "ProcessLimits",
+    "ProcessStream",
+    "SessionState",
+    "StartProcess",
+    "StdinOk",
+    "StreamItem",
+    "VerbFailed",
+    "pieces",
+)

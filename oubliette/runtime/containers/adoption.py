@@ -1,0 +1,75 @@
+"""Find the containers of this instance again after the server that made them was killed.
+
+Records say what was made; `/proc` says what lives. A host carries the labels of its container on
+its command line, so that even one is found whose server was killed before it could note the pid.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.runtime.containers import procfs, record
+from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.runtime.containers.record import Record
+
+
+class Living(msgspec.Struct, frozen=True):
+    """A host that runs."""
+
+    process: procfs.Process
+    monitor: procfs.Process | None = None
+    """The bwrap that waits for it, unless that was killed."""
+
+
+def find(base: Path, instance: str, *, sandboxed: bool) -> list[Record]:
+    """Every container of `instance`; `process` is set for those that live, and only for them."""
+    living = find_living(instance, sandboxed=sandboxed)
+    found: list[Record] = []
+    for kept in record.load_all(base):
+        if kept.spec.labels.get(LABEL_INSTANCE) != instance:
+            continue
+        process, monitor = kept.process, kept.monitor
+        if process is None or not procfs.is_alive(process):
+            now = living.get(kept.spec.id)
+            process, monitor = (now.process, now.monitor) if now is not None else (None, None)
+        found.append(msgspec.structs.replace(kept, process=process, monitor=monitor))
+    return found
+
+
+def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:
+    """The hosts of `instance` by container id.
+
+    An agent in a sandbox cannot pass for one: only the host is process 1 of a pid namespace
+    directly below ours. Nor can other users: it must run as we do.
+    """
+    own = procfs.status(os.getpid())
+    depth = 1 if own is None else len(own.ns_pids)
+    found: dict[str, Living] = {}
+    for pid in procfs.pids():
+        labels = procfs.labels_of(procfs.command_line(pid))
+        container_id = labels.get(LABEL_CONTAINER)
+        if labels.get(LABEL_INSTANCE) != instance or container_id is None:
+            continue
+        who = procfs.status(pid)
+        process = procfs.identify(pid)
+        if who is None or process is None:
+            continue
+        if not sandboxed:
+            found.setdefault(container_id, Living(process))
+        elif who.uid == os.geteuid() and len(who.ns_pids) == depth + 1 and who.ns_pids[-1] == 1:
+            found[container_id] = Living(process, _monitor(pid, labels))
+    return found
+
+
+def _monitor(pid: int, labels: dict[str, str]) -> procfs.Process | None:
+    place = procfs.parent_and_session(pid)
+    if place is None or procfs.labels_of(procfs.command_line(place[0])) != labels:
+        return None
+    return procfs.identify(place[0])

@@ -1,0 +1,164 @@
+"""The bubblewrap command line (reference: containers.md section 7; bwrap(1)).
+
+What is visible inside is built up from nothing: system programs read-only, a handful of files of
+`/etc`, an own `/proc`, `/dev` and `/tmp`, the zipapp, and the mounts of the spec. The host is
+process 1 of its own pid namespace, so the kernel ends everything in it when the host ends.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from oubliette.runtime.containers.port import Mount
+
+OPT: Final = "/opt/oubliette"
+ZIPAPP: Final = f"{OPT}/oubliette.pyz"
+BIN: Final = f"{OPT}/bin"
+SPOOL: Final = "/var/spool/oubliette"
+AGENT_HOME: Final = "/home/agent"
+PATH: Final = f"{BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_SYSTEM_FOLDERS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC: Final = (
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "fonts",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "pki/ca-trust",
+    "pki/tls/certs",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "timezone",
+)
+"""What programs need to find libraries, names and certificates; nothing that may hold a secret."""
+
+_ROOT_CAPABILITIES: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+"""What root's host needs to start agents under another user and to end them; nothing more."""
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides the command line."""
+
+    bwrap: str
+    root: bool
+    """The server runs as root: no user namespace, agents get a user id of their own."""
+    python_prefix: Path | None
+    """Bound read-only at the same place when `/usr` has no Python."""
+    zipapp: Path
+    wrappers: Path
+    """Folder with `oubliette-client` and `oubliette-relay`."""
+    sizes: bool = True
+    """This bwrap knows `--size`."""
+
+
+def arguments(
+    sandbox: Sandbox,
+    *,
+    command: Sequence[str],
+    network: str = "none",
+    runtime_dir: Path | None = None,
+    spool: Path | None = None,
+    mounts: Sequence[Mount] = (),
+    tmp_bytes: int | None = None,
+    data: Mapping[str, int] | None = None,
+    info_fd: int | None = None,
+    status_fd: int | None = None,
+) -> list[str]:
+    """The whole argv. `data` maps files inside to descriptors that hold what is to be in them.
+
+    There is no `--die-with-parent`: the container must outlive a killed server (DESIGN 6). The
+    environment is given by the caller's `exec`, since a command line can be read by everybody.
+    """
+    argv = [sandbox.bwrap]
+    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    argv += ["--new-session", "--as-pid-1", "--hostname", "oubliette"]
+    if network == "none":
+        argv += ["--unshare-net"]
+    argv += ["--cap-drop", "ALL"]
+    if sandbox.root:
+        for capability in _ROOT_CAPABILITIES:
+            argv += ["--cap-add", capability]
+    else:
+        argv += ["--unshare-user"]
+    if info_fd is not None:
+        argv += ["--info-fd", str(info_fd)]
+    if status_fd is not None:
+        argv += ["--json-status-fd", str(status_fd)]
+    argv += _system()
+    if sandbox.python_prefix is not None:
+        prefix = str(sandbox.python_prefix)
+        argv += ["--ro-bind", prefix, prefix]
+    for target, fd in (data or {}).items():
+        argv += ["--perms", "0444", "--ro-bind-data", str(fd), target]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    argv += _tmpfs("/tmp", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
+    argv += _tmpfs("/run", "0755", 16 << 20, sizes=sandbox.sizes)
+    argv += ["--symlink", "../tmp", "/var/tmp"]  # noqa: S108
+    argv += ["--perms", "0755", "--dir", "/home", "--perms", "0755", "--dir", AGENT_HOME]
+    argv += ["--ro-bind", str(sandbox.zipapp), ZIPAPP, "--ro-bind", str(sandbox.wrappers), BIN]
+    if runtime_dir is not None:
+        argv += ["--bind", str(runtime_dir), "/mcp"]
+    if spool is not None:
+        argv += ["--bind", str(spool), SPOOL]
+    # A mount below another one's target must come after it.
+    for mount in sorted(mounts, key=lambda item: item.target.rstrip("/").count("/")):
+        argv += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
+    # Last: what is not bound writable is not writable, the root of the sandbox included.
+    argv += ["--remount-ro", "/", "--chdir", "/"]
+    return [*argv, "--", *command]
+
+
+def _tmpfs(target: str, mode: str, size: int | None, *, sizes: bool) -> list[str]:
+    sized = ["--size", str(size)] if size is not None and sizes else []
+    return ["--perms", mode, *sized, "--tmpfs", target]
+
+
+def _system() -> list[str]:
+    argv = ["--ro-bind", "/usr", "/usr"]
+    for name in _SYSTEM_FOLDERS:
+        path = Path("/", name)
+        if path.is_symlink():
+            argv += ["--symlink", os.readlink(path), str(path)]  # noqa: PTH115 -- as it is written
+        elif path.is_dir():
+            argv += ["--ro-bind", str(path), str(path)]
+    argv += ["--ro-bind-try", "/nix/store", "/nix/store"]
+    for name in _ETC:
+        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    return argv
+
+
+def passwd(uid: int) -> bytes:
+    """A `/etc/passwd` with root and the agent; the names of the machine's users stay outside."""
+    lines = [
+        "root:x:0:0:root:/root:/usr/sbin/nologin",
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
+    ]
+    if uid not in {0, 65534}:
+        lines.append(f"agent:x:{uid}:{uid}:agent:{AGENT_HOME}:/bin/sh")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def group(gid: int) -> bytes:
+    """A `/etc/group` to go with it."""
+    lines = ["root:x:0:", "nogroup:x:65534:"]
+    if gid not in {0, 65534}:
+        lines.append(f"agent:x:{gid}:")
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,67 @@
+"""What every container of the process runtime gets read-only: the zipapp and its wrappers.
+
+A copy named by its content, so that neither a new release nor a rebuilt checkout changes what a
+running container sees, and so that every agent's user may read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shlex
+import shutil
+from pathlib import Path
+
+import msgspec
+
+
+class Kit(msgspec.Struct, frozen=True):
+    """Where the copy lies on this side."""
+
+    zipapp: Path
+    wrappers: Path
+    """Folder with `oubliette-client` and `oubliette-relay`, to be put on PATH."""
+
+
+def _wrapper(python: str, zipapp: str, command: str) -> str:
+    return f'#!/bin/sh\nexec {shlex.quote(python)} {shlex.quote(zipapp)} {command} "$@"\n'
+
+
+def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit:
+    """Copy `zipapp` to `base/kit-<hash>` with wrappers that call it as `inside`.
+
+    Without `inside` (nothing is mounted) the wrappers call the copy where it lies.
+    """
+    content = zipapp.read_bytes()
+    digest = hashlib.sha256(b"\0".join((content, python.encode(), (inside or "").encode())))
+    folder = base / f"kit-{digest.hexdigest()[:12]}"
+    kit = Kit(folder / "oubliette.pyz", folder / "bin")
+    if folder.is_dir():
+        return kit
+    temporary = base / f".{folder.name}.{secrets.token_hex(4)}"
+    try:
+        (temporary / "bin").mkdir(parents=True)
+        _write(temporary / "oubliette.pyz", content, 0o644)
+        for name, command in (("oubliette-client", "client"), ("oubliette-relay", "relay")):
+            text = _wrapper(python, inside or str(kit.zipapp), command)
+            _write(temporary / "bin" / name, text.encode(), 0o755)
+        for made in (temporary, temporary / "bin"):
+            made.chmod(0o755)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            # Another server of this user was first with the same content.
+            if not folder.is_dir():
+                raise
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+    return kit
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, mode)  # whatever the umask is
+        file.write(content)

@@ -1,0 +1,166 @@
+"""What a spec means for the process runtime: who runs what, and what has to be refused."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oubliette.errors import InvalidParameter
+from oubliette.runtime.containers import besteffort, bubblewrap, folders, record
+from oubliette.runtime.containers.port import (
+    KEY_FILE,
+    LABEL_CONTAINER,
+    LABEL_INSTANCE,
+    RELAY_DIR,
+    RELAY_SOCKET,
+    ContainerSpec,
+    Inside,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.runtime.containers.kit import Kit
+    from oubliette.runtime.containers.port import Mount
+
+NOBODY: Final = 65534
+"""What agents run as under root when the spec names nobody."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One spec, under the circumstances of this server."""
+
+    spec: ContainerSpec
+    sandboxed: bool
+    root: bool
+    """The server runs as root and gives agents another user."""
+
+    @property
+    def agent_uid(self) -> int | None:
+        """The user that agents run as; None = the server's own."""
+        if not self.root:
+            return None
+        return NOBODY if self.spec.uid is None else self.spec.uid
+
+    @property
+    def host_uid(self) -> int | None:
+        """The user that the host runs as; None = the server's own."""
+        # In the sandbox root's host has three capabilities left; without one it must not be root.
+        return None if self.sandboxed else self.agent_uid
+
+    @property
+    def spool(self) -> Path:
+        """Where the host keeps output that nobody has read."""
+        return self.spec.spool_dir or record.beside(self.spec.runtime_dir, "spool")
+
+    @property
+    def log(self) -> Path:
+        """What bwrap and the host write to their standard streams."""
+        return record.beside(self.spec.runtime_dir, "log")
+
+    @property
+    def status(self) -> Path:
+        """Where bwrap writes how it ended."""
+        return record.beside(self.spec.runtime_dir, "status")
+
+    def prepare(self) -> None:
+        """Make the folders; let the agents' user pass to the relay socket, and to nothing else."""
+        spec = self.spec
+        spec.runtime_dir.mkdir(mode=0o700, exist_ok=True)
+        self.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for mount in spec.mounts:
+            if not mount.read_only and mount.source.is_dir():
+                folders.give_folder(mount.source, uid=self.agent_uid)
+        if self.root and self.sandboxed:
+            spec.runtime_dir.chmod(0o711)
+        elif self.root:
+            spec.runtime_dir.parent.chmod(0o711)
+            for folder in (spec.runtime_dir, self.spool):
+                folders.give_folder(folder, uid=self.host_uid, mode=0o700)
+
+    def inside(self, python: str, kit: Kit) -> Inside:
+        """What programs in it must know."""
+        wrappers = bubblewrap.BIN if self.sandboxed else str(kit.wrappers)
+        path = bubblewrap.PATH.replace(bubblewrap.BIN, wrappers)
+        env = {"PATH": path, "LANG": "C.UTF-8", besteffort.COOKIE: self.spec.id}
+        if self.sandboxed:
+            return Inside(python=python, zipapp=bubblewrap.ZIPAPP, env=env, uid=self.agent_uid)
+        socket = str(self.spec.runtime_dir / RELAY_SOCKET)
+        return Inside(
+            python=python,
+            zipapp=str(kit.zipapp),
+            relay_socket=socket,
+            env={**env, "OUBLIETTE_RELAY_SOCKET": socket},
+            places=besteffort.places(self.spec.mounts, str(self.spec.runtime_dir)),
+        )
+
+    def command(self, inside: Inside, ready_fd: int) -> list[str]:
+        """What runs as the container."""
+        spec = self.spec
+        if spec.command is not None:
+            return list(spec.command)
+        folder = RELAY_DIR if self.sandboxed else str(spec.runtime_dir)
+        spool = bubblewrap.SPOOL if self.sandboxed else str(self.spool)
+        command = [inside.python, "-I", inside.zipapp, "host"]
+        command += ["--socket", f"{folder}/{RELAY_SOCKET}", "--key", f"{folder}/{KEY_FILE}"]
+        command += ["--spool", spool, "--orphan-grace", f"{spec.orphan_grace:g}"]
+        command += ["--ready-fd", str(ready_fd)]
+        if spec.accept_bare:
+            command.append("--accept-bare")
+        for name, value in sorted(spec.labels.items()):
+            command += ["--label", f"{name}={value}"]
+        return command
+
+    def check(self, base: Path, *, network_none: bool) -> None:
+        """Refuse what cannot be honoured.
+
+        Raises:
+            InvalidParameter: names the field of the spec and, where there is one, the remedy.
+        """
+        spec = self.spec
+        labels = spec.labels
+        if LABEL_INSTANCE not in labels or labels.get(LABEL_CONTAINER) != spec.id:
+            raise InvalidParameter(
+                f"labels: {LABEL_INSTANCE} and {LABEL_CONTAINER} (the id) are needed",
+                field="labels",
+            )
+        if spec.runtime_dir.parent != base:
+            raise InvalidParameter(
+                f"runtime_dir: {spec.runtime_dir} is not in {base}", field="runtime_dir"
+            )
+        if spec.uid == 0:
+            raise InvalidParameter("uid: agents never run as root", field="uid")
+        if spec.network not in {"none", "host"}:
+            raise InvalidParameter(
+                f"network: the process runtime knows none and host, not {spec.network}",
+                field="network",
+            )
+        if spec.network == "none" and not network_none:
+            raise InvalidParameter(
+                "network: this sandbox cannot cut a container from the network",
+                field="network",
+                hint='set process.network = "host", or make bubblewrap work here',
+            )
+        for mount in spec.mounts:
+            self._check_mount(mount)
+
+    def _check_mount(self, mount: Mount) -> None:
+        source, target = mount.source, mount.target
+        if not target.startswith("/") or os.path.normpath(target) != target or target == "/":
+            raise InvalidParameter(
+                f"mounts: target {target!r} is not a plain absolute path", field="mounts"
+            )
+        if not source.is_absolute() or not source.exists():
+            raise InvalidParameter(f"mounts: {source} does not exist", field="mounts")
+        if self.sandboxed or self.agent_uid is None:
+            return
+        closed = folders.first_closed_folder(source.parent, self.agent_uid)
+        if closed is not None:
+            raise InvalidParameter(
+                f"mounts: without a sandbox user {self.agent_uid} must be able to pass {closed} to"
+                f" reach {source}",
+                field="mounts",
+                hint=f"chmod o+x {closed}, use another --home, or install bubblewrap",
+            )

@@ -1,0 +1,116 @@
+"""What the control link carries, as records (DESIGN 4.1). Unknown fields are ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Resource limits of one process (setrlimit(2)); None = the container's own."""
+
+    nofile: int | None = None
+    nproc: int | None = None
+    as_bytes: int | None = None
+    cpu_seconds: int | None = None
+    core: int | None = None
+
+
+class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to start, and how."""
+
+    proc: str
+    """Chosen by us; starting the same id again is the same process."""
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """The whole environment; begin with `Inside.env`."""
+    cwd: str
+    uid: int | None = None
+    gid: int | None = None
+    session: str | None = None
+    stdin: bool = True
+    """False: standard input is empty from the start."""
+    limits: ProcessLimits = ProcessLimits()
+    spool_bytes: int | None = None
+    """Room for output that nobody has read; None = the host's default (64 MiB)."""
+    deadline_seconds: float | None = None
+    """The process group is killed after this long."""
+    merge_stderr: bool = False
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: exactly one of the two is set."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def status(self) -> int | None:
+        """As a shell says it: the code, or 128 + the signal."""
+        return 128 + self.signal if self.signal is not None else self.code
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One process as the host knows it."""
+
+    id: str
+    pid: int
+    session: str | None = None
+    state: str = "running"
+    """`running` or `exited`."""
+    out: tuple[int, int] = (0, 0)
+    """Offsets of standard output: acked, end so far."""
+    err: tuple[int, int] = (0, 0)
+    stdin: int = 0
+    """Sequence number of the last accepted frame."""
+    exit: Exit | None = None
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """One session that the host expects a client for."""
+
+    session: str
+    paired: bool = False
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """What the host says of itself when a control link opens."""
+
+    versions: tuple[int, int]
+    build: str = ""
+    boot: str = ""
+    """New at each start of the host."""
+    pid: int = 0
+    features: tuple[str, ...] = ()
+    procs: tuple[Process, ...] = ()
+    sessions: tuple[SessionState, ...] = ()
+
+    def process(self, proc: str) -> Process | None:
+        """The process with this id, if the host has it."""
+        return next((process for process in self.procs if process.id == proc), None)
+
+
+class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened; `event` says what, and which of the other fields are set.
+
+    `started exited paired refused spool_full spool_resumed evicted`, and what later hosts add.
+    """
+
+    event: str
+    proc: str | None = None
+    pid: int | None = None
+    session: str | None = None
+    reason: str | None = None
+    stream: Any = None
+    exit: Exit | None = None
+    out: int | None = None
+    err: int | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request."""
+
+    id: int
+    ok: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None

@@ -1,0 +1,335 @@
+"""`oubliette-client`: the MCP server that every agent in a container starts (DESIGN 4.2, 9).
+
+It stands between the agent's stdio and the relay's socket, and knows nothing that the two do not
+tell it. Standard library only; ready within 150 ms, because its agent waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+
+from incontainer import client_tools as tools
+from incontainer import kernel, wire
+from incontainer.client_json import as_object
+from incontainer.client_lines import Lines
+from incontainer.client_link import Call, CallFailed, Link, new_call_id
+from incontainer.client_mcp import INVALID_PARAMS, McpServer
+from incontainer.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from typing import Any
+
+    from incontainer.client_mcp import AgentRequest
+
+    Json = dict[str, Any]
+
+DEFAULT_SOCKET = "/mcp/relay.sock"
+
+CONFIG_GRACE = 2.0  # seconds from the start that a tool list waits for the caller's tools …
+CONFIG_GRACE_BARE = 0.1  # … and without a secret, where none may ever come
+FLUSH_SECONDS = 0.5  # for the last words to agent and relay, once the agent has gone
+DEADLINE_MARGIN = 15.0  # seconds that the client waits longer than the server
+OUTAGE_SECONDS = 30.0  # the link may be down this long before a call fails (DESIGN 3.4)
+TURN_OUTAGE_SECONDS = 600.0  # and for a call that waits for another agent: the host's orphan_grace
+TURN_SECONDS = 86400.0  # such a call ends with the other agent's turn; the server limits that
+SPAWN_SECONDS = 300.0
+TOOL_SECONDS = 3600.0  # Oubliette's own tools: some build images
+
+# Oubliette's tools that change nothing: they may run twice when the link breaks on the way.
+READS = ("_list", "_get", "_events", "_options", "_limits", "_logs", "_read")
+
+
+class Settings:
+    """What the environment says; the secrets are taken out of it."""
+
+    def __init__(self, environ: MutableMapping[str, str], arguments: list[str]) -> None:
+        """Read the settings.
+
+        Raises:
+            wire.WireError: A word that the relay's header cannot carry is missing or malformed.
+
+        """
+        secret = environ.pop("OUBLIETTE_PAIRING_SECRET", "") or None
+        self.api_key = environ.pop("OUBLIETTE_API_KEY", "") or None
+        self.socket = arguments[0] if arguments else environ.get("OUBLIETTE_RELAY_SOCKET", "")
+        self.socket = self.socket or DEFAULT_SOCKET
+        project = environ.get("OUBLIETTE_PROJECT_ID", "")
+        session = environ.get("OUBLIETTE_SESSION_ID", "")
+        if not project or (secret and not session):
+            raise wire.WireError(
+                "OUBLIETTE_PROJECT_ID is not set: this program is started by an agent in a "
+                "container of Oubliette"
+                if not project
+                else "OUBLIETTE_PAIRING_SECRET is set, but OUBLIETTE_SESSION_ID is not"
+            )
+        paired = wire.Downstream(project, session, secret)
+        self.header = paired if secret else wire.Downstream(project)
+        self.header.line()  # refuses what the header cannot carry
+        self.grace = CONFIG_GRACE if secret else CONFIG_GRACE_BARE
+
+
+class Client:
+    """Brings the agent's requests and the server's answers together."""
+
+    def __init__(self, settings: Settings, loop: Loop, stdin: int, stdout: int) -> None:
+        self._loop = loop
+        self._api_key = settings.api_key
+        self._catalog = tools.Catalog(log)
+        self._lists: list[AgentRequest] = []  # wait for the first configuration
+        self._configured = False
+        self._key_answered = settings.api_key is None
+        self._waiting_over = False
+        self._agent_full = self._link_full = False
+        self._ending = False
+        self._mcp = McpServer(self, self._to_agent)
+        self._agent = Lines(
+            loop,
+            stdin,
+            stdout,
+            on_line=self._mcp.line,
+            on_closed=self._agent_gone,
+            on_full=self._agent_slow,
+        )
+        self._link = Link(
+            loop,
+            settings.socket,
+            settings.header,
+            on_config=self._config,
+            on_connected=self._connected,
+            on_unreachable=self._stop_waiting,
+            on_full=self._relay_slow,
+            log=log,
+        )
+        loop.call_later(settings.grace, self._stop_waiting)
+
+    def run(self) -> None:
+        """Serve until the agent has gone or SIGTERM comes."""
+        self._loop.on_signal(signal.SIGTERM, self.end)
+        self._link.connect()
+        self._loop.run()
+
+    def end(self) -> None:
+        """Cancel what runs, say what is left to say, and stop."""
+        if self._ending:
+            return
+        self._ending = True
+        self._stop_waiting()
+        self._link.close()
+        if self._agent.waiting or self._link.waiting:
+            self._loop.call_later(FLUSH_SECONDS, self._loop.stop)
+        else:
+            self._loop.stop()
+
+    # Toolbox
+
+    def list_tools(self, request: AgentRequest) -> None:
+        """Answer `tools/list`, once the first configuration is there or not to be expected."""
+        if self._waiting_over or (self._configured and self._key_answered):
+            self._answer_list(request)
+        else:
+            self._lists.append(request)
+            request.on_cancel = lambda: self._lists.remove(request)
+
+    def call_tool(self, request: AgentRequest, name: str, arguments: Json) -> None:
+        """Answer `tools/call` with what the server answers."""
+        tool = self._catalog.find(name)
+        if tool is None:
+            if name.startswith(tools.OUBLIETTE_PREFIX) and self._api_key is not None:
+                # not listed, because the key's scope forbids it; the server says so
+                tool = tools.Tool({"name": name, "inputSchema": {}}, tools.OUBLIETTE, name[10:])
+            else:
+                request.fail(INVALID_PARAMS, f"Unknown tool: {name}")
+                return
+        if tool.kind == tools.CALLER:
+            self._call_caller(request, tool, arguments)
+        elif tool.kind == tools.OUBLIETTE:
+            self._call_oubliette(request, tool, arguments)
+        else:
+            self._call_base(request, tool, arguments)
+
+    def _call_caller(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+        params = {"tool": tool.remote_name, "arguments": arguments, "call_id": new_call_id()}
+        seconds = self._catalog.call_timeout_seconds + DEADLINE_MARGIN
+        self._forward(request, "caller_tool", params, seconds, OUTAGE_SECONDS)
+
+    def _call_base(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+        params = {**arguments, "call_id": new_call_id()}
+        if tool.remote_name == "session_events":
+            del params["call_id"]
+            seconds, outage = _seconds(arguments.get("wait_seconds")) + 60.0, OUTAGE_SECONDS
+        elif arguments.get("wait") is False:
+            seconds, outage = SPAWN_SECONDS, OUTAGE_SECONDS
+        else:
+            seconds, outage = TURN_SECONDS, TURN_OUTAGE_SECONDS
+        self._forward(request, tool.remote_name, params, seconds, outage)
+
+    def _call_oubliette(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+        call_id = new_call_id()
+        repeatable = tool.remote_name.endswith(READS)
+        if not repeatable and tool.accepts("idempotency_key"):
+            repeatable = True
+            arguments = {"idempotency_key": call_id, **arguments}
+        params = {
+            "api_key": self._api_key,
+            "tool": tool.remote_name,
+            "arguments": arguments,
+            "call_id": call_id,
+        }
+
+        def done(result: object, failed: CallFailed | None) -> None:
+            if failed is None:
+                request.answer(tools.oubliette_success(result))
+            else:
+                request.answer(tools.oubliette_error(failed.code, failed.message, failed.kind))
+
+        call = Call(
+            "oubliette_call_tool",
+            params,
+            done=done,
+            outage_seconds=OUTAGE_SECONDS,
+            repeatable=repeatable,
+            on_progress=request.progress if request.token is not None else None,
+        )
+        self._start(request, call, TOOL_SECONDS)
+
+    def _forward(
+        self, request: AgentRequest, method: str, params: Json, seconds: float, outage: float
+    ) -> None:
+        def done(result: object, failed: CallFailed | None) -> None:
+            if failed is None:
+                request.answer(tools.success(result))
+            else:
+                request.answer(tools.tool_error(failed.message, failed.kind))
+
+        progress = request.progress if request.token is not None else None
+        call = Call(method, params, done=done, outage_seconds=outage, on_progress=progress)
+        self._start(request, call, seconds)
+
+    def _start(self, request: AgentRequest, call: Call, seconds: float) -> None:
+        number = self._link.call(call, seconds)
+        request.on_cancel = lambda: self._link.cancel(number)
+
+    # The tool list
+
+    def _config(self, params: Json) -> None:
+        self._configured = True
+        self._changed(self._catalog.configure_caller(params))
+
+    def _connected(self) -> None:
+        if self._api_key is None:
+            return
+
+        def done(result: object, failed: CallFailed | None) -> None:
+            self._key_answered = True
+            if failed is None:
+                found = as_object(result) or {}
+                self._changed(self._catalog.configure_oubliette(found.get("tools")))
+            else:
+                log(f"WARNING: no oubliette_* tools: {failed.message}")
+                # tools of an earlier link stay listed: each call is checked by the server anyway
+                self._changed(False)
+
+        call = Call(
+            "oubliette_tools",
+            {"api_key": self._api_key},
+            done=done,
+            outage_seconds=OUTAGE_SECONDS,
+            repeatable=False,  # asked again on each new link
+        )
+        self._link.call(call, TOOL_SECONDS)
+
+    def _changed(self, changed: bool) -> None:  # noqa: FBT001 -- what the catalog has just returned
+        if self._configured and self._key_answered:
+            self._answer_lists()
+        if changed:
+            self._mcp.tools_changed()
+
+    def _stop_waiting(self) -> None:
+        self._waiting_over = True
+        self._answer_lists()
+
+    def _answer_lists(self) -> None:
+        waiting, self._lists = self._lists, []
+        for request in waiting:
+            self._answer_list(request)
+
+    def _answer_list(self, request: AgentRequest) -> None:
+        listed: Json = {"tools": self._catalog.entries()}
+        if request.modern:
+            listed.update(ttlMs=0, cacheScope="private")
+        request.answer(listed)
+
+    # Both sides' pace
+
+    def _to_agent(self, data: bytes) -> None:
+        self._agent.send(data)
+
+    def _agent_gone(self, _reason: str) -> None:
+        self.end()
+
+    def _agent_slow(self, full: bool) -> None:  # noqa: FBT001 -- a callback's only argument
+        self._agent_full = full
+        if full:
+            self._link.pause()
+        else:
+            self._link.resume()
+        self._pace_agent()
+
+    def _relay_slow(self, full: bool) -> None:  # noqa: FBT001
+        self._link_full = full
+        self._pace_agent()
+
+    def _pace_agent(self) -> None:
+        if self._agent_full or self._link_full:
+            self._agent.pause()
+        else:
+            self._agent.resume()
+
+
+def _seconds(value: object) -> float:
+    return min(max(float(value), 0.0), 3600.0) if isinstance(value, (int, float)) else 0.0
+
+
+def log(message: str) -> None:
+    """One line for whoever reads the agent's log; a full pipe loses it rather than stopping us."""
+    line = f"oubliette-client: {' '.join(message.split())}"[:1000]
+    writable = select.poll()
+    writable.register(2, select.POLLOUT)
+    if writable.poll(0):
+        try:
+            os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
+        except OSError:
+            pass
+
+
+def take_stdio() -> tuple[int, int]:
+    """Own copies of stdin and stdout; what else reads or prints gets /dev/null and stderr."""
+    stdin, stdout = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return stdin, stdout
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the client; returns the exit code: 0 when the agent has gone, 2 for a bad environment."""
+    kernel.hide_from_tracers()
+    try:
+        settings = Settings(os.environ, sys.argv[1:] if arguments is None else arguments)
+    except wire.WireError as error:
+        log(str(error))
+        return 2
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the agent, whose group we are in
+    stdin, stdout = take_stdio()
+    blocking = os.get_blocking(stdout)
+    try:
+        Client(settings, Loop(), stdin, stdout).run()
+    finally:
+        os.set_blocking(stdout, blocking)  # it may be a terminal that others use after us
+    return 0

@@ -1,0 +1,428 @@
+"""The agent's side of the client: an MCP server over lines, in both generations of the protocol.
+
+Handshake clients (2024-11-05 to 2025-11-25) open with `initialize`; 2026-07-28 clients send no
+handshake but an envelope in each request's `_meta`. Answers are those of the official SDK's stdio
+server, except that an unreadable line is answered, and that `server/discover` alone does not yet
+bind the agent to the newer generation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+from incontainer import wire
+from incontainer.client_json import as_array, as_object
+from incontainer.client_lines import LongLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol, Union
+
+    Json = dict[str, Any]
+    RequestId = Union[str, int, float]
+
+    class Toolbox(Protocol):
+        """What stands behind `tools/list` and `tools/call`."""
+
+        def list_tools(self, request: AgentRequest) -> None:
+            """Answer with the tools, now or a little later."""
+            ...
+
+        def call_tool(self, request: AgentRequest, name: str, arguments: Json) -> None:
+            """Answer with the outcome, some time."""
+            ...
+
+
+VERSION = "0.1.0"
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSIONS = ("2026-07-28",)
+
+META_VERSION = "io.modelcontextprotocol/protocolVersion"
+META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+META_SERVER = "io.modelcontextprotocol/serverInfo"
+META_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+UNSUPPORTED_VERSION = -32022
+
+MAX_SUBSCRIPTIONS = 64
+
+SERVER_INFO = {"name": "oubliette-client", "title": "Oubliette", "version": VERSION}
+CAPABILITIES = {"tools": {"listChanged": True}}
+INSTRUCTIONS = (
+    "You run in a container of Oubliette. session_message gives work to further agents. Tools "
+    "named oubliette_* act on Oubliette itself; other tools named <caller>_<tool> are lent by the "
+    "program that sent you and run on its side."
+)
+
+
+class _Fault(Exception):
+    """Becomes the JSON-RPC error that answers a request."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class _Batch:
+    """Collects the answers to one array of requests (2025-03-26), to send them as one."""
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        self._send = send
+        self._answers: list[Json] = []
+        self._open = 1  # the reader itself, until the whole array is handed out
+
+    def opened(self) -> None:
+        """One more request is to be answered."""
+        self._open += 1
+
+    def closed(self, answer: Json | None) -> None:
+        """A request has ended, with or without an answer."""
+        if answer is not None:
+            self._answers.append(answer)
+        self._open -= 1
+        if not self._open and self._answers:
+            self._send(self._answers)
+
+
+class AgentRequest:
+    """One request of the agent, answered at most once."""
+
+    __slots__ = ("_batch", "_progress", "_server", "modern", "on_cancel", "request_id", "token")
+
+    def __init__(
+        self, server: McpServer, request_id: RequestId, meta: Json, batch: _Batch | None
+    ) -> None:
+        self._server = server
+        self._batch = batch
+        self._progress = 0
+        self.request_id = request_id
+        self.modern = META_VERSION in meta  # and answered so, unless it breaks the generation
+        token: object = meta.get("progressToken")
+        self.token = token if isinstance(token, (str, int)) else None
+        self.on_cancel: Callable[[], None] | None = None
+
+    def answer(self, result: Json) -> None:
+        """Send the result."""
+        if self.modern:
+            stamped = {META_SERVER: SERVER_INFO, **(as_object(result.get("_meta")) or {})}
+            result = {"resultType": "complete", **result, "_meta": stamped}
+        self._settle({"jsonrpc": "2.0", "id": self.request_id, "result": result})
+
+    def fail(self, code: int, message: str, data: object = None) -> None:
+        """Send a JSON-RPC error."""
+        self._settle(_error(self.request_id, code, message, data))
+
+    def progress(self, message: str) -> None:
+        """Tell the agent that the call is alive, if it asked to be told."""
+        if self.token is not None:
+            self._progress += 1
+            params: Json = {"progressToken": self.token, "progress": self._progress}
+            if message:
+                params["message"] = message
+            self._server.notify("notifications/progress", params)
+
+    def cancelled(self) -> None:
+        """Stop the work; a cancelled request is not answered."""
+        if self._server.settled(self):
+            if self.on_cancel is not None:
+                self.on_cancel()
+            if self._batch is not None:
+                self._batch.closed(None)
+
+    def _settle(self, reply: Json) -> None:
+        if not self._server.settled(self):
+            return
+        if self._batch is None:
+            self._server.send(reply)
+        else:
+            self._batch.closed(reply)
+
+
+class McpServer:
+    """Reads the agent's lines and answers them; `write` sends bytes to the agent."""
+
+    def __init__(self, toolbox: Toolbox, write: Callable[[bytes], None]) -> None:
+        self._toolbox = toolbox
+        self._write = write
+        self._open: dict[tuple[type, RequestId], AgentRequest] = {}
+        self._subscriptions: dict[tuple[type, RequestId], AgentRequest] = {}
+        self._generation = ""  # "handshake" or "modern", once the agent has chosen
+        self._initialized = False
+        self._listed = False
+        self._change_due = False
+
+    # What the rest of the client uses
+
+    def line(self, line: bytes | LongLine) -> None:
+        """Work on one line of the agent. Never raises."""
+        try:
+            self._line(line)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            self.send(_error(None, INTERNAL_ERROR, "oubliette-client failed at this line"))
+
+    def tools_changed(self) -> None:
+        """Tell the agent, in the way of its generation, that the tool list is another one."""
+        if self._initialized:
+            self.notify("notifications/tools/list_changed", None)
+        elif self._listed:
+            self._change_due = True
+        for request in self._subscriptions.values():
+            meta = {META_SUBSCRIPTION: request.request_id}
+            self.notify("notifications/tools/list_changed", {"_meta": meta})
+
+    def notify(self, method: str, params: Json | None) -> None:
+        """Send a notification."""
+        note: Json = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            note["params"] = params
+        self.send(note)
+
+    def send(self, message: object) -> None:
+        """Send one message, or an error in its place if it cannot be written as JSON."""
+        try:
+            line = wire.encode_json(message)
+        except (ValueError, RecursionError) as error:
+            request_id = (as_object(message) or {}).get("id")
+            reason = f"the result cannot be written as JSON: {error}"
+            line = wire.encode_json(_error(request_id, INTERNAL_ERROR, reason))
+        self._write(line)
+
+    def settled(self, request: AgentRequest) -> bool:
+        """Close a request; False if it was closed already."""
+        key = (type(request.request_id), request.request_id)
+        if self._open.get(key) is not request:
+            return False
+        del self._open[key]
+        self._subscriptions.pop(key, None)
+        return True
+
+    # Lines
+
+    def _line(self, line: bytes | LongLine) -> None:
+        if isinstance(line, LongLine):
+            reason = f"a line of {line.size} bytes; at most {wire.MAX_SESSION_LINE} are read"
+            self.send(_error(line.request_id, INVALID_REQUEST, reason))
+            return
+        if not line.strip():
+            return
+        try:
+            message: Any = json.loads(line.decode())
+        except UnicodeDecodeError:
+            self.send(_error(None, PARSE_ERROR, "Parse error: the line is not UTF-8"))
+        except (ValueError, RecursionError) as error:
+            self.send(_error(None, PARSE_ERROR, f"Parse error: {error}"))
+        else:
+            messages = as_array(message)
+            if messages is None:
+                self._message(message, None)
+            else:
+                self._array(messages)
+
+    def _array(self, messages: list[Any]) -> None:
+        if not messages:
+            self.send(_error(None, INVALID_REQUEST, "Invalid Request: an empty array"))
+            return
+        batch = _Batch(self.send)
+        for message in messages:
+            self._message(message, batch)
+        batch.closed(None)
+
+    def _message(self, message: object, batch: _Batch | None) -> None:
+        fields = as_object(message)
+        reason = "not an object" if fields is None else _malformed(fields)
+        if fields is None or reason:
+            reply = _error(None, INVALID_REQUEST, f"Invalid Request: {reason}")
+            if batch is None:
+                self.send(reply)
+            else:
+                batch.opened()
+                batch.closed(reply)
+            return
+        if "method" not in fields:
+            return  # an answer, but we ask the agent nothing
+        params: object = fields.get("params")
+        if "id" in fields:
+            self._request(fields["id"], fields["method"], params, batch)
+        else:
+            self._notification(fields["method"], as_object(params) or {})
+
+    def _notification(self, method: str, params: Json) -> None:
+        if method == "notifications/cancelled":
+            target: object = params.get("requestId")
+            # agents cancel finished calls as well, as a matter of course
+            if isinstance(target, (str, int, float)):
+                request = self._open.get((type(target), target))
+                if request is not None:
+                    request.cancelled()
+        elif method == "notifications/initialized" and self._generation == "handshake":
+            self._initialized = True
+            if self._change_due:
+                self._change_due = False
+                self.tools_changed()
+
+    def _request(
+        self, request_id: RequestId, method: str, params: object, batch: _Batch | None
+    ) -> None:
+        given = as_object({} if params is None else params)
+        meta = as_object((given or {}).get("_meta"))
+        request = AgentRequest(self, request_id, meta or {}, batch)
+        if batch is not None:
+            batch.opened()
+        key = (type(request_id), request_id)
+        if key in self._open:
+            reply = _error(request_id, INVALID_REQUEST, "Invalid Request: this id is in use")
+            if batch is None:
+                self.send(reply)
+            else:
+                batch.closed(reply)
+            return
+        self._open[key] = request
+        try:
+            if given is None:
+                request.fail(INVALID_PARAMS, "params must be an object")
+            elif request.modern and method != "initialize":
+                self._modern(request, method, given)
+            else:
+                self._handshake(request, method, given, in_batch=batch is not None)
+        except _Fault as fault:
+            request.fail(fault.code, str(fault), fault.data)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            request.fail(INTERNAL_ERROR, "oubliette-client failed at this request")
+
+    # The two generations
+
+    def _handshake(
+        self, request: AgentRequest, method: str, params: Json, *, in_batch: bool
+    ) -> None:
+        if self._generation == "modern":
+            if method != "initialize":
+                raise _Fault(INVALID_PARAMS, _needs_envelope())
+            raise _Fault(
+                UNSUPPORTED_VERSION,
+                "connection is serving the 2026-07-28 protocol; "
+                "the initialize handshake is not accepted",
+                {"supported": list(MODERN_VERSIONS), "requested": params.get("protocolVersion")},
+            )
+        request.modern = False
+        if method == "initialize":
+            if in_batch:
+                raise _Fault(INVALID_REQUEST, "initialize must not be part of an array")
+            self._generation = "handshake"
+            wanted: object = params.get("protocolVersion")
+            known = wanted in HANDSHAKE_VERSIONS
+            request.answer(
+                {
+                    "protocolVersion": wanted if known else HANDSHAKE_VERSIONS[-1],
+                    "capabilities": CAPABILITIES,
+                    "serverInfo": SERVER_INFO,
+                    "instructions": INSTRUCTIONS,
+                }
+            )
+        elif method == "ping":
+            request.answer({})
+        elif method not in ("tools/list", "tools/call"):
+            raise _Fault(METHOD_NOT_FOUND, f"Method not found: {method}", method)
+        elif not self._generation:
+            raise _Fault(INVALID_PARAMS, f"{method} before initialize")
+        else:
+            self._tools(request, method, params)
+
+    def _modern(self, request: AgentRequest, method: str, params: Json) -> None:
+        meta: Json = params["_meta"]
+        version: object = meta[META_VERSION]
+        if self._generation == "handshake":
+            request.modern = False
+            raise _Fault(
+                INVALID_REQUEST,
+                "this connection serves the handshake protocol era; requests carrying the "
+                "2026-07-28 envelope are not accepted on it",
+            )
+        if META_CAPABILITIES not in meta or not isinstance(version, str):
+            raise _Fault(INVALID_PARAMS, _needs_envelope())
+        if version not in MODERN_VERSIONS:
+            supported = {"supported": list(MODERN_VERSIONS), "requested": version}
+            raise _Fault(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
+        if method == "server/discover":
+            # a probe: whoever then finds no version in common may still shake hands
+            request.answer(
+                {
+                    "supportedVersions": list(MODERN_VERSIONS),
+                    "capabilities": CAPABILITIES,
+                    "instructions": INSTRUCTIONS,
+                    "ttlMs": 0,
+                    "cacheScope": "private",
+                }
+            )
+            return
+        self._generation = "modern"
+        if method == "subscriptions/listen":
+            self._listen(request, params)
+        elif method in ("tools/list", "tools/call"):
+            self._tools(request, method, params)
+        else:
+            raise _Fault(METHOD_NOT_FOUND, f"Method not found: {method}", method)
+
+    def _listen(self, request: AgentRequest, params: Json) -> None:
+        wanted = as_object(params.get("notifications"))
+        if wanted is None:
+            raise _Fault(INVALID_PARAMS, "notifications must be an object")
+        if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise _Fault(INTERNAL_ERROR, "Subscription limit reached")
+        honored: Json = {"toolsListChanged": True} if wanted.get("toolsListChanged") is True else {}
+        meta = {META_SUBSCRIPTION: request.request_id}
+        acknowledged = {"_meta": meta, "notifications": honored}
+        self.notify("notifications/subscriptions/acknowledged", acknowledged)
+        if honored:
+            key = (type(request.request_id), request.request_id)
+            self._subscriptions[key] = request
+
+    def _tools(self, request: AgentRequest, method: str, params: Json) -> None:
+        if method == "tools/list":
+            self._listed = True
+            self._toolbox.list_tools(request)
+            return
+        name: object = params.get("name")
+        given = params.get("arguments")
+        arguments = as_object({} if given is None else given)
+        if not isinstance(name, str):
+            raise _Fault(INVALID_PARAMS, "name must be a string")
+        if arguments is None:
+            raise _Fault(INVALID_PARAMS, "arguments must be an object")
+        self._toolbox.call_tool(request, name, arguments)
+
+
+def _malformed(fields: Json) -> str:
+    """Why this is no JSON-RPC message; empty if it is one."""
+    if fields.get("jsonrpc") != "2.0":
+        return 'jsonrpc must be "2.0"'
+    if "method" in fields:
+        if not isinstance(fields["method"], str):
+            return "method must be a string"
+        request_id: object = fields.get("id", 0)
+        if isinstance(request_id, bool) or not isinstance(request_id, (str, int, float)):
+            return "id must be a string or a number"
+    elif "result" not in fields and "error" not in fields:
+        return "method is missing"
+    return ""
+
+
+def _needs_envelope() -> str:
+    return f"params._meta must carry {META_VERSION} and {META_CAPABILITIES}"
+
+
+def _error(request_id: RequestId | None, code: int, message: str, data: object = None) -> Json:
+    error: Json = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return {"jsonrpc": "2.0", "id": request_id, "error": error}

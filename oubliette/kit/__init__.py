@@ -1,6 +1,7 @@
 """The actor kit: asyncio actors on Pykka, with supervision (DESIGN 3.1, docs/actors.md)."""
 
-from oubliette.kit.actor import Actor, SideTask, Timer
+from oubliette.kit.actor import Actor
+from oubliette.kit.aside import SideTask, Timer
 from oubliette.kit.errors import (
     ActorDead,
     ActorError,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import structlog
 
+from oubliette.kit.aside import SideTask, Timer
 from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage
-from oubliette.kit.mailbox import Envelope, Mailbox
-from oubliette.kit.messages import Down, Message
+from oubliette.kit.mailbox import Envelope
+from oubliette.kit.messages import Down, Message, handles
 from oubliette.kit.pykka_runtime import AsyncioActor, StopFlag
 from oubliette.kit.ref import Ref
 from oubliette.kit.replies import Deferred
@@ -36,45 +38,6 @@ log = structlog.get_logger("oubliette.kit")
 _IDLE = Envelope(None)
 
 
-class SideTask:
-    """A task started by `Actor.pipe_to_self`."""
-
-    __slots__ = ("_cancelled", "_task")
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        """End it; neither outcome is sent. Does nothing once it is done."""
-        self._cancelled = True
-        if self._task is not None:
-            self._task.cancel()
-
-
-class Timer:
-    """A message for later, made by `Actor.after`."""
-
-    __slots__ = ("_actor", "_handle")
-
-    def __init__(self, actor: Actor) -> None:
-        self._actor: Actor | None = actor
-        self._handle: Any = None
-
-    def cancel(self) -> None:
-        """Send nothing; does nothing once it was sent."""
-        actor, self._actor = self._actor, None
-        if actor is not None:
-            actor._timers.discard(self)
-            self._handle.cancel()
-
-    def _fire(self, message: Message) -> None:
-        actor, self._actor = self._actor, None
-        if actor is not None:
-            actor._timers.discard(self)
-            actor._post_own(message)
-
-
 class Actor(AsyncioActor):
     """One thing that happens at a time, in one task, on messages only.
 
@@ -91,6 +54,7 @@ class Actor(AsyncioActor):
     """Seconds it has to end when its parent ends; then it is cancelled."""
 
     _handlers: ClassVar[dict[type, Any]] = {}
+    _task: asyncio.Task[None]
 
     system: System
     name: str
@@ -102,23 +66,24 @@ class Actor(AsyncioActor):
     envelope: Envelope
     """What is being handled: sender, deadline, trace."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    @classmethod
+    def _collect_handlers(cls) -> None:
         names: dict[type, str] = {}
         for base in reversed(cls.__mro__):
             for name, attribute in vars(base).items():
                 for kind in getattr(attribute, "_handles", ()):
                     names[kind] = name
         cls._handlers = {kind: getattr(cls, name) for kind, name in names.items()}
-        cls._handlers[Stop] = Actor._handle_stop
-        cls._handlers[Broke] = Actor._handle_broke
 
     def __init__(self) -> None:
-        """Nothing: `_bind` has done it before, so that forgetting to call this harms nothing."""
+        """Nothing: `bind_to` has done it before, so that forgetting to call this harms nothing."""
 
-    def _bind(
+    def bind_to(
         self, system: System, name: str, incarnation: int, parent: Actor | None, shutdown: float
     ) -> None:
+        """Take a place in `system`; the kit calls it before `__init__`."""
+        if "_handlers" not in type(self).__dict__:
+            self._collect_handlers()
         self.system = system
         self.clock = system.clock
         self.name = self.actor_urn = name
@@ -132,7 +97,7 @@ class Actor(AsyncioActor):
         self.actor_stopped = cast("threading.Event", StopFlag())
         self.ref = Ref(system, name, box)
         self._parent = parent
-        self._limit = shutdown
+        self.limit_to_end = shutdown
         self._reason: Reason = "normal"
         self._error: BaseException | None = None
         self._phase = "new"
@@ -143,6 +108,10 @@ class Actor(AsyncioActor):
         self._timers: set[Timer] = _NOBODY
         self._deferrals: set[Deferred] = _NOBODY
 
+    def begin(self) -> None:
+        """Start the task; the kit calls it after `__init__`."""
+        self._start_actor_loop()
+
     def __str__(self) -> str:
         return f"{type(self).__name__} {self.name}"
 
@@ -150,7 +119,7 @@ class Actor(AsyncioActor):
     def on_start(self) -> Any:
         """Run before the first message; an error ends the actor as `failed`. May be async."""
 
-    def on_exit(self, reason: Reason, error: BaseException | None) -> Any:  # noqa: ARG002
+    def on_exit(self, reason: Reason, error: BaseException | None) -> Any:
         """Run last, whatever ended the actor, after its children and side tasks are gone.
 
         May be async. The mailbox is closed; deferred answers may still be set.
@@ -219,12 +188,10 @@ class Actor(AsyncioActor):
 
     def after(self, delay: float, message: Message) -> Timer:
         """Get `message` in `delay` seconds, unless cancelled or ended before."""
-        timer = Timer(self)
-        timer._handle = self.clock.call_later(delay, lambda: timer._fire(message))
         if self._timers is _NOBODY:
             self._timers = set()
-        self._timers.add(timer)
-        return timer
+        send = self._own_sender()
+        return Timer(self._timers, self.clock, delay, lambda: send(message))
 
     def pipe_to_self(
         self,
@@ -243,34 +210,17 @@ class Actor(AsyncioActor):
         Returns:
             What cancels it; a cancelled one sends nothing. It is cancelled with the actor.
         """
-        side = SideTask()
-
-        async def run() -> None:
-            current_scope.set(Aside(self.name, self_envelope))
-            try:
-                try:
-                    message = ok(await awaitable)
-                except BaseException as error:
-                    if side._cancelled or not isinstance(error, _ORDINARY):
-                        raise
-                    message = err(error)
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                self.actor_inbox.post(Envelope(Broke(error)), urgent=True)
-            else:
-                self._post_own(message)
-
-        self_envelope = self.envelope
         if self._phase in {"ending", "gone"}:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise ActorDead(f"{self.name} is ending and starts nothing more")
-        side._task = task = self.system.gate.loop.create_task(run())
         if self._jobs is _NOBODY:
             self._jobs = set()
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
+        scope = Aside(self.name, Envelope(None, trace=self.envelope.trace))
+        side = SideTask(scope, self._own_sender(), self._post_broke)
+        job = side.start(awaitable, ok, err)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
         return side
 
     def defer(self) -> Deferred:
@@ -318,7 +268,7 @@ class Actor(AsyncioActor):
     def _receive(self, envelope: Envelope) -> Any:
         self.envelope = envelope
         message = envelope.message
-        kind = type(message)
+        kind = message.__class__
         handler = self._handlers.get(kind)
         if handler is None:
             handler = self._find_handler(kind)
@@ -352,14 +302,16 @@ class Actor(AsyncioActor):
     def _was_cancelled(self) -> None:
         self._end("killed", None)
 
+    @handles(Stop)
     def _handle_stop(self, signal: Stop) -> None:
         self._end(signal.reason, None)
 
+    @handles(Broke)
     def _handle_broke(self, signal: Broke) -> None:
         self._failed(signal.error, "pipe_to_self")
 
     def _failed(self, error: BaseException, doing: str) -> None:
-        log.error("actor failed", actor=self.name, doing=doing, exc_info=error)
+        log.error("actor failed", actor=self.name, doing=doing, traceback=written(error))
         self._end("failed", error)
 
     def _end(self, reason: Reason, error: BaseException | None) -> None:
@@ -435,9 +387,7 @@ class Actor(AsyncioActor):
         error = self._error
         text = None if error is None else f"{type(error).__name__}: {error}"
         box.announce(
-            Down(
-                name=self.name, reason=self._reason, error=text, incarnation=self.incarnation
-            )
+            Down(name=self.name, reason=self._reason, error=text, incarnation=self.incarnation)
         )
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
@@ -446,17 +396,29 @@ class Actor(AsyncioActor):
             self._end("killed", None)
             self._gone()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("actor's task broke", actor=self.name, exc_info=error)
+            log.error("actor's task broke", actor=self.name, traceback=written(error))
 
-    def _post_own(self, message: Message) -> None:
-        envelope = self.envelope
-        if not self.actor_inbox.closed:
-            self.actor_inbox.post(Envelope(message, None, self.name, None, envelope.trace), urgent=True)
+    def _post_broke(self, error: BaseException) -> None:
+        self.actor_inbox.post(Envelope(Broke(error)), urgent=True)
+
+    def _own_sender(self) -> Callable[[Message], None]:
+        """A function that sends messages to this actor, with the trace of this moment."""
+        box, name, trace = self.actor_inbox, self.name, self.envelope.trace
+
+        def send(message: Message) -> None:
+            if not box.closed:
+                if box.codec is not None:
+                    message = box.codec(message)
+                box.post(Envelope(message, None, name, None, trace), urgent=True)
+
+        return send
 
 
-Actor._handlers = {Stop: Actor._handle_stop, Broke: Actor._handle_broke}
+def written(error: BaseException) -> str:
+    """The traceback as plain text: a log must not show local variables, they may be secrets."""
+    return "".join(traceback.format_exception(error))
 
-_ORDINARY = (Exception, asyncio.CancelledError)
+
 # Shared by all actors that have none; never written to (most actors have none, and 10 000 actors
 # would have 40 000 empty sets).
 _NONE: dict[str, Actor] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     CallLater = Callable[[float, Callable[[], object]], TimerHandle]
 
 GRACE = 1.0
-"""Seconds of real time that a cancelled actor has for its `on_exit`, before it is cancelled again."""
+"""Seconds of real time that a cancelled actor has for `on_exit`, before that is cancelled too."""
 
 
 async def within(reply: LoopReply, seconds: float, call_later: CallLater) -> bool:

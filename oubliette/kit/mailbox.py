@@ -161,7 +161,7 @@ class Mailbox:
             self.inbound += 1
         gate.call(self._accept, envelope, urgent)
 
-    def _accept(self, envelope: Envelope, urgent: bool) -> None:
+    def _accept(self, envelope: Envelope, urgent: bool) -> None:  # noqa: FBT001
         gate = self.gate
         assert gate is not None
         with gate.lock:

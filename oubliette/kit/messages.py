@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
@@ -21,11 +30,23 @@ error. `killed`: cancelled. `noproc`: it was gone before the watch. `noconnectio
 """
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class MessageMeta(msgspec.StructMeta):
+    """Makes every message class frozen, keyword-only and tagged, without its having to say so."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
+    ) -> MessageMeta:
+        """Make the class; `config` is msgspec's and may name another tag."""
+        config = {"tag": True} | config | {"frozen": True, "kw_only": True}
+        return super().__new__(cls, name, bases, namespace, **config)
+
+
+class Message(msgspec.Struct, metaclass=MessageMeta):
     """Base of every message. Payload dicts in it are read-only by agreement."""
 
 
-class LocalMessage(Message, frozen=True, kw_only=True):
+class LocalMessage(Message):
     """A message that never leaves its process, since it names classes or their arguments."""
 
 
@@ -73,18 +94,18 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time, seconds since 1970-01-01 UTC."""
 
 
-def handles(*types: type[Message]) -> Callable[[F], F]:
+def handles(*types: type[msgspec.Struct]) -> Callable[[F], F]:
     """Mark a method, `def` or `async def`, as the handler of these kinds of message."""
 
     def mark(function: F) -> F:
-        function._handles = types  # type: ignore[attr-defined]
+        vars(function)["_handles"] = types
         return function
 
     return mark
 
 
 @functools.cache
-def reply_type(kind: type[Message]) -> Any:
+def reply_type(kind: type) -> Any:
     """The `T` of `Reply[T]` among the bases of `kind`; `Any` if it declares none."""
     for base in kind.__mro__:
         for declared in getattr(base, "__orig_bases__", ()):
@@ -104,7 +125,7 @@ def round_trip(message: Message) -> Message:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
 
 
-def round_trip_answer(kind: type[Message], answer: Any) -> Any:
+def round_trip_answer(kind: type, answer: Any) -> Any:
     """An answer to a `kind` as it would arrive on another machine; unchanged if undeclared."""
     declared = reply_type(kind)
     if declared is Any or issubclass(kind, LocalMessage):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pykka
 from pykka import ActorDeadError, ActorRegistry
-from pykka.messages import _ActorStop
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
 
 from oubliette.kit.futures import AsyncioFuture
 from oubliette.kit.mailbox import Mailbox
@@ -82,7 +82,7 @@ class AsyncioActor(pykka.Actor):
 
     # ------------------------------------------------------------ Pykka's implementor hooks
     @staticmethod
-    def _create_actor_inbox() -> Mailbox:
+    def _create_actor_inbox() -> Mailbox:  # pyright: ignore[reportIncompatibleMethodOverride]
         return Mailbox()
 
     @staticmethod
@@ -136,7 +136,7 @@ class AsyncioActor(pykka.Actor):
             try:
                 answer = receive(envelope)
                 if type(answer) is CoroutineType:
-                    answer = await answer
+                    answer: Any = await answer  # pyright: ignore[reportUnknownVariableType]
                 reply = envelope.reply_to
                 if reply is not None:
                     reply.set(answer)
@@ -162,7 +162,7 @@ class AsyncioActor(pykka.Actor):
     async def _receive_failed(self, envelope: Envelope, error: Exception) -> None:
         exc_info = (type(error), error, error.__traceback__)
         if envelope.reply_to is not None:
-            logger.info(f"Exception returned from {self} to caller:", exc_info=exc_info)
+            logger.info("Exception returned from %s to caller:", self, exc_info=exc_info)
             envelope.reply_to.set_exception(exc_info)
         else:
             self._handle_failure(*exc_info)
@@ -171,7 +171,7 @@ class AsyncioActor(pykka.Actor):
     async def _receive_broke(self, envelope: Envelope, error: BaseException) -> None:
         """Handle what is no Exception: it ends this actor, and no other."""
         self._refuse(envelope)
-        logger.critical(f"{error!r} in {self}, which ends")
+        logger.critical("%r in %s, which ends", error, self)
         await self._stop()
 
     def _was_cancelled(self) -> None:
@@ -182,7 +182,7 @@ class AsyncioActor(pykka.Actor):
     def _stop(self) -> Coroutine[Any, Any, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
-        logger.debug(f"Stopped {self}")
+        logger.debug("Stopped %s", self)
         return self._call_hook(self.on_stop)
 
     async def _call_hook(self, hook: Callable[..., Any], *args: Any) -> None:

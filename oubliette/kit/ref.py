@@ -42,9 +42,7 @@ class Ref:
         return f"<Ref {self.name} in {self._system.name}>"
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Ref) and self.name == other.name and self._system is other._system
-        )
+        return isinstance(other, Ref) and self.name == other.name and self._system is other._system
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -97,7 +95,7 @@ class Ref:
         if box is None or box.closed:
             box = self._must_resolve()
         system = self._system
-        kind = message
+        kind = message.__class__
         if box.codec is not None:
             message = box.codec(message)
         reply = LoopReply()
@@ -129,7 +127,7 @@ class Ref:
             if me is not None:
                 system.waits.leave(me)
         if box.codec is not None:
-            return round_trip_answer(type(kind), answer)
+            return round_trip_answer(kind, answer)
         return answer
 
     async def send(self, message: Message, timeout: float | None = None) -> None:
@@ -191,7 +189,7 @@ class Ref:
         if on_a_loop():
             raise WouldBlockError(f"{self.name}: await ref.ask(...) on a loop's thread")
         box = self._must_resolve()
-        kind = message
+        kind = message.__class__
         if box.codec is not None:
             message = box.codec(message)
         reply = AsyncioFuture()
@@ -205,7 +203,7 @@ class Ref:
         except pykka.Timeout:
             reply.give_up()
             raise self._too_late(kind, timeout) from None
-        return answer if box.codec is None else round_trip_answer(type(kind), answer)
+        return answer if box.codec is None else round_trip_answer(kind, answer)
 
     async def stop(self, timeout: float = 5.0) -> bool:
         """Let it handle what is in its mailbox, then end; cancel it after `timeout` seconds.
@@ -270,11 +268,10 @@ class Ref:
             raise ActorDead(f"{self.name}: there is no such actor, or it has ended")
         return box
 
-    def _expired(self, reply: LoopReply, message: Message, timeout: float) -> None:
+    def _expired(self, reply: LoopReply, kind: type, timeout: float) -> None:
         if not reply.done:
-            reply.set_error(self._too_late(message, timeout))
+            reply.set_error(self._too_late(kind, timeout))
             reply.give_up()
 
-    def _too_late(self, message: Message, timeout: float) -> AskTimeout:
-        kind = type(message).__name__
-        return AskTimeout(f"{self.name} did not answer {kind} within {timeout:g} s")
+    def _too_late(self, kind: type, timeout: float) -> AskTimeout:
+        return AskTimeout(f"{self.name} did not answer {kind.__name__} within {timeout:g} s")

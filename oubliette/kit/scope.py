@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from oubliette.kit.mailbox import Envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
 
 class Scope(Protocol):
@@ -40,7 +40,7 @@ current_scope: ContextVar[Scope | None] = ContextVar("oubliette_scope", default=
 
 
 @contextlib.contextmanager
-def tracing(trace: Mapping[str, str]) -> Iterator[None]:
+def tracing(trace: Mapping[str, str]) -> Generator[None]:
     """Let every message sent inside carry `trace`, and whatever these messages cause."""
     outer = current_scope.get()
     scope = Aside(None if outer is None else outer.name, Envelope(None, trace=dict(trace)))

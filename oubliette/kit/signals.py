@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oubliette.kit.messages import Reason  # noqa: TC001  # msgspec reads it
+from oubliette.kit.messages import Reason
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import tenacity
 
-from oubliette.errors import AlreadyExists, NotFound
+from oubliette.errors import AlreadyExists
 from oubliette.kit.actor import Actor, Timer
 from oubliette.kit.endings import end_actor
 from oubliette.kit.errors import DeadlockError, RestartIntensity
@@ -133,9 +133,7 @@ class Supervisor(Actor):
 
     @handles(WhichChildren)
     def _which_children(self, _: WhichChildren) -> dict[str, int]:
-        return {
-            name: self._kids[name].incarnation for name in self._specs if name in self._kids
-        }
+        return {name: self._kids[name].incarnation for name in self._specs if name in self._kids}
 
     @handles(Down)
     async def _child_down(self, down: Down) -> None:

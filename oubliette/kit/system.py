@@ -24,7 +24,7 @@ from oubliette.kit.signals import Signal
 from oubliette.kit.waits import WaitGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Generator
     from types import TracebackType
     from typing import Self
 
@@ -62,9 +62,7 @@ class System:
     ) -> None:
         self.name = name
         self.clock: Clock = clock or SystemClock()
-        self.codec: Callable[[Message], Message] | None = (
-            round_trip if roundtrip_messages else None
-        )
+        self.codec: Callable[[Message], Message] | None = round_trip if roundtrip_messages else None
         self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS)
         self.waits = WaitGraph()
         self.gate: Gate
@@ -95,7 +93,7 @@ class System:
         try:
             while self._top:
                 actor = self._top[next(reversed(self._top))]
-                await end_actor(actor, actor._limit, loop.call_later)
+                await end_actor(actor, actor.limit_to_end, loop.call_later)
                 self._top.pop(actor.name, None)
         finally:
             for actor in list(self._live.values()):
@@ -110,7 +108,7 @@ class System:
         clock: Clock | None = None,
         *,
         roundtrip_messages: bool = False,
-    ) -> Iterator[Self]:
+    ) -> Generator[Self]:
         """Run a System on a loop in a thread of its own, for programs without one.
 
         There `spawn`, `Ref.tell`, `Ref.ask_blocking` and `Ref.stop_blocking` may be called from
@@ -189,7 +187,7 @@ class System:
         """The live actor of that name."""
         return self._live.get(name)
 
-    def start(
+    def start(  # noqa: PLR0917
         self,
         cls: type[Actor],
         args: tuple[Any, ...],
@@ -208,12 +206,12 @@ class System:
             raise AlreadyExists(f"An actor named {name} is alive")
         actor = cls.__new__(cls)
         limit = cls.shutdown if shutdown is None else shutdown
-        actor._bind(self, name, incarnation, parent, limit)
+        actor.bind_to(self, name, incarnation, parent, limit)
         actor.__init__(*args, **kwargs)
         if name in self._live:
             raise AlreadyExists(f"An actor named {name} was started by its own constructor")
         self._live[name] = actor
-        actor._start_actor_loop()
+        actor.begin()
         return actor
 
     def forget(self, actor: Actor) -> None:

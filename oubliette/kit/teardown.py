@@ -20,4 +20,4 @@ async def end_children(children: dict[str, Actor], clock: Clock, *, now: bool) -
         for child in reversed(list(children.values())):
             child.cancel()
     for child in reversed(list(children.values())):
-        await end_actor(child, 0 if now else child._limit, clock.call_later)
+        await end_actor(child, 0 if now else child.limit_to_end, clock.call_later)

@@ -1,0 +1,90 @@
+"""What a test may need of the machine, and how to find out (DESIGN 13.1).
+
+`@pytest.mark.requires("docker")` skips a test where the probe of that name says why it cannot
+run. `OUBLIETTE_REQUIRE=docker,podman` (what `make test REQUIRE=...` sets) makes it fail instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VARIABLE = "OUBLIETTE_REQUIRE"
+
+
+def demanded() -> set[str]:
+    """The requirements that must not be missing."""
+    return {name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()}
+
+
+@functools.cache
+def missing(name: str) -> str | None:
+    """Why the requirement is not met; None if it is. Probed once."""
+    return PROBES[name]()
+
+
+def _runs(program: str, *arguments: str) -> str | None:
+    path = shutil.which(program)
+    if path is None:
+        return f"{program} is not on PATH"
+    try:
+        done = subprocess.run([path, *arguments], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program}: {error}"
+    if done.returncode == 0:
+        return None
+    said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+    return f"{program} {' '.join(arguments)}: {said[-1] if said else done.returncode}"
+
+
+def _bubblewrap() -> str | None:
+    arguments = "--ro-bind / / --dev /dev --proc /proc --unshare-user --unshare-pid -- true"
+    return _runs("bwrap", *arguments.split())
+
+
+def _docker() -> str | None:
+    return _runs("docker", "version", "--format", "{{.Server.Version}}")
+
+
+def _podman() -> str | None:
+    return _runs("podman", "version")
+
+
+def _apple_standin() -> str | None:
+    standin = Path(__file__).parent / "conformance" / "apple_standin"
+    if not (standin.exists() or standin.with_suffix(".py").exists()):
+        return "tests/conformance/apple_standin is not there"
+    return _podman() if _docker() else None
+
+
+def _python39() -> str | None:
+    return _runs("python3.9", "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 9))")
+
+
+def _pykka_sdist() -> str | None:
+    from tests.unit.kit.pykka_sdist import fetch
+
+    try:
+        fetch()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+PROBES: dict[str, Callable[[], str | None]] = {
+    "apple-standin": _apple_standin,
+    "bubblewrap": _bubblewrap,
+    "docker": _docker,
+    "droid": functools.partial(_runs, "droid", "--version"),
+    "opencode": functools.partial(_runs, "opencode", "--version"),
+    "podman": _podman,
+    "pykka-sdist": _pykka_sdist,
+    "python3.9": _python39,
+}

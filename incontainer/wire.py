@@ -242,7 +242,7 @@ def server_proof(key: bytes, challenge: str, nonce: str) -> str:
 
 
 def _hmac(key: bytes, label: bytes, first: str, second: str) -> str:
-    import hmac  # noqa: PLC0415 -- OpenSSL's 3 to 10 ms are paid after `ready`
+    import hmac
 
     message = label + first.encode() + b"|" + second.encode()
     return hmac.new(key, message, "sha256").hexdigest()
@@ -250,14 +250,14 @@ def _hmac(key: bytes, label: bytes, first: str, second: str) -> str:
 
 def same(given: object, expected: str) -> bool:
     """Compare two secrets in constant time; anything but a string is different."""
-    import hmac  # noqa: PLC0415
+    import hmac
 
     return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
 
 
 def digest(secret: str) -> str:
     """The SHA-256 of a pairing secret, as `expect` carries it."""
-    import hashlib  # noqa: PLC0415
+    import hashlib
 
     return hashlib.sha256(secret.encode()).hexdigest()
 

@@ -1,0 +1,35 @@
+"""What the zipapp runs: `host`, `relay`, `client` or `scripted-agent`.
+
+Each imports only its own modules: an agent waits for this start.
+"""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = "usage: oubliette.pyz host|relay|client|scripted-agent [options]"
+
+
+def main() -> int:
+    """Run the subcommand; returns the exit code."""
+    command, *arguments = sys.argv[1:] or [""]
+    if command in ("host", "relay"):
+        from incontainer import host
+
+        return host.main(arguments, relay=command == "relay")
+    if command == "client":
+        from incontainer import client
+
+        sys.argv[1:] = arguments
+        return client.main() or 0
+    if command == "scripted-agent":
+        from incontainer import scripted_agent
+
+        sys.argv[1:] = arguments
+        return scripted_agent.main() or 0
+    print(USAGE, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What is asked of Linux beyond the standard library's reach: prctl, peers, /proc."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+COOKIE = "OUBLIETTE_PROC"  # in each process's environment: whose descendant it is
+ENVIRON_LIMIT = 1 << 20  # bytes of /proc/<pid>/environ looked through
+
+
+def _load_prctl() -> Callable[[int, int], int]:
+    try:
+        import ctypes
+
+        call = ctypes.CDLL(None, use_errno=True).prctl
+    except (ImportError, OSError, AttributeError):
+        return lambda _option, _value: -1
+    return lambda option, value: int(call(option, value, 0, 0, 0))
+
+
+prctl = _load_prctl()  # (option, value) -> 0, or -1 where it was refused or is not there
+
+
+def hide_from_tracers() -> bool:
+    """Refuse ptrace and /proc/<pid>/mem to processes of our own user; True if it worked."""
+    return prctl(PR_SET_DUMPABLE, 0) == 0
+
+
+def adopt_orphans() -> bool:
+    """Make orphaned descendants our children, so that they can be found, ended and reaped."""
+    return prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+
+
+def peer_is_outside(sock: socket.socket) -> bool:
+    """Whether the peer lives outside our pid namespace, where no agent can be."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", raw)[0]
+    return pid == 0
+
+
+def keep_from_children() -> None:
+    """Mark inherited descriptors above 2 close-on-exec; open /dev/null where 0, 1, 2 are shut."""
+    null = os.open(os.devnull, os.O_RDWR)
+    while null <= 2:
+        null = os.dup(null)
+    os.close(null)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:
+            continue  # the listing's own descriptor, closed by now
+
+
+class Task:
+    """One line of /proc: a process, its parent, its group and its session."""
+
+    __slots__ = ("group", "parent", "pid", "session")
+
+    def __init__(self, pid: int, parent: int, group: int, session: int) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.group = group
+        self.session = session
+
+
+def tasks() -> list[Task]:
+    """All live processes that /proc shows us; zombies are left out."""
+    found: list[Task] = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        stat = _read(f"/proc/{name}/stat", 4096)
+        # "pid (command) state ppid pgrp session ...": a command may hold blanks and brackets
+        fields = stat[stat.rfind(b")") + 1 :].split()
+        if len(fields) > 3 and fields[0] not in (b"Z", b"X"):
+            found.append(Task(int(name), int(fields[1]), int(fields[2]), int(fields[3])))
+    return found
+
+
+def carries_cookie(pid: int, proc: str) -> bool:
+    """Whether the process was started with our cookie for `proc` in its environment."""
+    cookie = f"{COOKIE}={proc}".encode()
+    return cookie in _read(f"/proc/{pid}/environ", ENVIRON_LIMIT).split(b"\0")
+
+
+def resident_bytes() -> int:
+    """Our own resident memory."""
+    pages = _read("/proc/self/statm", 256).split()
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
+
+
+def _read(path: str, limit: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        pieces: list[bytes] = []
+        while limit > 0:
+            piece = os.read(fd, min(limit, 1 << 16))
+            if not piece:
+                break
+            pieces.append(piece)
+            limit -= len(piece)
+        return b"".join(pieces)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

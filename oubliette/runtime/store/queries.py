@@ -186,6 +186,16 @@ def has_source(connection: sqlite3.Connection, session_id: str, source: str) -> 
     return row is not None
 
 
+def last_source(connection: sqlite3.Connection, session_id: str, process_id: str) -> str | None:
+    """The source of the newest event that was read from this process."""
+    row = connection.execute(
+        "SELECT source FROM events WHERE session_id = ? AND substr(source, 1, ?) = ?"
+        " ORDER BY idx DESC LIMIT 1",
+        (session_id, len(process_id) + 1, f"{process_id}:"),
+    ).fetchone()
+    return row[0] if row else None
+
+
 # ---------------------------------------------------------------------- projects
 
 
@@ -456,3 +466,14 @@ def counts(connection: sqlite3.Connection) -> dict[str, int]:
     )
     names = ("projects", "sessions", "live_sessions", "open_requests", "containers")
     return dict(zip(names, connection.execute(sql).fetchone(), strict=True))
+
+
+def recent_requests(
+    connection: sqlite3.Connection, session_id: str, since: float
+) -> list[CallerRequest]:
+    """A session's requests that are open or were settled after `since` (wall seconds)."""
+    sql = (
+        "SELECT data FROM caller_requests WHERE session_id = ?"
+        " AND (outcome IS NULL OR settled_at >= ?) ORDER BY created_at, id"
+    )
+    return _records(CallerRequest, connection.execute(sql, (session_id, since)))

@@ -8,7 +8,7 @@ process 1 of its own pid namespace, so the kernel ends everything in it when the
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -49,6 +49,8 @@ _ETC: Final = (
     "timezone",
 )
 """What programs need to find libraries, names and certificates; nothing that may hold a secret."""
+
+_GIVEN: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/dev", "/tmp", "/run")  # noqa: S108
 
 _ROOT_CAPABILITIES: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
 """What root's host needs to start agents under another user and to end them; nothing more."""
@@ -102,6 +104,7 @@ def arguments(
         argv += ["--info-fd", str(info_fd)]
     if status_fd is not None:
         argv += ["--json-status-fd", str(status_fd)]
+    argv += _folders([ZIPAPP, SPOOL, AGENT_HOME, *(mount.target for mount in mounts)])
     argv += _system()
     if sandbox.python_prefix is not None:
         prefix = str(sandbox.python_prefix)
@@ -112,7 +115,7 @@ def arguments(
     argv += _tmpfs("/tmp", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
     argv += _tmpfs("/run", "0755", 16 << 20, sizes=sandbox.sizes)
     argv += ["--symlink", "../tmp", "/var/tmp"]  # noqa: S108
-    argv += ["--perms", "0755", "--dir", "/home", "--perms", "0755", "--dir", AGENT_HOME]
+    argv += ["--perms", "0755", "--dir", AGENT_HOME]
     argv += ["--ro-bind", str(sandbox.zipapp), ZIPAPP, "--ro-bind", str(sandbox.wrappers), BIN]
     if runtime_dir is not None:
         argv += ["--bind", str(runtime_dir), "/mcp"]
@@ -124,6 +127,19 @@ def arguments(
     # Last: what is not bound writable is not writable, the root of the sandbox included.
     argv += ["--remount-ro", "/", "--chdir", "/"]
     return [*argv, "--", *command]
+
+
+def _folders(targets: list[str]) -> list[str]:
+    """Make what is above the targets passable; bwrap's own choice for parents is 0700."""
+    parents = {PurePosixPath("/etc")}
+    for target in map(PurePosixPath, targets):
+        # Below another mount, folders belong to that mount's source.
+        if not any(str(parent) in {*targets, *_GIVEN} for parent in target.parents):
+            parents.update(target.parents)
+    argv: list[str] = []
+    for parent in sorted(parents - {PurePosixPath("/")}):
+        argv += ["--perms", "0755", "--dir", str(parent)]
+    return argv
 
 
 def _tmpfs(target: str, mode: str, size: int | None, *, sizes: bool) -> list[str]:

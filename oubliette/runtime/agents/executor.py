@@ -1,0 +1,190 @@
+"""Talk to one agent process turn by turn, without a session actor (DESIGN 7.2, for embedding).
+
+Built once, above an adapter and a process stream: adapters know nothing of it. Sessions of the
+server do not use it; they keep a log, this keeps nothing.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING, Final
+
+from oubliette import ids
+from oubliette.errors import Conflict, RuntimeFailure
+from oubliette.runtime.host import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk, pieces
+from oubliette.runtime.host.errors import VerbFailed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from typing import Any
+
+    from oubliette.runtime.agents.port import (
+        AgentAdapter,
+        AgentCommand,
+        AgentEvent,
+        AgentSession,
+    )
+    from oubliette.runtime.containers.port import Inside
+    from oubliette.runtime.host import HostLink, ProcessStream
+
+STDERR_KEPT: Final = 8192  # bytes of standard error that an error message may quote from
+CLOSE_GRACE: Final = 3.0  # seconds from the end of input to SIGKILL
+ACK_EVERY: Final = 1 << 20  # bytes read between two acks
+
+
+class Executor:
+    """One running agent. One reader of `events` at a time; `send` may come from elsewhere."""
+
+    def __init__(
+        self, link: HostLink, proc: str, stream: ProcessStream, adapter: AgentAdapter
+    ) -> None:
+        self._link = link
+        self._stream = stream
+        self._adapter = adapter
+        self._seq = 0
+        self._turn = 0
+        self._busy = False
+        self._writing = asyncio.Lock()
+        self._ends = [0, 0]
+        self._acked = 0
+        self._stderr = b""
+        self.proc: Final = proc
+        """Its id at the host."""
+        self.exit: Exit | None = None
+        """Set once the process has ended and its output was read."""
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to standard error so far, for error messages."""
+        return self._stderr.decode("utf-8", "replace")
+
+    async def send(self, text: str) -> int:
+        """Begin a turn and return its number.
+
+        Raises:
+            Conflict: the turn before has not ended yet.
+        """
+        if self._busy:
+            raise Conflict(f"turn {self._turn} has not ended", hint="wait for its completion")
+        self._busy = True
+        self._turn += 1
+        await self._write(self._adapter.prompt(self._turn, text))
+        return self._turn
+
+    async def interrupt(self) -> None:
+        """End the running turn early; its `completion` still comes."""
+        if not self._busy:
+            return
+        data = self._adapter.interrupt(self._turn)
+        if data is None:
+            await self._link.signal(self.proc, int(signal.SIGINT), tree=False)
+        else:
+            await self._write(data)
+
+    async def answer(self, request_id: str, *, allow: bool, reason: str = "") -> None:
+        """Answer a `permission_request`."""
+        decision = "allow" if allow else "deny"
+        await self._write(self._adapter.permission(request_id, decision, reason))
+
+    async def events(self) -> AsyncGenerator[AgentEvent, None]:
+        """What the agent says, to its end. What is not read holds it back; nothing is lost."""
+        await self._write(b"".join(self._adapter.writes()))
+        async for item in self._stream:
+            if isinstance(item, Exit):
+                self.exit = item
+            elif isinstance(item, Output):
+                self._ends[item.stream - 1] = item.offset + len(item.data)
+                if item.stream == 1:
+                    for event in self._adapter.feed(item.data, item.offset):
+                        if event.type == "completion" and event.data.get("turn") == self._turn:
+                            self._busy = False
+                        yield event
+                    await self._write(b"".join(self._adapter.writes()))
+                else:
+                    self._stderr = (self._stderr + item.data)[-STDERR_KEPT:]
+                await self._ack()
+            elif isinstance(item, Gap | StdinOk):
+                continue
+        self._busy = False
+
+    async def _ack(self) -> None:
+        # Nothing is resumed from here, so what was read may be forgotten.
+        if sum(self._ends) - self._acked >= ACK_EVERY:
+            self._acked = sum(self._ends)
+            await self._link.ack(self.proc, *self._ends)
+
+    async def _write(self, data: bytes) -> None:
+        if not data:
+            return
+        async with self._writing:
+            for piece in pieces(data):
+                self._seq += 1
+                await self._stream.write(self._seq, piece)
+
+    async def close(self) -> None:
+        """End the process: its input, then after a grace the process itself and all it started."""
+        with contextlib.suppress(LinkClosed):
+            async with self._writing:
+                self._seq += 1
+                await self._stream.write_eof(self._seq)
+        with contextlib.suppress(TimeoutError, LinkClosed):
+            async with asyncio.timeout(CLOSE_GRACE):
+                async for _ in self.events():
+                    pass
+        await self._stream.aclose()
+        with contextlib.suppress(LinkClosed, VerbFailed):
+            await self._link.signal(self.proc, int(signal.SIGKILL))
+            if self.exit is not None:
+                await self._link.forget(self.proc)
+
+
+class StreamExecution(abc.ABC):
+    """`execute` and `execute_streaming` for runtimes that have `command` and `adapter`."""
+
+    @abc.abstractmethod
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """How to start the process of a session."""
+
+    @abc.abstractmethod
+    def adapter(self, state: Mapping[str, Any] | None = None) -> AgentAdapter:
+        """What its bytes mean."""
+
+    async def execute_streaming(
+        self, link: HostLink, inside: Inside, session: AgentSession
+    ) -> Executor:
+        """Start the process and talk to it turn by turn."""
+        command = self.command(session, inside)
+        proc = ids.new_id(ids.PROCESS)
+        await link.start(
+            StartProcess(
+                proc=proc,
+                argv=command.argv,
+                env=command.env,
+                cwd=command.cwd,
+                uid=inside.uid,
+                session=session.session_id,
+            )
+        )
+        return Executor(link, proc, await link.attach(proc), self.adapter())
+
+    async def execute(
+        self, link: HostLink, inside: Inside, session: AgentSession, prompt: str
+    ) -> str:
+        """One turn in a process of its own."""
+        executor = await self.execute_streaming(link, inside, session)
+        try:
+            await executor.send(prompt)
+            async with contextlib.aclosing(executor.events()) as events:
+                async for event in events:
+                    if event.type == "completion":
+                        if event.data["status"] == "failed":
+                            raise RuntimeFailure(f"the turn failed: {event.data['final_text']}")
+                        return str(event.data["final_text"])
+            raise RuntimeFailure(
+                f"the agent ended in its turn ({executor.exit}): {executor.stderr[-500:].strip()}"
+            )
+        finally:
+            await executor.close()

@@ -1,0 +1,83 @@
+"""Cut an agent's output into lines that know their place in it.
+
+Shared by every adapter whose protocol is one JSON object per line. Memory is bounded: of a line
+longer than the limit only its head is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+MAX_LINE: Final = 16 << 20  # bytes
+SHOWN: Final = 4096  # bytes of an overlong line that are kept
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line, without its newline."""
+
+    start: int
+    """Offset of its first byte."""
+    end: int
+    """Offset after its newline."""
+    content: bytes
+    whole: bool = True
+    """False: longer than the limit; `content` is its head."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Output that was not kept; the line that was being read is given up with it."""
+
+    start: int
+    end: int
+
+
+class Cutter:
+    """Bytes with offsets in, lines out; any cutting of the input gives the same lines."""
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._next: int | None = None
+        self._start = 0
+        self._parts: list[bytes] = []
+        self._kept = 0
+        self._size = 0
+
+    def feed(self, data: bytes, offset: int) -> list[Line | Missing]:
+        """The lines that `data` completes. `data` that was seen before is skipped."""
+        found: list[Line | Missing] = []
+        if self._next is None:
+            self._next = self._start = offset
+        elif offset > self._next:
+            found.append(Missing(self._start, offset))
+            self._begin(offset)
+            self._next = offset
+        data = data[self._next - offset :]
+        position = 0
+        while (newline := data.find(b"\n", position)) >= 0:
+            self._keep(data[position:newline])
+            end = self._next + newline + 1
+            whole = self._size <= self._limit
+            content = b"".join(self._parts)
+            found.append(Line(self._start, end, content if whole else content[:SHOWN], whole))
+            self._begin(end)
+            position = newline + 1
+        self._keep(data[position:])
+        self._next += len(data)
+        return found
+
+    def _begin(self, start: int) -> None:
+        self._start = start
+        self._parts = []
+        self._kept = self._size = 0
+
+    def _keep(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._size += len(piece)
+        self._parts.append(piece)
+        self._kept += len(piece)
+        if self._size > self._limit and self._kept > SHOWN:
+            self._parts = [b"".join(self._parts)[:SHOWN]]
+            self._kept = SHOWN

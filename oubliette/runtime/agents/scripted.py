@@ -1,0 +1,161 @@
+"""The scripted agent (DESIGN 13.3): no model; its protocol is JSON lines of our own.
+
+In: `prompt`, `interrupt`, `permission`. Out: one object per line, each with `turn`, whose `type`
+is the kind of the event. A line that is none of them is kept as a `system` event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
+
+import msgspec
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.agents.environment import base_environment
+from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.lines import Cutter, Line
+from oubliette.runtime.agents.port import AgentCommand, AgentEvent, Availability, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.lines import Missing
+    from oubliette.runtime.agents.port import AgentSession
+    from oubliette.runtime.containers.port import Inside
+
+_KINDS: Final = frozenset(get_args(EventKind)) - {"system"}
+_STATUSES: Final = frozenset({"completed", "interrupted", "failed"})
+_NEEDED: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
+    "delta": {"text": str},
+    "message": {"text": str},
+    "tool_call": {"call_id": str, "tool": str, "arguments": dict},
+    "tool_result": {"call_id": str, "tool": str, "is_error": bool},
+    "permission_request": {"request_id": str, "text": str},
+    "usage": {"cost_usd": (int, float), "tokens": int},
+    "error": {"message": str},
+    "completion": {"final_text": str, "status": str},
+}
+"""Fields that readers of an event rely on; a line without them is not that event."""
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+class ScriptedAdapter:
+    """`AgentAdapter` of the scripted agent. Each line says its turn, so there is no state."""
+
+    def __init__(self) -> None:
+        self._cutter = Cutter()
+
+    def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
+        """One event per line that is not empty."""
+        return [
+            event for line in self._cutter.feed(data, offset) if (event := _event(line)) is not None
+        ]
+
+    def writes(self) -> list[bytes]:
+        """Nothing: the protocol has no handshake."""
+        return []
+
+    def prompt(self, turn: int, text: str) -> bytes:
+        """Begin a turn."""
+        return _line({"type": "prompt", "turn": turn, "text": text})
+
+    def interrupt(self, turn: int) -> bytes | None:
+        """End a turn early."""
+        return _line({"type": "interrupt", "turn": turn})
+
+    def permission(
+        self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
+    ) -> bytes:
+        """Answer a request."""
+        return _line(
+            {
+                "type": "permission",
+                "request_id": request_id,
+                "decision": decision,
+                "reason": reason,
+            }
+        )
+
+    def state(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+class ScriptedRuntime(StreamExecution):
+    """`AgentRuntime` of the scripted agent, which is part of the zipapp."""
+
+    name: Final = "scripted"
+    reattach: Final = True
+    resume: Final = True
+
+    async def initialize(self, config: Mapping[str, Any]) -> None:
+        """There is nothing to configure."""
+        if config:
+            raise ConfigError(f"agents.scripted.{min(config)}: the scripted agent has no settings")
+
+    async def is_available(self) -> Availability:
+        """Always: it needs nothing but the container."""
+        return Availability(ok=True)
+
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """Run it from the zipapp."""
+        return AgentCommand(
+            argv=(inside.python, "-I", inside.zipapp, "scripted-agent"),
+            env=base_environment(session, inside),
+            cwd=inside.path(session.cwd),
+        )
+
+    def adapter(self, state: Mapping[str, Any] | None = None) -> ScriptedAdapter:
+        """State is not needed."""
+        del state
+        return ScriptedAdapter()
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return _encoder.encode(message) + b"\n"
+
+
+def _event(line: Line | Missing) -> AgentEvent | None:
+    kind: EventKind = "system"
+    if not isinstance(line, Line):
+        data: dict[str, Any] = {"missing": [line.start, line.end]}
+    elif not line.whole:
+        data = {"raw": _text(line.content), "truncated": True, "bytes": line.end - line.start - 1}
+    elif not line.content.strip():
+        return None
+    else:
+        kind, data = _read(line.content)
+    return AgentEvent(type=kind, data=data, end_offset=line.end, ordinal=0, ack_offset=line.end)
+
+
+def _read(content: bytes) -> tuple[EventKind, dict[str, Any]]:
+    try:
+        message: Any = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return "system", {"raw": _text(content)}
+    if not isinstance(message, dict):
+        return "system", {"raw": _text(content)}
+    fields = cast("dict[str, Any]", message)
+    kind = fields.get("type")
+    if not isinstance(kind, str) or kind not in _KINDS or not _is_complete(kind, fields):
+        return "system", fields
+    data = {name: value for name, value in fields.items() if name != "type"}
+    return cast("EventKind", kind), data
+
+
+def _is_complete(kind: str, fields: dict[str, Any]) -> bool:
+    turn = fields.get("turn")
+    if kind != "ready" and (not isinstance(turn, int) or isinstance(turn, bool)):
+        return False
+    for name, expected in _NEEDED.get(kind, {}).items():
+        if not isinstance(fields.get(name), expected):
+            return False
+    return kind != "completion" or fields["status"] in _STATUSES
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")

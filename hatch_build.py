@@ -1,0 +1,32 @@
+"""Puts the zipapp that runs inside containers into the wheel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class ZipappHook(BuildHookInterface):
+    """Builds `oubliette/_bundled/oubliette.pyz` from `incontainer`."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the zipapp; a checkout builds its own when it is needed."""
+        if version == "editable":
+            return
+        sys.path.insert(0, self.root)
+        try:
+            from incontainer.build import build
+        finally:
+            sys.path.remove(self.root)
+        target = build(Path(self.directory) / "oubliette.pyz")
+        build_data["force_include"][str(target)] = "oubliette/_bundled/oubliette.pyz"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Leave nothing but the wheel behind."""
+        del version, build_data, artifact_path
+        (Path(self.directory) / "oubliette.pyz").unlink(missing_ok=True)

@@ -1,0 +1,30 @@
+"""Where the zipapp is that runs inside containers: relay, agent host, client, scripted agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+
+from incontainer import build
+
+BUNDLED = Path(__file__).resolve().parents[1] / "_bundled" / "oubliette.pyz"
+
+
+def zipapp_path(cache: Path | None = None) -> Path:
+    """The zipapp of this very version.
+
+    A wheel carries it. A checkout builds it into `cache` (by default the user's cache folder)
+    under a name made of its content, so that a changed module never meets a stale zipapp.
+
+    Raises:
+        OSError: It had to be built and the cache folder cannot be written.
+
+    """
+    if BUNDLED.exists():
+        return BUNDLED
+    folder = platformdirs.user_cache_path("oubliette") if cache is None else cache
+    target = folder / f"oubliette-{build.fingerprint()}.pyz"
+    if not target.exists():
+        build.build(target)
+    return target

@@ -51,7 +51,12 @@ class Gate:
             calls, self._calls = self._calls, deque()
             self._signalled = False
         for function, args in calls:
-            function(*args)
+            try:
+                function(*args)
+            except Exception as error:
+                # One broken call must not take those behind it along.
+                context = {"message": "A call from another thread failed", "exception": error}
+                self.loop.call_exception_handler(context)
 
 
 class LoopThread:

@@ -106,8 +106,8 @@ class Mailbox:
 
     # ------------------------------------------------------------ Pykka's protocol
     def put(self, envelope: Any, /) -> None:
-        """Take an envelope in, whatever the bound (Pykka's name for it)."""
-        self.post(envelope, urgent=True)
+        """Take one of Pykka's envelopes in, whatever the bound."""
+        self.post(Envelope(envelope.message, envelope.reply_to), urgent=True)
 
     def get(self) -> Envelope:
         """Hand out the oldest envelope, and let the first of those who wait in."""

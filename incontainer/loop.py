@@ -28,15 +28,20 @@ PEER_ENDED = select.EPOLLRDHUP  # the peer shut its sending side down, or closed
 class Timer:
     """A call due later; cancelling twice, or after it ran, is harmless."""
 
-    __slots__ = ("call", "due")
+    __slots__ = ("_cancelled", "call", "due")
 
-    def __init__(self, due: float, call: Callable[[], object]) -> None:
+    def __init__(
+        self, due: float, call: Callable[[], object], cancelled: Callable[[], None]
+    ) -> None:
         self.due = due
         self.call: Callable[[], object] | None = call
+        self._cancelled = cancelled
 
     def cancel(self) -> None:
         """Forget the call."""
-        self.call = None
+        if self.call is not None:
+            self.call = None
+            self._cancelled()
 
 
 class Loop:
@@ -48,6 +53,7 @@ class Loop:
         self._changed: set[int] = set()  # unwatched while a batch of events is worked off
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0  # breaks ties between timers
+        self._cancelled = 0  # of those in the heap, more or less
         self._running = False
         self._signals: dict[int, Callable[[], object]] = {}
         self._wake_in, self._wake_out = os.pipe()
@@ -80,10 +86,18 @@ class Loop:
 
     def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
         """Call `call` after `delay` seconds."""
-        timer = Timer(time.monotonic() + delay, call)
+        timer = Timer(time.monotonic() + delay, call, self._cancel)
         self._count += 1
         heapq.heappush(self._timers, (timer.due, self._count, timer))
         return timer
+
+    def _cancel(self) -> None:
+        """Clear the heap out now and then: most deadlines are cancelled before they are due."""
+        self._cancelled += 1
+        if self._cancelled > 256 and self._cancelled > len(self._timers) // 2:
+            self._timers = [entry for entry in self._timers if entry[2].call is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def on_signal(self, number: int, call: Callable[[], object]) -> None:
         """Call `call` from the loop when the signal arrives."""
@@ -119,7 +133,8 @@ class Loop:
                 self._guard(partial(watched[1], mask), fd)
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
-            call = heapq.heappop(self._timers)[2].call
+            timer = heapq.heappop(self._timers)[2]
+            call, timer.call = timer.call, None
             if call is not None:
                 self._guard(call, -1)
 
@@ -131,7 +146,8 @@ class Loop:
             import traceback
 
             traceback.print_exc(file=sys.stderr)
-            if fd != self._wake_in:
+            # Its owner is expected to have closed it; what is still there must not spin
+            if fd in self._watched and fd != self._wake_in:
                 self.unwatch(fd)
 
     def stop(self) -> None:

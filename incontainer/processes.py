@@ -190,12 +190,10 @@ class Process:
         self._timers.clear()
 
     def discard(self) -> None:
-        """Forget the process: its output, its descriptors, and what is left of its tree."""
+        """Give back all that the process holds of ours."""
         self._cancel_timers()
         if self.reader is not None:
             self.reader.evict()
-        if self.started:
-            self.signal(signal.SIGKILL, tree=True)
         self.stdin.close()
         self.out.discard()
         self.err.discard()

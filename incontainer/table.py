@@ -77,6 +77,8 @@ class ProcessTable:
         """Forget a process that has ended, or never began."""
         if self._by_id.get(process.proc) is process:
             del self._by_id[process.proc]
+        if process.started:  # what it left running has no other owner
+            process.signal(signal.SIGKILL, tree=True)
         process.discard()
 
     def reap(self) -> None:

@@ -1,0 +1,399 @@
+"""The process of one agent: start it or attach to it again, read it, write to it (DESIGN 4.1).
+
+What it reads goes to the SessionActor one portion at a time, and the next is read only when that
+one was taken: a slow log holds the agent back and loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from oubliette import ids
+from oubliette.actors.agent_start import start_request
+from oubliette.actors.container_messages import Acquire, Release
+from oubliette.actors.session_messages import (
+    AckOutput,
+    AgentAttached,
+    AgentGone,
+    AgentItem,
+    AgentSpoke,
+    AgentStage,
+    EndAgent,
+    WriteFrame,
+)
+from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
+from oubliette.failpoints import failpoint
+from oubliette.kit import Actor, AskTimeout, Message, handles
+from oubliette.runtime.host.errors import HostRefused
+from oubliette.runtime.host.messages import Exit
+from oubliette.runtime.host.stream import Gap, Output, StdinOk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.actors.gate import HostGate
+    from oubliette.actors.services import Services
+    from oubliette.kit import Ref
+    from oubliette.records import Session
+    from oubliette.runtime.agents.port import AgentAdapter
+    from oubliette.runtime.host.link import HostLink
+    from oubliette.runtime.host.stream import ProcessStream
+
+log = structlog.get_logger(__name__)
+
+RECONNECT: Final = 30.0  # seconds for a broken link to come back
+PORTION: Final = 200  # items handed over at once
+HAND_OVER: Final = 30.0  # seconds; then handed over again
+STDERR_LIMIT: Final = 4 * 1024 * 1024  # bytes of stderr kept per session
+
+
+class _Ended(Message):
+    gone: AgentGone
+
+
+class _Acked(Message):
+    pass
+
+
+class _Signalled(Message):
+    error: str | None = None
+
+
+class _KillOverdue(Message):
+    pass
+
+
+class AgentProcessActor(Actor):
+    """Owns the agent's process stream; tells its SessionActor what it says."""
+
+    mailbox_size = 10_000
+
+    def __init__(
+        self,
+        services: Services,
+        gate: HostGate,
+        session: Ref,
+        record: Session,
+        offset: int,
+    ) -> None:
+        super().__init__()
+        self._services = services
+        self._host_gate = gate
+        self._session = session
+        self._record = record
+        self._offset = offset
+        self._process = record.process_id
+        self._stream: ProcessStream | None = None
+        self._adapter: AgentAdapter = services.agents[record.agent].adapter()
+        self._unsent: dict[int, bytes] = {}
+        self._more = asyncio.Event()
+        self._committed = offset
+        self._acked = (offset, record.process_err)
+        self._acking = False
+        self._ending = False
+        self._told = False
+        self._stderr_offset = record.process_err
+        self._stderr_kept = 0
+
+    async def on_start(self) -> None:
+        """Begin in the background; what comes of it are messages."""
+        self.pipe_to_self(
+            self._serve(),
+            lambda gone: _Ended(gone=gone),
+            lambda error: _Ended(
+                gone=AgentGone(
+                    reason=str(error) or type(error).__name__,
+                    container_lost=isinstance(error, ContainerLost),
+                    start_failed=self._stream is None and self._record.process_id is None,
+                )
+            ),
+        )
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Let go of the stream. The process goes on unless EndAgent ended it."""
+        del error
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
+        if reason != "failed" and self._told:
+            self._host_gate.container.tell(Release(session_id=self._record.id))
+
+    # ------------------------------------------------------------------ running
+
+    async def _serve(self) -> AgentGone:
+        began = time.monotonic()
+        reattach = self._process is not None
+        if not reattach:
+            await self._host_gate.container.ask(
+                Acquire(session_id=self._record.id),
+                timeout=self._services.config.containers.start_timeout_seconds + 10.0,
+            )
+            self._stage("container", began)
+        else:
+            self._host_gate.container.tell(Acquire(session_id=self._record.id))
+        started = False
+        while True:
+            link = await self._host_gate.wait(RECONNECT)
+            if self._process is None:
+                began = time.monotonic()
+                self._process = await self._start(link)
+                started = True
+                self._stage("agent", began)
+            gone = await self._attend(link, started=started)
+            if gone is not None:
+                return gone
+            started = False
+
+    def _stage(self, stage: str, began: float) -> None:
+        if self._session.is_alive():
+            self._session.tell(AgentStage(stage=stage, seconds=time.monotonic() - began))
+
+    async def _start(self, link: HostLink) -> str:
+        process = ids.new_id(ids.PROCESS)
+        info = self._host_gate.info
+        assert info is not None
+        request = await start_request(self._services, self._record, info, process)
+        failpoint("agent.before_start")
+        async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
+            await link.start(request)
+        failpoint("agent.after_start")
+        return process
+
+    async def _attend(self, link: HostLink, *, started: bool) -> AgentGone | None:
+        """Read one attachment to its end; None: it broke, and the process may live on."""
+        assert self._process is not None
+        try:
+            stream = await link.attach(self._process, self._offset, self._stderr_offset)
+        except OublietteError as error:
+            log.info("attach failed", session_id=self._record.id, reason=str(error))
+            await self._pause(link)
+            return None
+        self._stream = stream
+        pump: asyncio.Task[None] | None = None
+        try:
+            self._adapter = adapter = self._services.agents[self._record.agent].adapter()
+            async for item in stream:
+                match item:
+                    case Output(stream=1):
+                        await self._take(adapter, item)
+                    case Output():
+                        await self._keep_stderr(item)
+                    case StdinOk(seq=seq):
+                        self._accepted(seq)
+                        if pump is None:
+                            self._announce(seq, started=started)
+                            pump = asyncio.create_task(self._pump(stream, seq))
+                    case Gap(stream=1, next=following):
+                        self._offset = following
+                        log.warning("output was lost", session_id=self._record.id, gap=str(item))
+                    case Exit():
+                        return self._exited(item)
+                    case _:
+                        pass  # the end of a stream is followed by the exit
+        except HostRefused as error:
+            raise RuntimeFailure(f"the agent's process is gone: {error}") from error
+        except (OublietteError, OSError) as error:
+            log.info("agent stream broke", session_id=self._record.id, reason=str(error))
+        finally:
+            self._stream = None
+            if pump is not None:
+                pump.cancel()
+                await asyncio.gather(pump, return_exceptions=True)
+            await stream.aclose()
+        await self._pause(link)
+        return None
+
+    async def _pump(self, stream: ProcessStream, accepted: int) -> None:
+        """Write what waits for the agent, in order; ends with the attachment."""
+        written = accepted
+        while True:
+            ahead = sorted(seq for seq in self._unsent if seq > written)
+            if not ahead:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            try:
+                await stream.write(ahead[0], self._unsent[ahead[0]])
+            except (OublietteError, OSError) as error:
+                log.info("agent stdin broke", session_id=self._record.id, reason=str(error))
+                return
+            written = ahead[0]
+
+    async def _pause(self, link: HostLink) -> None:
+        """After a break: wait for the control link's fate instead of spinning."""
+        if self._host_gate.current is link:
+            try:
+                async with asyncio.timeout(0.25):
+                    await self._host_gate.wait_changed()
+            except TimeoutError:
+                return
+
+    def _announce(self, accepted: int, *, started: bool) -> None:
+        assert self._process is not None
+        info = self._host_gate.info
+        self._session.tell(
+            AgentAttached(
+                process_id=self._process,
+                container_id=info.id if info else "",
+                stdin_accepted=accepted,
+                started=started,
+            )
+        )
+
+    async def _take(self, adapter: AgentAdapter, output: Output) -> None:
+        assert self._process is not None
+        items = [
+            AgentItem(
+                type=event.type,
+                data=event.data,
+                offset=event.end_offset,
+                ordinal=event.ordinal,
+            )
+            for event in adapter.feed(output.data, output.offset)
+        ]
+        for portion in _portions(items):
+            await self._hand_over(AgentSpoke(process_id=self._process, items=portion))
+            self._offset = portion[-1].offset
+
+    async def _hand_over(self, portion: AgentSpoke) -> None:
+        """Until it is taken: what the session has already is recognised by its place."""
+        while True:
+            try:
+                await self._session.ask(portion, timeout=HAND_OVER)
+            except AskTimeout:
+                log.warning("the log takes nothing; the agent is held back")
+            else:
+                return
+
+    async def _keep_stderr(self, output: Output) -> None:
+        room = STDERR_LIMIT - self._stderr_kept
+        if room > 0:
+            data = output.data[:room]
+            self._stderr_kept += len(data)
+            await asyncio.to_thread(
+                _append, self._services.folders.stderr_log(self._record.id), data
+            )
+        self._stderr_offset = output.offset + len(output.data)
+        self._ack_soon()
+
+    def _exited(self, item: Exit) -> AgentGone:
+        if item.signal is not None:
+            reason = f"the agent was killed by signal {item.signal}"
+        else:
+            reason = f"the agent ended with exit code {item.code}"
+        return AgentGone(reason=reason, exit_code=item.code, signal=item.signal)
+
+    @handles(_Ended)
+    async def _ended(self, message: _Ended) -> None:
+        if not self._told:
+            self._told = True
+            if self._session.is_alive():
+                self._session.tell(message.gone)
+            link = self._host_gate.current
+            if link is not None and self._process is not None:
+                try:
+                    async with asyncio.timeout(2.0):
+                        await link.signal(self._process, "KILL", tree=True)
+                        await link.forget(self._process)
+                except (OublietteError, TimeoutError) as error:
+                    log.debug("forget failed", reason=str(error))
+        self.stop()
+
+    # ------------------------------------------------------------------ writing
+
+    @handles(WriteFrame)
+    def _write(self, message: WriteFrame) -> None:
+        adapter = self._adapter
+        match message.kind:
+            case "prompt":
+                data = adapter.prompt(message.turn, message.text)
+            case "permission":
+                data = adapter.permission(message.request_id, message.decision, message.text)
+            case "interrupt":
+                data = adapter.interrupt(message.turn)
+        if data is None:
+            if (link := self._host_gate.current) is not None:
+                self._signal(link, "INT")
+            data = b"\n"  # every sequence number is used, so that none is waited for
+        self._unsent[message.seq] = data
+        self._more.set()
+
+    def _accepted(self, seq: int) -> None:
+        for known in [known for known in self._unsent if known <= seq]:
+            del self._unsent[known]
+
+    @handles(AckOutput)
+    def _ack(self, message: AckOutput) -> None:
+        if message.out > self._committed:
+            self._committed = message.out
+            self._ack_soon()
+
+    def _ack_soon(self) -> None:
+        link = self._host_gate.current
+        ends = (self._committed, self._stderr_offset)
+        if self._acking or link is None or self._process is None or ends == self._acked:
+            return
+        self._acking = True
+        self._acked = ends
+        self.pipe_to_self(
+            link.ack(self._process, *ends),
+            lambda _: _Acked(),
+            lambda _: _Acked(),  # a broken link: the next attach tells the host what we have
+        )
+
+    @handles(_Acked)
+    def _on_acked(self, _: _Acked) -> None:
+        self._acking = False
+        self._ack_soon()
+
+    @handles(EndAgent)
+    def _end_agent(self, message: EndAgent) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        link = self._host_gate.current
+        if link is None or self._process is None:
+            self.ref.tell(_Ended(gone=AgentGone(reason="the agent was ended before it started")))
+            return
+        self.after(message.grace, _KillOverdue())
+        self._signal(link, "TERM")
+
+    @handles(_KillOverdue)
+    def _kill(self, _: _KillOverdue) -> None:
+        link = self._host_gate.current
+        if link is None:
+            self.ref.tell(_Ended(gone=AgentGone(reason="the agent could not be reached")))
+            return
+        self._signal(link, "KILL")
+
+    def _signal(self, link: HostLink, name: str) -> None:
+        assert self._process is not None
+        self.pipe_to_self(
+            link.signal(self._process, name, tree=True),
+            lambda _: _Signalled(),
+            lambda error: _Signalled(error=str(error)),
+        )
+
+
+def _portions(items: list[AgentItem]) -> list[tuple[AgentItem, ...]]:
+    """Cut between lines only: what one line says is committed together."""
+    portions: list[list[AgentItem]] = []
+    for item in items:
+        full = portions and len(portions[-1]) >= PORTION
+        if not portions or (full and portions[-1][-1].offset != item.offset):
+            portions.append([])
+        portions[-1].append(item)
+    return [tuple(portion) for portion in portions]
+
+
+def _append(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)

@@ -1,0 +1,174 @@
+"""One tree of sessions and its limits (seed 003; DESIGN 6, 9.18).
+
+Slots are reserved before a spawn. An agent that waits for its children holds none, so that a
+parent never blocks the children it waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.actors.session_messages import AgentCost, AgentWaits, AgentWorks
+from oubliette.errors import LimitExceeded
+from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
+from oubliette.records import TERMINAL
+
+if TYPE_CHECKING:
+    from oubliette.actors.services import Services
+    from oubliette.records import Limits
+
+
+class Reserve(Message, Reply[None]):
+    """A place for a session that is about to be made, or whose agent is to work again.
+
+    `LimitExceeded` names the limit, its value and where it comes from.
+    """
+
+    session_id: str
+    depth: int
+    new: bool = True
+
+
+class Unreserve(Message):
+    """The session was not made after all."""
+
+    session_id: str
+
+
+class GetUsage(Message, Reply[dict[str, float]]):
+    """What of the limits is used: `max_agents`, `max_agents_at_once`, `max_cost_usd`, …"""
+
+
+class OpenExploration(Message, Reply[str]):
+    """To `explorations`: the name of the tree's actor; starts it."""
+
+    exploration_id: str
+    limits: Limits
+
+
+class ExplorationsActor(Supervisor):
+    """Starts the actors of trees on demand."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__([], max_restarts=50, within=10.0)
+        self._services = services
+
+    @handles(OpenExploration)
+    def _open(self, message: OpenExploration) -> str:
+        name = f"{self.name}/{message.exploration_id}"
+        if message.exploration_id in self._specs:
+            return name
+        spec = ChildSpec(
+            name=message.exploration_id,
+            cls=ExplorationActor,
+            args=(self._services, message.exploration_id, message.limits),
+            restart="transient",
+        )
+        return self._start_child(StartChild(spec=spec))
+
+
+class ExplorationActor(Actor):
+    """Counts the agents of one tree; its state is read from the store at each start."""
+
+    def __init__(self, services: Services, exploration_id: str, limits: Limits) -> None:
+        super().__init__()
+        self._services = services
+        self._id = exploration_id
+        self._limits = limits
+        self._sessions: set[str] = set()
+        self._working: set[str] = set()
+        self._waiting: set[str] = set()
+        self._cost: dict[str, float] = {}
+        self._began = self._services.clock.time()
+
+    async def on_start(self) -> None:
+        """Count what is there."""
+        page = await self._services.reader.sessions(exploration_id=self._id, limit=100_000)
+        for session in page.records:
+            self._sessions.add(session.id)
+            self._cost[session.id] = session.cost_usd
+            self._began = min(self._began, session.created_at)
+            if session.status in {"created", "running"} and session.status not in TERMINAL:
+                self._working.add(session.id)
+
+    @handles(Reserve)
+    def _reserve(self, message: Reserve) -> None:
+        limits = effective(self._limits, self._services)
+        source = limit_sources(self._limits)
+        if message.depth > (limits.max_depth or 0):
+            raise _exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
+        if message.new and len(self._sessions) >= (limits.max_agents or 0):
+            raise _exceeded("max_agents", limits.max_agents, source, "one more agent")
+        busy = self._working - self._waiting
+        if message.depth > 0 and len(busy) >= (limits.max_agents_at_once or 0):
+            raise _exceeded(
+                "max_agents_at_once", limits.max_agents_at_once, source, "one more at once"
+            )
+        cost = sum(self._cost.values())
+        if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
+            raise _exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
+        age = self._services.clock.time() - self._began
+        if message.depth > 0 and age > (limits.max_wall_seconds or 0):
+            raise _exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
+        self._sessions.add(message.session_id)
+        self._working.add(message.session_id)
+
+    @handles(Unreserve)
+    def _unreserve(self, message: Unreserve) -> None:
+        self._sessions.discard(message.session_id)
+        self._working.discard(message.session_id)
+
+    @handles(AgentWaits)
+    def _waits(self, message: AgentWaits) -> None:
+        (self._waiting.add if message.waits else self._waiting.discard)(message.session_id)
+
+    @handles(AgentWorks)
+    def _works(self, message: AgentWorks) -> None:
+        if message.works:
+            self._working.add(message.session_id)
+        else:
+            self._working.discard(message.session_id)
+            self._waiting.discard(message.session_id)
+
+    @handles(AgentCost)
+    def _costs(self, message: AgentCost) -> None:
+        self._cost[message.session_id] = message.cost_usd
+
+    @handles(GetUsage)
+    def _usage(self, _: GetUsage) -> dict[str, float]:
+        return {
+            "max_agents": len(self._sessions),
+            "max_agents_at_once": len(self._working - self._waiting),
+            "max_cost_usd": sum(self._cost.values()),
+            "max_wall_seconds": self._services.clock.time() - self._began,
+        }
+
+
+def effective(limits: Limits, services: Services) -> Limits:
+    """`limits` with the configured defaults in the gaps."""
+    trees = services.config.trees
+    defaults = {name: getattr(trees, name) for name in limits.__struct_fields__}
+    chosen = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    return msgspec.structs.replace(
+        limits,
+        **{name: chosen[name] if chosen[name] is not None else defaults[name] for name in chosen},
+    )
+
+
+def limit_sources(limits: Limits) -> dict[str, str]:
+    """Where each limit comes from: `project` or `configuration`."""
+    return {
+        name: "configuration" if getattr(limits, name) is None else "project"
+        for name in limits.__struct_fields__
+    }
+
+
+def _exceeded(
+    name: str, value: float | None, sources: dict[str, str], wanted: str
+) -> LimitExceeded:
+    return LimitExceeded(
+        f"{name}: the limit of this tree is {value} (set by the {sources[name]}), "
+        f"{wanted} is above it"
+    )

@@ -1,0 +1,104 @@
+"""Where the actors of one unit find the control link to its container's host.
+
+The SocketActor owns the link and opens and closes the gate; agent processes and session links
+wait here for it. It holds no messages: it is the one thing that the actors of a unit share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from oubliette.errors import ContainerLost, DeadlineExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oubliette.actors.session_messages import OpenLink
+    from oubliette.kit import Ref
+    from oubliette.records import Session
+    from oubliette.runtime.containers.port import ContainerInfo
+    from oubliette.runtime.host.link import HostLink
+
+
+class HostGate:
+    """Open while an authenticated control link is there."""
+
+    def __init__(self, socket: Ref, container: Ref) -> None:
+        self.socket = socket
+        """The SocketActor (named: a restarted one is found)."""
+        self.container = container
+        """The ContainerActor."""
+        self.info: ContainerInfo | None = None
+        self.leases: set[str] = set()
+        """Session ids that hold the container; kept over a restart of its actor."""
+        self.links: dict[str, OpenLink] = {}
+        """Session id → the link that it wants; kept over a restart of the SocketActor."""
+        self._link: HostLink | None = None
+        self._lost: str | None = None
+        self._changed = asyncio.Event()
+        self.on_rest: Callable[[str, Session], None] = _nothing
+
+    def opened(self, link: HostLink, info: ContainerInfo) -> None:
+        """A link is there."""
+        self._link, self.info, self._lost = link, info, None
+        self._wake()
+
+    def closed(self) -> None:
+        """The link broke; another may follow."""
+        self._link = None
+        self._wake()
+
+    def lost(self, reason: str) -> None:
+        """The container is gone, and what ran in it with it."""
+        self._link, self._lost = None, reason
+        self._wake()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the container is gone."""
+        return self._lost is not None
+
+    def starting(self) -> None:
+        """A container is about to start: who waits, waits for it."""
+        self._lost = None
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    @property
+    def current(self) -> HostLink | None:
+        """The link, if there is one now."""
+        return self._link
+
+    async def wait(self, timeout: float) -> HostLink:
+        """The link, as soon as there is one.
+
+        Raises:
+            ContainerLost: the container is gone.
+            DeadlineExceeded: no link within `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while self._link is None:
+                    if self._lost is not None:
+                        raise ContainerLost(self._lost)
+                    await self._changed.wait()
+                return self._link
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the host in the container did not answer within {timeout:.0f} s"
+            ) from None
+
+    async def wait_changed(self) -> None:
+        """Return at the next change of the gate."""
+        await self._changed.wait()
+
+    def session_rested(self, session_id: str, record: Session) -> None:
+        """Tell the unit that a session came to rest."""
+        self.on_rest(session_id, record)
+
+
+def _nothing(session_id: str, record: Session) -> None:
+    del session_id, record

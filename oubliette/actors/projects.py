@@ -1,0 +1,140 @@
+"""All projects: created, opened on demand, deleted (DESIGN 3.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oubliette import ids
+from oubliette.actors.project import IDEMPOTENCY_SECONDS, CloseProject, ProjectActor
+from oubliette.actors.protocol import CreateProject, DeleteProject, OpenProject
+from oubliette.actors.store import Transact
+from oubliette.errors import Conflict, NotFound
+from oubliette.kit import ChildSpec, StartChild, StopChild, Supervisor, handles
+from oubliette.records import IdempotencyKey, Project, Workspace
+from oubliette.runtime.store.ops import Op, PutIdempotency, PutProject, PutWorkspace
+
+if TYPE_CHECKING:
+    from oubliette.actors.services import Services
+
+FIRST_UID: Final = 200_000
+UIDS: Final = 1 << 30  # user ids that projects are spread over, where the server may choose
+
+
+class ProjectsActor(Supervisor):
+    """The supervisor of the projects; the only one who creates and deletes them."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__([], max_restarts=50, within=10.0)
+        self._services = services
+
+    async def on_start(self) -> None:  # type: ignore[override]
+        """Open every project that has something alive in it."""
+        super().on_start()
+        reader = self._services.reader
+        alive = {session.project_id for session in await reader.live_sessions()}
+        alive |= {container.project_id for container in await reader.containers()}
+        for project_id in sorted(alive):
+            project = await reader.project(project_id)
+            if project is not None:
+                self._open_one(project)
+
+    def _open_one(self, project: Project) -> str:
+        if project.id in self._specs:
+            return f"{self.name}/{project.id}"
+        return self._start_child(
+            StartChild(
+                spec=ChildSpec(
+                    name=project.id,
+                    cls=ProjectActor,
+                    args=(self._services, project),
+                    shutdown=20.0,
+                )
+            )
+        )
+
+    @handles(OpenProject)
+    async def _open(self, message: OpenProject) -> str:
+        if message.project_id in self._specs:
+            return f"{self.name}/{message.project_id}"
+        return self._open_one(await self._find(message.project_id))
+
+    async def _find(self, project_id: str) -> Project:
+        project = await self._services.reader.project(project_id)
+        if project is None or project.deleted_at is not None:
+            raise NotFound(f"project_id: there is no project {project_id}")
+        return project
+
+    @handles(CreateProject)
+    async def _create(self, message: CreateProject) -> Project:
+        reader, now = self._services.reader, self.clock.time()
+        key = message.idempotency
+        if key is not None:
+            found = await reader.idempotency(message.principal, key.tool, key.key)
+            if found is not None and now - found.created_at < IDEMPOTENCY_SECONDS:
+                if found.digest != key.digest:
+                    raise Conflict(
+                        "idempotency_key: it was used with other arguments",
+                        hint="choose a new key",
+                    )
+                return await self._find(str((found.answer or {}).get("project_id")))
+        project = Project(
+            id=ids.new_id(ids.PROJECT),
+            name=message.name,
+            created_at=now,
+            default_workspace_id=ids.new_uuid(),
+            uid=FIRST_UID + secrets.randbelow(UIDS) if os.geteuid() == 0 else os.geteuid(),
+            description=message.description,
+            remote_url=message.remote_url,
+            container_type=message.container_type,
+            agent=message.agent,
+            model=message.model,
+            autonomy=message.autonomy,
+            workspace_isolation=message.workspace_isolation,
+            limits=message.limits,
+            mcp_servers=message.mcp_servers,
+            owner=message.principal,
+        )
+        workspace = Workspace(
+            id=project.default_workspace_id,
+            project_id=project.id,
+            created_at=now,
+            is_default=True,
+        )
+        ops: list[Op] = [PutProject(project), PutWorkspace(workspace)]
+        if key is not None:
+            ops.append(
+                PutIdempotency(
+                    IdempotencyKey(
+                        principal=message.principal,
+                        tool=key.tool,
+                        key=key.key,
+                        digest=key.digest,
+                        created_at=now,
+                        answer={"project_id": project.id},
+                    )
+                )
+            )
+        await self._services.store.ask(Transact(ops=tuple(ops)))
+        folders = self._services.folders
+        await asyncio.to_thread(folders.create_project, project)
+        await asyncio.to_thread(folders.create_workspace, project, workspace.id)
+        if message.init_git:
+            await asyncio.to_thread(folders.init_git, project, workspace.id, message.remote_url)
+        return project
+
+    @handles(DeleteProject)
+    async def _delete(self, message: DeleteProject) -> None:
+        project = await self._find(message.project_id)
+        name = self._open_one(project)
+        await self.system.ref(name).ask(CloseProject(), timeout=20.0)
+        await self._stop_child(StopChild(name=project.id))
+        now = self.clock.time()
+        await self._services.store.ask(
+            Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
+        )
+        await asyncio.to_thread(self._services.folders.remove_project, project.id)

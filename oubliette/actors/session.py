@@ -1,0 +1,774 @@
+"""One agent session: its life, its turns, its log, what its agent asks for (DESIGN 3.2, 3.3).
+
+The actor holds no truth of its own: whatever it must not forget is in the store before anybody is
+told. When it fails, a new one reads the log and takes the agent over where the log ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.actors import session_state
+from oubliette.actors.agent_process import AgentProcessActor
+from oubliette.actors.container_messages import ContainerStage
+from oubliette.actors.journal import RING_BYTES, Batch, Journal
+from oubliette.actors.protocol import (
+    AnswerCallerTool,
+    EndSession,
+    GetSession,
+    InterruptSession,
+    ReadEvents,
+    SessionEvents,
+)
+from oubliette.actors.session_link import SessionLink
+from oubliette.actors.session_messages import (
+    AckOutput,
+    AgentAttached,
+    AgentCost,
+    AgentGone,
+    AgentItem,
+    AgentSpoke,
+    AgentStage,
+    AgentWorks,
+    ChildSpawned,
+    ChildTurnEnded,
+    CloseLink,
+    EndAgent,
+    LinkAnswered,
+    LinkReady,
+    LinkRequest,
+    OpenLink,
+    RequestSettled,
+    SettleRequest,
+    SubmitTurn,
+    WriteFrame,
+)
+from oubliette.errors import Conflict, LimitExceeded, StorageUnavailable
+from oubliette.failpoints import failpoint
+from oubliette.kit import Actor, Down, Message, handles
+from oubliette.records import Event, Session, Turn
+from oubliette.runtime.store.ops import PutIdempotency, PutTurn
+
+if TYPE_CHECKING:
+    from oubliette.actors.gate import HostGate
+    from oubliette.actors.services import Services
+    from oubliette.kit import Deferred, Ref
+    from oubliette.records import IdempotencyKey
+
+END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
+INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
+RETRY_COMMIT: Final = 0.5  # seconds between tries while the store is paused
+CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
+CRASHES: Final = 3
+
+
+class _Committed(Message):
+    events: tuple[Event, ...]
+
+
+class _CommitFailed(Message):
+    reason: str
+    retry: bool
+
+
+class _TryAgain(Message):
+    pass
+
+
+class _IdleCheck(Message):
+    pass
+
+
+class _EndOverdue(Message):
+    pass
+
+
+class _InterruptOverdue(Message):
+    turn: int
+
+
+class _WaitOver(Message):
+    waiter: int
+
+
+class _PermissionOverdue(Message):
+    request_id: str
+
+
+class _EventsRead(Message):
+    waiter: int
+    events: tuple[Event, ...]
+    cut: int | None
+
+
+class _Waiter(msgspec.Struct):
+    request: ReadEvents
+    answer: Any
+    turns: int
+
+
+class CommitFailedError(RuntimeError):
+    """The store refused a write of this session for good: its actor's idea of the log is wrong."""
+
+
+class SessionActor(Actor):
+    """Runs one session until it rests; named `…/sessions/<id>`, found through the Directory."""
+
+    mailbox_size = 10_000
+
+    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
+        super().__init__()
+        self.services = services
+        self.host_gate = gate
+        self.session_id = session_id
+        self.journal: Journal
+        self.link: SessionLink
+        self._agent: Ref | None = None
+        self._attached = False
+        self._stdin_seq = 0
+        self._seen: tuple[int, int] = (-1, -1)
+        self._queue: deque[Turn] = deque()
+        self._turn: Turn | None = None
+        self._turn_number = 0
+        self._ending: list[Deferred] = []
+        self._end_reason: str | None = None
+        self._finished = False
+        self._waiters: dict[int, _Waiter] = {}
+        self._waiter_ids = 0
+        self._held: list[Deferred] = []
+        self._permissions: set[str] = set()
+        self._batch: Batch | None = None
+        self._flush_due = False
+        self._last_activity = 0.0
+
+    # ------------------------------------------------------------------ life
+
+    async def on_start(self) -> None:
+        """Read the log, take over what is open, bring the agent up or attach to it again."""
+        reader = self.services.reader
+        record = await reader.session(self.session_id)
+        if record is None or not session_state.live(record):
+            self.stop()
+            return
+        log_end = await reader.last_index(self.session_id)
+        kept = self.services.config.sessions.event_buffer
+        tail = await reader.events(self.session_id, max(-1, log_end - kept), kept, RING_BYTES)
+        if tail and tail[-1].index != log_end:
+            tail = []  # too large for memory: readers go to the log
+        self.journal = Journal(
+            record,
+            tail,
+            log_end,
+            ring_size=self.services.config.sessions.event_buffer,
+            now=self.clock.time,
+            wake=self._wake_flush,
+        )
+        self._last_activity = self.clock.monotonic()
+        for turn in await reader.turns(self.session_id, ("queued", "running")):
+            if turn.state == "running":
+                self._turn = turn
+            else:
+                self._queue.append(turn)
+        self._turn_number = record.turn_count
+        if self._turn is not None:
+            self._stdin_seq = self._turn.stdin_seq or 0
+        if record.process_id is not None:
+            self._seen = await reader.last_source(self.session_id, record.process_id)
+        self.services.directory.enter(self.session_id, self.ref)
+        self.link = SessionLink(self)
+        await self.link.take_over()
+        if self._crashed_too_often():
+            self._finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
+            return
+        if record.pairing_secret is None:
+            self.journal.change(pairing_secret=secrets.token_urlsafe(32))
+        self._open_link()
+        self._agent = self.spawn(
+            AgentProcessActor,
+            self.services,
+            self.host_gate,
+            self.ref,
+            self.journal.record,
+            max(self._seen[0], 0),
+            name=f"{self.name}/agent",
+        )
+        self.watch(self._agent)
+        self.after(self.services.config.sessions.idle_timeout_seconds, _IdleCheck())
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Leave the directory; whoever waits here is told."""
+        self.services.directory.leave(self.session_id, self.ref)
+        if reason == "failed":
+            self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
+        elif self._finished:
+            self.services.crashes.pop(self.session_id, None)
+        del error
+
+    def _crashed_too_often(self) -> bool:
+        now = self.clock.monotonic()
+        crashes = self.services.crashes.get(self.session_id, [])
+        crashes[:] = [at for at in crashes if now - at < CRASH_WINDOW]
+        return len(crashes) > CRASHES
+
+    def _open_link(self) -> None:
+        record = self.journal.record
+        assert record.pairing_secret is not None
+        self.host_gate.socket.tell(
+            OpenLink(
+                session_id=record.id,
+                project_id=record.project_id,
+                depth=record.depth,
+                session=self.name,
+                secret=record.pairing_secret,
+            )
+        )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes nothing new."""
+        return self._finished or self._end_reason is not None
+
+    # ------------------------------------------------------------------ commits
+
+    def _wake_flush(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self.ref.is_alive():
+            return
+        batch = self.journal.take()
+        if batch is not None:
+            self._batch = batch
+            self._commit(batch)
+
+    def _commit(self, batch: Batch) -> None:
+        if not batch.ops:
+            self.ref.tell(_Committed(events=()))
+            return
+        self.pipe_to_self(
+            self.services.store.ask(self.transaction(batch.ops)),
+            lambda results: _Committed(events=_appended(results)),
+            lambda error: _CommitFailed(
+                reason=str(error), retry=isinstance(error, StorageUnavailable | TimeoutError)
+            ),
+        )
+
+    @staticmethod
+    def transaction(ops: tuple[Any, ...]) -> Any:
+        """The message that has the store commit `ops`."""
+        from oubliette.actors.store import Transact
+
+        return Transact(ops=ops)
+
+    @handles(_Committed)
+    def _committed(self, message: _Committed) -> None:
+        failpoint("session.committed")
+        callbacks = self.journal.committed(message.events)
+        self._batch = None
+        if message.events:
+            self._wake_waiters()
+        for callback in callbacks:
+            callback()
+        if self._held and not self.journal.full:
+            held, self._held = self._held, []
+            for answer in held:
+                answer.set(None)
+
+    @handles(_CommitFailed)
+    def _commit_failed(self, message: _CommitFailed) -> None:
+        if not message.retry:
+            raise CommitFailedError(message.reason)
+        self.after(RETRY_COMMIT, _TryAgain())
+
+    @handles(_TryAgain)
+    def _try_again(self, _: _TryAgain) -> None:
+        if self._batch is not None:
+            self._commit(self._batch)
+
+    # ------------------------------------------------------------------ turns
+
+    @handles(SubmitTurn)
+    def _submit(self, message: SubmitTurn) -> None:
+        limit = self.services.config.sessions.max_queued_messages
+        if len(self._queue) >= limit:
+            raise LimitExceeded(
+                f"sessions.max_queued_messages: {limit} messages wait for this session already",
+                hint="wait for its turns to end, or raise the limit in the configuration",
+            )
+        if self.stopping:
+            raise Conflict("the session is ending", hint="start another one")
+        answer = self.defer()
+        number = self._turn_number + 1
+        self._turn_number = number
+        turn = Turn(
+            session_id=self.session_id,
+            number=number,
+            prompt=message.prompt,
+            state="queued",
+            created_at=self.clock.time(),
+            call_id=message.call_id,
+        )
+        self._queue.append(turn)
+        self._tell_tree(AgentWorks(session_id=self.session_id, works=True))
+        if message.caller_id is not None or message.caller_tools is not None:
+            self.link.lend(message.caller_id, message.caller_tools)
+        self.journal.put(PutTurn(turn))
+        self.journal.change(turn_count=number, last_prompt=message.prompt)
+        if message.idempotency is not None:
+            self.journal.put(PutIdempotency(message.idempotency))
+        self.journal.then(lambda: answer.set((number, self.journal.log_end)))
+        self._activity()
+        self._next_turn()
+
+    def _next_turn(self) -> None:
+        if self._turn is not None or not self._queue or not self._attached or self._finished:
+            return
+        self._stdin_seq += 1
+        turn = msgspec.structs.replace(
+            self._queue.popleft(), state="running", stdin_seq=self._stdin_seq
+        )
+        self._turn = turn
+        self.journal.put(PutTurn(turn))
+        self._status("turn_started", turn=turn.number)
+        self.journal.then(lambda: self._hand_over(turn))
+
+    def _hand_over(self, turn: Turn) -> None:
+        failpoint("session.before_prompt")
+        self._write(
+            WriteFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
+        )
+        failpoint("session.after_prompt")
+
+    def _write(self, frame: WriteFrame) -> None:
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(frame)
+
+    def _next_seq(self) -> int:
+        self._stdin_seq += 1
+        return self._stdin_seq
+
+    def _status(self, step: session_state.Step, reason: str | None = None, **data: Any) -> None:
+        status = session_state.after(self.journal.record.status, step)
+        self.journal.change(status=status, status_reason=reason)
+        self.journal.append("status", {"status": status, "reason": reason, **data})
+
+    def _turn_ended(self, outcome: str, result: str | None) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        if not self._queue:
+            self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
+        done = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
+        self.journal.put(PutTurn(done))
+        self._tell_parent(done)
+
+    def _tell_tree(self, message: AgentWorks | AgentCost) -> None:
+        tree = self.system.lookup(f"explorations/{self.journal.record.exploration_id}")
+        if tree is not None and tree.is_alive():
+            tree.tell(message)
+
+    def _tell_parent(self, turn: Turn) -> None:
+        if turn.call_id is None:
+            return
+        parent_id, _, call_id = turn.call_id.partition("/")
+
+        def tell() -> None:
+            parent = self.services.directory.session(parent_id)
+            if parent is not None:
+                parent.tell(
+                    ChildTurnEnded(
+                        session_id=self.session_id,
+                        call_id=call_id,
+                        outcome=turn.outcome or "failed",
+                        result=turn.result,
+                    )
+                )
+
+        self.journal.then(tell)
+
+    # ------------------------------------------------------------------ the agent
+
+    @handles(AgentStage)
+    def _stage(self, message: AgentStage) -> None:
+        self.journal.append(
+            "system", {"kind": "start", "stage": message.stage, "seconds": message.seconds}
+        )
+
+    @handles(ContainerStage)
+    def _container_stage(self, message: ContainerStage) -> None:
+        self.journal.append(
+            "system",
+            {
+                "kind": "container",
+                "seconds": message.seconds,
+                "warnings": list(message.warnings),
+            },
+        )
+
+    @handles(AgentAttached)
+    def _agent_attached(self, message: AgentAttached) -> None:
+        self._attached = True
+        record = self.journal.record
+        if record.process_id != message.process_id:
+            self._seen = (-1, -1)
+            self._stdin_seq = 0
+        if (record.process_id, record.container_id) != (message.process_id, message.container_id):
+            self.journal.change(process_id=message.process_id, container_id=message.container_id)
+        turn = self._turn
+        if turn is not None and message.started:
+            self._turn_ended("failed", "the agent was started anew")
+            turn = None
+        self._stdin_seq = max(self._stdin_seq, message.stdin_accepted)
+        if turn is not None and (turn.stdin_seq or 0) > message.stdin_accepted:
+            self._hand_over(turn)
+        self._activity()
+        self._next_turn()
+
+    @handles(AgentSpoke)
+    def _agent_spoke(self, message: AgentSpoke) -> None:
+        if self._finished or message.process_id != self.journal.record.process_id:
+            return
+        failpoint("session.agent_spoke")
+        answer = self.defer()
+        offset = 0
+        for item in message.items:
+            position = (item.offset, item.ordinal)
+            if position > self._seen:
+                self._seen = position
+                self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
+            offset = item.offset
+        self._activity()
+        self.journal.then(lambda: self._ack(offset))
+        if self.journal.full:
+            self._held.append(answer)
+        else:
+            answer.set(None)
+
+    def _ack(self, offset: int) -> None:
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(AckOutput(out=offset))
+
+    def _take_in(self, item: AgentItem, source: str) -> None:
+        data = item.data
+        match item.type:
+            case "completion":
+                outcome = str(data.get("status", "completed"))
+                final = data.get("final_text")
+                text = final if isinstance(final, str) else None
+                self._turn_ended(outcome, text)
+                self.journal.append(
+                    "completion", {"final_text": text or "", "status": outcome}, source=source
+                )
+                if self.journal.record.status == "running":
+                    self.journal.change(final_response=text)
+                    self._status("turn_ended")
+                self._next_turn()
+                self.link.turn_ended()
+            case "usage":
+                self._usage(data)
+                self.journal.append("system", {"kind": "usage", **data}, source=source)
+            case "ready" | "turn_started":
+                self.journal.append("system", {"kind": item.type, **data}, source=source)
+            case "permission_request":
+                self._permission_asked(data, source)
+            case _:
+                self.journal.append(item.type, data, source=source)
+
+    def _usage(self, data: dict[str, Any]) -> None:
+        record = self.journal.record
+        self.journal.change(
+            cost_usd=record.cost_usd + float(data.get("cost_usd") or 0.0),
+            input_tokens=record.input_tokens
+            + int(data.get("input_tokens") or data.get("tokens") or 0),
+            output_tokens=record.output_tokens + int(data.get("output_tokens") or 0),
+        )
+        self._tell_tree(
+            AgentCost(session_id=self.session_id, cost_usd=self.journal.record.cost_usd)
+        )
+
+    def _permission_asked(self, data: dict[str, Any], source: str) -> None:
+        request_id = str(data.get("request_id", ""))
+        limit = self.services.config.sessions.permission_timeout_seconds
+        self._permissions.add(request_id)
+        self.journal.append(
+            "permission_request",
+            {
+                **data,
+                "deadline": self.clock.time() + limit,
+                "ancestry": self.link.ancestry,
+            },
+            source=source,
+        )
+        self.after(limit, _PermissionOverdue(request_id=request_id))
+
+    @handles(_PermissionOverdue)
+    def _deny(self, message: _PermissionOverdue) -> None:
+        if message.request_id not in self._permissions or self._finished:
+            return
+        self._permissions.discard(message.request_id)
+        reason = "nobody allowed it in time"
+        self.journal.append(
+            "permission_settled",
+            {"request_id": message.request_id, "decision": "deny", "reason": reason},
+        )
+        self.journal.then(
+            lambda: self._write(
+                WriteFrame(
+                    seq=self._next_seq(),
+                    kind="permission",
+                    request_id=message.request_id,
+                    decision="deny",
+                    text=reason,
+                )
+            )
+        )
+
+    @handles(AgentGone)
+    def _agent_gone(self, message: AgentGone) -> None:
+        self._attached = False
+        if self._finished:
+            return
+        if self._end_reason is not None:
+            self._finish("ended", "completed", self._end_reason)
+            return
+        step: session_state.Step = "start_failed" if message.start_failed else "agent_lost"
+        self.journal.append(
+            "error",
+            {
+                "message": message.reason,
+                "exit_code": message.exit_code,
+                "signal": message.signal,
+            },
+        )
+        self._finish(
+            step if session_state.allowed(self.journal.record.status, step) else "agent_lost",
+            "failed",
+            message.reason,
+        )
+
+    @handles(Down)
+    def _down(self, message: Down) -> None:
+        if self._agent is not None and message.name == self._agent.name:
+            if not self._finished:
+                self._agent_gone(
+                    AgentGone(reason=message.error or "the actor of its agent process ended")
+                )
+        else:
+            self.link.request_down(message)
+
+    # ------------------------------------------------------------------ its end
+
+    @handles(InterruptSession)
+    def _interrupt(self, _: InterruptSession) -> str:
+        turn = self._turn
+        if turn is not None and self._attached:
+            self._write(WriteFrame(seq=self._next_seq(), kind="interrupt", turn=turn.number))
+            self.after(INTERRUPT_LIMIT, _InterruptOverdue(turn=turn.number))
+        return self.journal.record.status
+
+    @handles(_InterruptOverdue)
+    def _interrupt_overdue(self, message: _InterruptOverdue) -> None:
+        if self._turn is not None and self._turn.number == message.turn and self._agent:
+            self.journal.append(
+                "error", {"message": f"the agent did not heed an interrupt for {INTERRUPT_LIMIT} s"}
+            )
+            self._agent.tell(EndAgent())
+
+    @handles(EndSession)
+    def _end_session(self, message: EndSession) -> None:
+        self._ending.append(self.defer())
+        if self._finished or self._end_reason is not None:
+            return
+        self._end_reason = message.reason
+        self.link.cancel_all("the session was ended")
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(EndAgent())
+            self.after(END_LIMIT - 0.5, _EndOverdue())
+        else:
+            self._finish("ended", "completed", message.reason)
+
+    @handles(_EndOverdue)
+    def _end_overdue(self, _: _EndOverdue) -> None:
+        if not self._finished:
+            self._finish("ended", "completed", self._end_reason or "session_end")
+
+    @handles(_IdleCheck)
+    def _idle_check(self, _: _IdleCheck) -> None:
+        limit = self.services.config.sessions.idle_timeout_seconds
+        left = self._last_activity + limit - self.clock.monotonic()
+        if self.journal.record.status == "running":
+            left = max(left, min(limit, 60.0))
+        if left > 0:
+            self.after(left, _IdleCheck())
+        elif not self._finished and self._end_reason is None:
+            self._finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
+
+    def _activity(self) -> None:
+        self._last_activity = self.clock.monotonic()
+
+    def _finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
+        """Come to rest: settle what is open, write the end, then let go of everything."""
+        self._finished = True
+        self.link.cancel_all(reason)
+        self._turn_ended("interrupted" if step == "ended" else "failed", reason)
+        while self._queue:
+            turn = msgspec.structs.replace(
+                self._queue.popleft(),
+                state="done",
+                outcome="failed",
+                result=f"not run: the session came to rest ({reason})",
+            )
+            self.journal.put(PutTurn(turn))
+            self.journal.append(
+                "error", {"message": turn.result or "", "turn": turn.number, "kind": "not_run"}
+            )
+            self._tell_parent(turn)
+        status = session_state.after(self.journal.record.status, step)
+        self.journal.change(
+            status=status,
+            status_reason=reason,
+            ended_at=self.clock.time(),
+            ended_by=reason if step == "ended" else None,
+            process_id=None,
+        )
+        self.journal.append("status", {"status": outcome, "reason": reason})
+        self.journal.then(self._rest)
+
+    def _rest(self) -> None:
+        if not self.journal.settled:  # what was settled meanwhile goes into the log first
+            self.journal.then(self._rest)
+            return
+        for answer in self._ending:
+            answer.set(self.journal.record.status)
+        self._ending.clear()
+        self._wake_waiters()
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(EndAgent())
+        self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
+        self.services.secrets.pop(self.session_id, None)
+        self.host_gate.session_rested(self.session_id, self.journal.record)
+        self.stop()
+
+    # ------------------------------------------------------------------ readers
+
+    @handles(GetSession)
+    def _get(self, _: GetSession) -> Session:
+        return self.journal.record
+
+    @handles(ReadEvents)
+    def _read(self, message: ReadEvents) -> None:
+        self._waiter_ids += 1
+        waiter = _Waiter(request=message, answer=self.defer(), turns=self._turn_number)
+        if self.journal.log_end > message.since_index or message.wait_seconds <= 0:
+            self._serve(self._waiter_ids, waiter)
+            return
+        self._waiters[self._waiter_ids] = waiter
+        self.after(message.wait_seconds, _WaitOver(waiter=self._waiter_ids))
+
+    def _serve(self, number: int, waiter: _Waiter) -> None:
+        request = waiter.request
+        if self.journal.in_memory(request.since_index):
+            events = self.journal.after(request.since_index, request.max_events, request.max_bytes)
+            self._answer_read(waiter, events, None)
+            return
+        self._waiters[number] = waiter
+        reader = self.services.reader
+
+        async def read() -> tuple[tuple[Event, ...], int | None]:
+            found = await reader.log(
+                self.session_id, request.since_index, request.max_events, request.max_bytes
+            )
+            return tuple(found.events), found.truncated_before
+
+        self.pipe_to_self(
+            read(),
+            lambda found: _EventsRead(waiter=number, events=found[0], cut=found[1]),
+            lambda _: _EventsRead(waiter=number, events=(), cut=None),
+        )
+
+    @handles(_EventsRead)
+    def _events_read(self, message: _EventsRead) -> None:
+        waiter = self._waiters.pop(message.waiter, None)
+        if waiter is not None:
+            self._answer_read(waiter, message.events, message.cut)
+
+    def _answer_read(self, waiter: _Waiter, events: tuple[Event, ...], cut: int | None) -> None:
+        since = waiter.request.since_index
+        waiter.answer.set(
+            SessionEvents(
+                session=self.journal.record,
+                events=events,
+                last_index=events[-1].index if events else since,
+                log_end=self.journal.log_end,
+                truncated_before=cut,
+                turn_done=self._turn is None and not self._queue,
+            )
+        )
+
+    @handles(_WaitOver)
+    def _wait_over(self, message: _WaitOver) -> None:
+        waiter = self._waiters.pop(message.waiter, None)
+        if waiter is not None:
+            self._serve(message.waiter, waiter)
+
+    def _wake_waiters(self) -> None:
+        for number, waiter in list(self._waiters.items()):
+            if waiter.answer.done:
+                del self._waiters[number]
+            elif self.journal.log_end > waiter.request.since_index:
+                del self._waiters[number]
+                self._serve(number, waiter)
+
+    # ------------------------------------------------------------------ the link, the caller
+
+    @handles(LinkReady)
+    def _link_ready(self, message: LinkReady) -> None:
+        self.link.ready(message)
+
+    @handles(LinkRequest)
+    def _link_request(self, message: LinkRequest) -> None:
+        self._activity()
+        self.link.request(message)
+
+    @handles(AnswerCallerTool)
+    def _answered(self, message: AnswerCallerTool) -> bool | None:
+        return self.link.answered(message)
+
+    @handles(RequestSettled)
+    def _settled(self, message: RequestSettled) -> None:
+        self._activity()
+        self.link.settled(message)
+
+    @handles(SettleRequest)
+    def _late_settle(self, message: SettleRequest) -> None:
+        """A request's actor was gone before its answer reached it: its Down settles the call."""
+
+    @handles(LinkAnswered)
+    def _link_answered(self, message: LinkAnswered) -> None:
+        self.link.reply_to(message)
+
+    @handles(ChildSpawned)
+    def _child_spawned(self, message: ChildSpawned) -> None:
+        self.link.child_spawned(message)
+
+    @handles(ChildTurnEnded)
+    def _child_turn_ended(self, message: ChildTurnEnded) -> None:
+        self._activity()
+        self.link.child_turn_ended(message)
+
+
+def _appended(results: tuple[Any, ...]) -> tuple[Event, ...]:
+    """The events among the results of a transaction; ours is the last operation."""
+    last = results[-1] if results else None
+    return tuple(last) if isinstance(last, tuple) else ()
+
+
+__all__ = ["IdempotencyKey", "SessionActor"]

@@ -1,0 +1,124 @@
+"""The calls of a caller's tools that one session's agent has open (DESIGN 3.3, seed 002).
+
+A call is named by its `call_id`: the same id again, after a reconnect, joins the pending call or
+gets the settled outcome (kept ten minutes). The agent's client hears of an outcome only once it
+is in the log.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette import ids
+
+if TYPE_CHECKING:
+    from oubliette.kit import Deferred
+    from oubliette.records import CallerRequest, CallerTool, Session
+
+KEEP_SETTLED: Final = 600.0  # seconds that a settled call can be joined
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A JSON-RPC request on one connection of the link, waiting for its answer."""
+
+    link: str
+    generation: int
+    id: int | str | None
+
+
+@dataclass
+class OpenCall:
+    """One pending call."""
+
+    request: CallerRequest
+    askers: list[Asker] = field(default_factory=list[Asker])
+    answers: list[Deferred] = field(default_factory=list["Deferred"])
+    """caller_tool_response calls that wait for the outcome to be in the log."""
+    answered: bool = False
+
+
+class Calls:
+    """Open calls by request id, and the ids by which they are found again."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, OpenCall] = {}
+        self._by_call_id: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def add(self, call: OpenCall) -> None:
+        """A call that was made now, or taken over after a restart."""
+        self.open[call.request.id] = call
+        if call.request.call_id is not None:
+            self._by_call_id[call.request.call_id] = (call.request.id, 0.0)
+
+    def remember(self, call_id: str, request_id: str, settled_at: float) -> None:
+        """A call that was settled lately may be asked for again."""
+        self._by_call_id[call_id] = (request_id, settled_at)
+
+    def settle(self, request_id: str, now: float) -> OpenCall | None:
+        """Take an open call out; None if it is not open here."""
+        call = self.open.pop(request_id, None)
+        if call is not None and call.request.call_id is not None:
+            self._by_call_id[call.request.call_id] = (request_id, now)
+            self._by_call_id.move_to_end(call.request.call_id)
+        self._forget(now)
+        return call
+
+    def request_of(self, call_id: str) -> str | None:
+        """The request that this call made, open or settled lately."""
+        found = self._by_call_id.get(call_id)
+        return found[0] if found else None
+
+    def asked_by(self, asker: Asker) -> OpenCall | None:
+        """The open call that this JSON-RPC request waits for."""
+        for call in self.open.values():
+            if asker in call.askers:
+                return call
+        return None
+
+    def _forget(self, now: float) -> None:
+        while self._by_call_id:
+            call_id, (request_id, settled_at) = next(iter(self._by_call_id.items()))
+            if request_id in self.open:
+                self._by_call_id.move_to_end(call_id)
+                return
+            if now - settled_at < KEEP_SETTLED:
+                return
+            del self._by_call_id[call_id]
+
+
+def lent_tool(session: Session, name: str) -> CallerTool | None:
+    """The tool of the session's caller with this name, with or without the caller's prefix."""
+    prefix = f"{session.caller_id}_"
+    for tool in session.caller_tools:
+        if name == tool.name or name == prefix + tool.name:
+            return tool
+    return None
+
+
+def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
+    """The `data` of a `caller_tool_request` event (seed 002, DESIGN 13.4)."""
+    return {
+        "request_id": request.id,
+        "tool": request.tool,
+        "arguments": request.arguments,
+        "deadline": request.deadline,
+        "ancestry": ancestry,
+        "caller_id": request.caller_id,
+    }
+
+
+def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:
+    """The JSON-RPC error that the agent's client gets for anything but a result."""
+    return {
+        "code": -32000,
+        "message": text or outcome.replace("_", " "),
+        "data": {"kind": outcome},
+    }
+
+
+def new_request_id() -> str:
+    """A fresh `request_id`, UUID version 4 (DESIGN 9.12)."""
+    return ids.new_uuid()

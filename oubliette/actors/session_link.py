@@ -1,0 +1,592 @@
+"""What a session's agent asks for over its link, and how it is answered (DESIGN 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import msgspec
+
+from oubliette import ids
+from oubliette.actors.caller_request import CallerRequestActor
+from oubliette.actors.protocol import (
+    AnswerCallerTool,
+    OpenProject,
+    ReadEvents,
+    SpawnResult,
+    SpawnSession,
+    caller_actor_name,
+)
+from oubliette.actors.session_calls import (
+    KEEP_SETTLED,
+    Asker,
+    Calls,
+    OpenCall,
+    lent_tool,
+    new_request_id,
+    outcome_error,
+    request_data,
+)
+from oubliette.actors.session_messages import (
+    AgentWaits,
+    ChildSpawned,
+    ChildTurnEnded,
+    LinkAnswered,
+    LinkNotify,
+    LinkReady,
+    LinkReply,
+    LinkRequest,
+    RequestSettled,
+    SettleRequest,
+)
+from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
+from oubliette.failpoints import failpoint
+from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
+from oubliette.runtime.store.ops import PutCallerRequest, SettleCallerRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from oubliette.actors.session import SessionActor
+    from oubliette.kit import Deferred, Down
+
+MAX_CALL_ID: Final = 128
+MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
+MAX_WAIT: Final = 600.0  # seconds that session_events may wait
+
+Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
+
+
+@dataclass
+class _ChildCall:
+    """A `session_message` of the agent that is not answered yet."""
+
+    askers: list[Asker]
+    wait: bool
+    session_id: str = ""
+    spawned: bool = False
+    ended: ChildTurnEnded | None = None
+    accepted: bool = False
+
+
+@dataclass
+class _State:
+    link: str | None = None
+    generation: int = 0
+    children: dict[str, _ChildCall] = field(default_factory=dict[str, _ChildCall])
+
+
+class SessionLink:
+    """The part of a SessionActor that serves its agent's client. Lives and dies with it."""
+
+    def __init__(self, session: SessionActor) -> None:
+        self._session = session
+        self._services = session.services
+        self._state = _State()
+        self._calls = Calls()
+        self.ancestry: list[str] = [session.session_id]
+        """Session ids from the root down to this one."""
+
+    @property
+    def _record(self) -> Session:
+        return self._session.journal.record
+
+    # ------------------------------------------------------------------ life
+
+    async def take_over(self) -> None:
+        """Find the ancestry and the requests that an earlier actor left open."""
+        reader = self._services.reader
+        parent = self._record.parent_session_id
+        while parent is not None and len(self.ancestry) <= 100:
+            self.ancestry.insert(0, parent)
+            record = await reader.session(parent)
+            parent = record.parent_session_id if record else None
+        since = self._services.clock.time() - KEEP_SETTLED
+        for request in await reader.recent_requests(self._record.id, since):
+            if request.outcome is None:
+                call = OpenCall(request)
+                self._calls.add(call)
+                self._watch_over(call, adopted=True)
+            elif request.call_id is not None and request.settled_at is not None:
+                self._calls.remember(request.call_id, request.id, request.settled_at)
+
+    def cancel_all(self, reason: str) -> None:
+        """Settle every open call as cancelled, answer every waiting one."""
+        for request_id in list(self._calls.open):
+            self._settle(request_id, "cancelled", error=f"cancelled: {reason}")
+        for call in self._state.children.values():
+            for asker in call.askers:
+                self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
+        self._state.children.clear()
+
+    def turn_ended(self) -> None:
+        """A turn of the agent is over; calls that it still has open go on."""
+
+    # ------------------------------------------------------------------ connection
+
+    def ready(self, message: LinkReady) -> None:
+        """A new connection: tell the agent's client which tools its caller lends."""
+        self._state.link = message.link
+        self._state.generation = message.generation
+        self.send_tools()
+
+    def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> None:
+        """Take over new tools of a caller (DESIGN 9.6)."""
+        record = self._record
+        if caller_id is None:
+            caller_id = record.caller_id
+        if tools is None:
+            tools = record.caller_tools
+        if (caller_id, tools) != (record.caller_id, record.caller_tools):
+            self._session.journal.change(caller_id=caller_id, caller_tools=tools)
+            self._session.journal.then(self.send_tools)
+
+    def send_tools(self) -> None:
+        """Send `caller_tools_config` (seed 002)."""
+        record = self._record
+        self._notify(
+            "caller_tools_config",
+            {
+                "caller_id": record.caller_id or "",
+                "tools": [
+                    {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "inputSchema": tool.input_schema,
+                    }
+                    for tool in record.caller_tools
+                ],
+                "call_timeout_seconds": self._services.config.sessions.caller_tool_timeout_seconds,
+            },
+        )
+
+    def _notify(self, method: str, params: dict[str, Any]) -> None:
+        link = self._state.link
+        ref = self._session.system.lookup(link) if link else None
+        if ref is not None and ref.is_alive():
+            ref.tell(LinkNotify(method=method, params=params, legacy_type=True))
+
+    def _reply(self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> None:
+        ref = self._session.system.lookup(asker.link)
+        if ref is not None and ref.is_alive():
+            ref.tell(
+                LinkReply(generation=asker.generation, id=asker.id, result=result, error=error)
+            )
+
+    def reply_to(self, message: LinkAnswered) -> None:
+        """Answer a request that a job of ours has worked on."""
+        self._reply(
+            Asker(message.link, message.generation, message.id),
+            message.result,
+            message.error,
+        )
+
+    # ------------------------------------------------------------------ requests
+
+    def request(self, message: LinkRequest) -> None:
+        """Serve one request or notification of the agent's client."""
+        asker = Asker(message.link, message.generation, message.id)
+        try:
+            match message.method:
+                case "caller_tool":
+                    self._caller_tool(asker, message.params)
+                case "session_message":
+                    self._session_message(asker, message.params)
+                case "session_events":
+                    self._answer_later(asker, self._session_events(message.params))
+                case "oubliette_tools":
+                    self._answer_later(asker, self._oubliette_tools(message.params))
+                case "oubliette_call_tool":
+                    self._answer_later(asker, self._oubliette_call_tool(message.params))
+                case "notifications/cancelled":
+                    self._cancelled(asker, message.params)
+                case _ if message.id is not None:
+                    self._reply(
+                        asker,
+                        error={"code": -32601, "message": f"Method not found: {message.method}"},
+                    )
+                case _:
+                    pass  # an unknown notification is no fault (JSON-RPC 2.0, section 4.1)
+        except OublietteError as error:
+            self._reply(asker, error=_rpc_error(error))
+
+    def _answer_later(self, asker: Asker, work: Awaitable[Any]) -> None:
+        self._session.pipe_to_self(
+            work,
+            lambda result: _answer(asker, result=result),
+            lambda error: _answer(asker, error=_rpc_error(error)),
+        )
+
+    def _cancelled(self, asker: Asker, params: dict[str, Any]) -> None:
+        """The agent gave up a call; a call that was settled meanwhile is no fault."""
+        target = Asker(asker.link, asker.generation, params.get("requestId"))
+        call = self._calls.asked_by(target)
+        if call is not None:
+            call.askers.remove(target)
+            if not call.askers:
+                self._settle(call.request.id, "cancelled", error="the agent cancelled the call")
+            return
+        for call_id, child in list(self._state.children.items()):
+            if target in child.askers:
+                child.askers.remove(target)
+                if not child.askers:
+                    del self._state.children[call_id]
+                    self._tell_waiting()
+
+    # ------------------------------------------------------------------ the caller's tools
+
+    def _caller_tool(self, asker: Asker, params: dict[str, Any]) -> None:
+        name = _text(params, "tool", 256)
+        call_id = _optional_text(params, "call_id", MAX_CALL_ID)
+        arguments = params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            raise InvalidParameter("arguments: must be an object", field="arguments")
+        if call_id is not None and (known := self._calls.request_of(call_id)) is not None:
+            self._join(asker, known)
+            return
+        record = self._record
+        tool = lent_tool(record, name)
+        if record.caller_id is None or tool is None:
+            raise NotFound(f"no caller lends a tool {ids.shown(name)} to this session")
+        if self._session.stopping:
+            raise NotFound("the session is ending")
+        limit = self._services.config.callers.max_pending_requests
+        if len(self._calls.open) >= limit:
+            raise LimitExceeded(f"callers.max_pending_requests: {limit} calls are pending already")
+        now = self._services.clock.time()
+        timeout = self._services.config.sessions.caller_tool_timeout_seconds
+        request = CallerRequest(
+            id=new_request_id(),
+            session_id=record.id,
+            principal=record.principal,
+            caller_id=record.caller_id,
+            tool=tool.name,
+            arguments=cast("dict[str, Any]", arguments),
+            created_at=now,
+            deadline=now + timeout,
+            event_index=-1,
+            call_id=call_id,
+            durable=tool.durable,
+        )
+        event = self._session.journal.append(
+            "caller_tool_request", request_data(request, self.ancestry)
+        )
+        request = msgspec.structs.replace(request, event_index=event.index)
+        self._session.journal.put(PutCallerRequest(request))
+        call = OpenCall(request, askers=[asker])
+        self._calls.add(call)
+        self._watch_over(call, adopted=False)
+        failpoint("session.caller_request")
+
+    def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
+        session = self._session
+        ref = session.spawn(
+            CallerRequestActor,
+            self._services,
+            session.ref,
+            call.request,
+            adopted=adopted,
+            name=f"{session.name}/req/{call.request.id}",
+        )
+        session.watch(ref)
+
+    def _join(self, asker: Asker, request_id: str) -> None:
+        call = self._calls.open.get(request_id)
+        if call is not None:
+            call.askers.append(asker)
+            return
+
+        async def read() -> Any:
+            request = await self._services.reader.request(request_id)
+            if request is None or request.outcome is None:
+                raise NotFound("this call is not known any more")
+            if request.outcome != "result":
+                raise _OutcomeError(request.outcome, request.error)
+            return request.result
+
+        self._answer_later(asker, read())
+
+    def answered(self, message: AnswerCallerTool) -> bool | None:
+        """A caller's answer: False if it is not open here or not theirs, else deferred."""
+        call = self._calls.open.get(message.request_id)
+        if call is None or call.answered or call.request.principal != message.principal:
+            return False
+        actor = self._session.system.lookup(f"{self._session.name}/req/{message.request_id}")
+        if actor is None or not actor.is_alive():
+            return False
+        call.answered = True
+        answer: Deferred = self._session.defer()
+        call.answers.append(answer)
+        if message.error is not None:
+            actor.tell(SettleRequest(outcome="tool_error", error=message.error))
+        else:
+            actor.tell(SettleRequest(outcome="result", result=message.result))
+        return None
+
+    def settled(self, message: RequestSettled) -> None:
+        """A request's actor said how it ended."""
+        self._settle(
+            message.request_id,
+            cast("Outcome", message.outcome),
+            result=message.result,
+            error=message.error,
+        )
+
+    def request_down(self, message: Down) -> None:
+        """A request's actor ended; if it said nothing, the call is settled here, once."""
+        request_id = message.name.rpartition("/req/")[2]
+        self._settle(request_id, "cancelled", error=message.error or "the request was dropped")
+
+    def _settle(
+        self, request_id: str, outcome: Outcome, *, result: Any = None, error: str | None = None
+    ) -> None:
+        now = self._services.clock.time()
+        call = self._calls.settle(request_id, now)
+        if call is None:
+            return
+        actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
+        if actor is not None and actor.is_alive():
+            actor.tell(SettleRequest(outcome=outcome, result=None, error=error))
+        journal = self._session.journal
+        journal.append(
+            "caller_tool_settled",
+            {
+                "request_id": request_id,
+                "tool": call.request.tool,
+                "outcome": outcome,
+                "error": error,
+                "caller_id": call.request.caller_id,
+            },
+        )
+        journal.put(
+            SettleCallerRequest(
+                id=request_id, outcome=outcome, settled_at=now, result=result, error=error
+            )
+        )
+
+        def tell() -> None:
+            failpoint("session.request_settled")
+            for asker in call.askers:
+                if outcome == "result":
+                    self._reply(asker, result=result)
+                else:
+                    self._reply(asker, error=outcome_error(outcome, error))
+            for answer in call.answers:
+                answer.set(outcome in {"result", "tool_error"})
+
+        journal.then(tell)
+
+    # ------------------------------------------------------------------ children
+
+    def _session_message(self, asker: Asker, params: dict[str, Any]) -> None:
+        message = _text(params, "message", MAX_MESSAGE)
+        session_id = _optional_text(params, "session_id", 64)
+        if session_id is not None:
+            ids.check_id(session_id, ids.SESSION, "session_id")
+        call_id = _optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
+        wait = params.get("wait", True)
+        if not isinstance(wait, bool):
+            raise InvalidParameter("wait: must be true or false", field="wait")
+        known = self._state.children.get(call_id)
+        if known is not None:
+            known.askers.append(asker)
+            return
+        self._state.children[call_id] = _ChildCall([asker], wait)
+        if wait:
+            self._tell_waiting()
+        self._session.pipe_to_self(
+            self._spawn_child(call_id, message, session_id),
+            lambda spawned: spawned,
+            lambda error: ChildSpawned(call_id=call_id, error=_rpc_error(error)),
+        )
+
+    async def _spawn_child(
+        self, call_id: str, message: str, session_id: str | None
+    ) -> ChildSpawned:
+        record = self._record
+        system = self._session.system
+        name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
+        spawned: SpawnResult = await system.ref(name).ask(
+            SpawnSession(
+                principal=record.principal,
+                prompt=message,
+                session_id=session_id,
+                workspace_id=record.workspace_id,
+                new_session=session_id is None,
+                caller_id=record.caller_id,
+                caller_tools=record.caller_tools,
+                parent_session_id=record.id,
+                call_id=f"{record.id}/{call_id}",
+            )
+        )
+        turn = await self._services.reader.turn(spawned.session_id, spawned.turn)
+        return ChildSpawned(
+            call_id=call_id,
+            session_id=spawned.session_id,
+            spawned=spawned.spawned,
+            done=turn is not None and turn.state == "done",
+            outcome=turn.outcome if turn else None,
+            result=turn.result if turn else None,
+        )
+
+    def child_spawned(self, message: ChildSpawned) -> None:
+        """The child's turn was accepted or refused; it may even have ended already."""
+        call = self._state.children.get(message.call_id)
+        if call is None:
+            return
+        if message.error is not None:
+            self._child_reply(message.call_id, error=message.error)
+            return
+        call.session_id = message.session_id
+        call.spawned = message.spawned
+        call.accepted = True
+        failpoint("session.child_spawned")
+        if not call.wait:
+            self._child_reply(message.call_id, result=None)
+        elif message.done:
+            self._child_outcome(message.call_id, message.outcome or "failed", message.result)
+        elif call.ended is not None:
+            self._child_outcome(message.call_id, call.ended.outcome, call.ended.result)
+
+    def child_turn_ended(self, message: ChildTurnEnded) -> None:
+        """The turn that a call of our agent waits for is over."""
+        call = self._state.children.get(message.call_id)
+        if call is None:
+            return
+        if not call.accepted:
+            call.ended = message
+            return
+        self._child_outcome(message.call_id, message.outcome, message.result)
+
+    def _child_outcome(self, call_id: str, outcome: str, result: str | None) -> None:
+        if outcome == "completed":
+            self._child_reply(call_id, result=result or "")
+            return
+        session_id = self._state.children[call_id].session_id
+        error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
+        error["data"]["session_id"] = session_id
+        self._child_reply(call_id, error=error)
+
+    def _child_reply(
+        self, call_id: str, *, result: str | None = None, error: dict[str, Any] | None = None
+    ) -> None:
+        call = self._state.children.pop(call_id)
+        if call.wait:
+            self._tell_waiting()
+        answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
+        for asker in call.askers:
+            self._reply(asker, result=None if error else answer, error=error)
+
+    def _tell_waiting(self) -> None:
+        waits = any(call.wait for call in self._state.children.values())
+        tree = self._session.system.lookup(f"explorations/{self._record.exploration_id}")
+        if tree is not None and tree.is_alive():
+            tree.tell(AgentWaits(session_id=self._record.id, waits=waits))
+
+    async def _session_events(self, params: dict[str, Any]) -> dict[str, Any]:
+        session_id = ids.check_id(_text(params, "session_id", 64), ids.SESSION, "session_id")
+        since = params.get("since_index", -1)
+        wait = params.get("wait_seconds", 0)
+        if not isinstance(since, int) or isinstance(since, bool) or since < -1:
+            raise InvalidParameter("since_index: must be -1 or more", field="since_index")
+        if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 <= wait <= MAX_WAIT:
+            raise InvalidParameter(
+                f"wait_seconds: must be 0 to {MAX_WAIT:.0f}", field="wait_seconds"
+            )
+        record = await self._services.reader.session(session_id)
+        if record is None or record.exploration_id != self._record.exploration_id:
+            raise NotFound(f"session_id: there is no session {session_id} in this tree")
+        live = self._services.directory.session(session_id)
+        if live is not None:
+            found = await live.ask(
+                ReadEvents(since_index=since, wait_seconds=float(wait)), timeout=wait + 30.0
+            )
+            record, events, done = found.session, found.events, found.turn_done
+        else:
+            events = tuple(
+                await self._services.reader.events(session_id, since, 500, 4 * 1024 * 1024)
+            )
+            done = True
+        return {
+            "session_id": session_id,
+            "status": record.status,
+            "last_index": events[-1].index if events else since,
+            "events": [
+                {"type": event.type, "index": event.index, "ts": event.ts, **event.data}
+                for event in events
+            ],
+            "completed": done or record.status in TERMINAL,
+            "failed": record.status == "failed",
+            "final_response": record.final_response,
+        }
+
+    # ------------------------------------------------------------------ Oubliette's own tools
+
+    async def _oubliette_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+        door = self._door()
+        key = _text(params, "api_key", 512)
+        return {"tools": await door.tools(key, self._record.id)}
+
+    async def _oubliette_call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
+        door = self._door()
+        key = _text(params, "api_key", 512)
+        tool = _text(params, "tool", 256)
+        arguments = params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            raise InvalidParameter("arguments: must be an object", field="arguments")
+        return await door.call(key, self._record.id, tool, cast("dict[str, Any]", arguments))
+
+    def _door(self) -> Any:
+        if self._services.door is None:
+            raise NotFound("this server offers no tools of its own to agents")
+        return self._services.door
+
+
+class _OutcomeError(OublietteError):
+    """A settled call that was no result, found again by its call id."""
+
+    def __init__(self, outcome: str, text: str | None) -> None:
+        super().__init__(text or outcome)
+        self.outcome = outcome
+
+
+def _answer(
+    asker: Asker, result: Any = None, error: dict[str, Any] | None = None
+) -> LinkAnswered:
+    return LinkAnswered(
+        link=asker.link, generation=asker.generation, id=asker.id, result=result, error=error
+    )
+
+
+def _rpc_error(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, _OutcomeError):
+        return outcome_error(error.outcome, error.message)
+    if isinstance(error, OublietteError):
+        return {
+            "code": error.jsonrpc_code,
+            "message": str(error),
+            "data": {"kind": error.code},
+        }
+    if isinstance(error, TimeoutError):
+        return outcome_error("deadline_exceeded", "the server did not answer in time")
+    return outcome_error("error", f"the server could not do it ({type(error).__name__})")
+
+
+def _text(params: dict[str, Any], field_: str, limit: int) -> str:
+    value = params.get(field_)
+    if not isinstance(value, str) or not value:
+        raise InvalidParameter(f"{field_}: must be a string that is not empty", field=field_)
+    if len(value) > limit:
+        raise InvalidParameter(f"{field_}: longer than {limit} characters", field=field_)
+    return value
+
+
+def _optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None:
+    return None if params.get(field_) is None else _text(params, field_, limit)
+
+
+__all__ = ["SessionLink", "caller_actor_name"]

@@ -1,0 +1,236 @@
+"""What a SessionActor and its neighbours in the unit tell each other (DESIGN 3.3)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from oubliette.kit import Message, Reply
+from oubliette.records import CallerTool, IdempotencyKey
+
+# ------------------------------------------------------------- from the ProjectActor
+
+
+class SubmitTurn(Message, Reply[tuple[int, int]]):
+    """Run a prompt once the agent is free; answers its turn number and the log's end.
+
+    Answered once it is in the store: an accepted message survives a crash.
+    """
+
+    prompt: str
+    caller_id: str | None = None
+    caller_tools: tuple[CallerTool, ...] | None = None
+    """None: the tools stay as they are."""
+    call_id: str | None = None
+    idempotency: IdempotencyKey | None = None
+
+
+# ------------------------------------------------------------- agent process → session
+
+
+class AgentItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that the agent said, and where in its output it stood."""
+
+    type: str
+    data: dict[str, Any]
+    offset: int
+    """Offset of the output behind the line it was read from."""
+    ordinal: int
+
+
+class AgentStage(Message):
+    """A stage of the start is done; shown as a `system` event."""
+
+    stage: str
+    seconds: float
+
+
+class AgentAttached(Message):
+    """The agent's streams are open; it holds every frame up to `stdin_accepted`."""
+
+    process_id: str
+    container_id: str
+    stdin_accepted: int
+    started: bool
+    """True: a new process; False: one that outlived a server or a link."""
+
+
+class AgentSpoke(Message, Reply[None]):
+    """Output of the agent in order. Answered when there is room for more."""
+
+    process_id: str
+    items: tuple[AgentItem, ...]
+
+
+class AgentGone(Message):
+    """The agent's process ended, or cannot be reached any more."""
+
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    container_lost: bool = False
+    start_failed: bool = False
+
+
+# ------------------------------------------------------------- session → agent process
+
+
+class WriteFrame(Message):
+    """Something for the agent's stdin; frames that it already has are dropped by the host.
+
+    The agent's adapter puts it into the agent's words.
+    """
+
+    seq: int
+    kind: Literal["prompt", "interrupt", "permission"]
+    turn: int = 0
+    text: str = ""
+    request_id: str = ""
+    decision: Literal["allow", "deny"] = "deny"
+
+
+class AckOutput(Message):
+    """The events up to this offset of stdout are in the log."""
+
+    out: int
+
+
+class EndAgent(Message):
+    """End the process: TERM, then KILL after `grace` seconds; the actor ends with it."""
+
+    grace: float = 3.0
+
+
+# ------------------------------------------------------------- link ↔ session
+
+
+class OpenLink(Message):
+    """To the SocketActor: keep a link open for this session until CloseLink."""
+
+    session_id: str
+    project_id: str
+    depth: int
+    session: str
+    """Name of the SessionActor."""
+    secret: str
+    """What the agent's client proves itself with to the relay."""
+
+
+class CloseLink(Message):
+    """To the SocketActor: the session needs no link any more."""
+
+    session_id: str
+
+
+class LinkReady(Message):
+    """From a LinkActor: a new connection; what was pending on an older one is asked again."""
+
+    link: str
+    generation: int
+
+
+class LinkRequest(Message):
+    """One JSON-RPC request or notification of the agent's client."""
+
+    link: str
+    generation: int
+    id: int | str | None
+    method: str
+    params: dict[str, Any]
+
+
+class LinkReply(Message):
+    """To a LinkActor: the answer to a request of this connection."""
+
+    generation: int
+    id: int | str | None
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
+class LinkNotify(Message):
+    """To a LinkActor: a notification for the agent's client."""
+
+    method: str
+    params: dict[str, Any]
+    legacy_type: bool = False
+    """Also carry the method as `type`, as the seeds' clients expect (seed 002)."""
+
+
+# ------------------------------------------------------------- child → parent session
+
+
+class ChildTurnEnded(Message):
+    """To a parent SessionActor: the turn that one of its agent's calls waits for has ended."""
+
+    session_id: str
+    call_id: str
+    outcome: str
+    result: str | None
+
+
+class LinkAnswered(Message):
+    """From a job of the SessionActor to itself: the answer to a request of the link."""
+
+    link: str
+    generation: int
+    id: int | str | None
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
+class ChildSpawned(Message):
+    """From a job of the SessionActor to itself: the child's turn is accepted, or refused."""
+
+    call_id: str
+    session_id: str = ""
+    spawned: bool = False
+    done: bool = False
+    outcome: str | None = None
+    result: str | None = None
+    error: dict[str, Any] | None = None
+
+
+# ------------------------------------------------------------- session → its tree
+
+
+class AgentWaits(Message):
+    """To the ExplorationActor: this session's agent waits for a child, or does no longer."""
+
+    session_id: str
+    waits: bool
+
+
+class AgentWorks(Message):
+    """To the ExplorationActor: this session has a turn to run, or has none any more."""
+
+    session_id: str
+    works: bool
+
+
+class AgentCost(Message):
+    """To the ExplorationActor: what this session has cost so far, USD."""
+
+    session_id: str
+    cost_usd: float
+
+
+# ------------------------------------------------------------- CallerRequestActor
+
+
+class SettleRequest(Message):
+    """To a CallerRequestActor: this is how it ends, unless it has ended already."""
+
+    outcome: str
+    result: Any = None
+    error: str | None = None
+
+
+class RequestSettled(Message):
+    """From a CallerRequestActor, exactly once."""
+
+    request_id: str
+    outcome: str
+    result: Any = None
+    error: str | None = None

@@ -1,0 +1,75 @@
+"""The life of a session as a pure state machine (seed 003, DESIGN 6).
+
+    created → running ⇄ idle → completed | failed | timed_out
+
+A session that came to rest may be resumed by a new message, unless `session_end` ended it for
+good. Nothing here does I/O: the SessionActor asks what may happen, and does it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from oubliette.errors import Conflict
+from oubliette.records import TERMINAL, Session, SessionStatus
+
+Step = Literal[
+    "turn_started",  # a prompt was handed to the agent
+    "turn_ended",  # the agent ended its turn, whatever came of it
+    "agent_lost",  # the process, its container or its link is gone for good
+    "start_failed",  # the agent never came up
+    "idled_out",  # nothing happened for the idle timeout
+    "time_ran_out",  # the wall time of its tree
+    "ended",  # somebody ended it
+    "resumed",  # a message woke it up
+]
+
+_STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
+    ("created", "turn_started"): "running",
+    ("idle", "turn_started"): "running",
+    ("running", "turn_started"): "running",
+    ("running", "turn_ended"): "idle",
+    ("created", "start_failed"): "failed",
+    ("running", "start_failed"): "failed",
+    ("created", "agent_lost"): "failed",
+    ("running", "agent_lost"): "failed",
+    ("idle", "agent_lost"): "failed",
+    ("idle", "idled_out"): "timed_out",
+    ("created", "idled_out"): "timed_out",
+    ("created", "time_ran_out"): "timed_out",
+    ("running", "time_ran_out"): "timed_out",
+    ("idle", "time_ran_out"): "timed_out",
+    ("created", "ended"): "completed",
+    ("running", "ended"): "completed",
+    ("idle", "ended"): "completed",
+    ("completed", "resumed"): "created",
+    ("failed", "resumed"): "created",
+    ("timed_out", "resumed"): "created",
+}
+
+
+def allowed(status: SessionStatus, step: Step) -> bool:
+    """Whether `step` may happen to a session in `status`."""
+    return (status, step) in _STEPS
+
+
+def after(status: SessionStatus, step: Step) -> SessionStatus:
+    """The status that `step` leads to.
+
+    Raises:
+        Conflict: the step cannot happen in this status.
+    """
+    following = _STEPS.get((status, step))
+    if following is None:
+        raise Conflict(f"a session that is {status} cannot take the step {step!r}")
+    return following
+
+
+def live(session: Session) -> bool:
+    """Whether an agent belongs to it, or is about to."""
+    return session.status not in TERMINAL
+
+
+def resumable(session: Session) -> bool:
+    """Whether a new message may wake it up (DESIGN 9.11)."""
+    return not live(session) and session.ended_by is None

@@ -1,0 +1,183 @@
+"""The relay links of one container: the control link, and one LinkActor a session (DESIGN 3.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from tenacity import wait_exponential_jitter
+
+from oubliette.actors.backoff import backoff_delay
+from oubliette.actors.container_messages import ContainerIsUp, SocketStarted
+from oubliette.actors.link import LinkActor
+from oubliette.actors.session_messages import CloseLink, OpenLink
+from oubliette.failpoints import failpoint
+from oubliette.kit import Actor, Down, Message, handles
+from oubliette.runtime.host.link import HostLink
+
+if TYPE_CHECKING:
+    from oubliette.actors.gate import HostGate
+    from oubliette.actors.services import Services
+    from oubliette.kit import Ref
+
+log = structlog.get_logger(__name__)
+
+CONNECT_TIMEOUT: Final = 5.0  # seconds for connect, proof and hello
+_BACKOFF: Final = wait_exponential_jitter(initial=0.02, max=2.0, jitter=0.02)
+
+
+class _Connected(Message):
+    attempt: int
+
+
+class _NotConnected(Message):
+    attempt: int
+    reason: str
+
+
+class _Broken(Message):
+    attempt: int
+    reason: str
+
+
+class _Connect(Message):
+    pass
+
+
+class SocketActor(Actor):
+    """Keeps the control link to the host open while the container runs."""
+
+    def __init__(self, services: Services, gate: HostGate) -> None:
+        super().__init__()
+        self._services = services
+        self._host_gate = gate
+        self._container: ContainerIsUp | None = None
+        self._link: HostLink | None = None
+        self._fresh: HostLink | None = None
+        self._attempt = 0
+        self._failures = 0
+        self._links: dict[str, Ref] = {}
+
+    async def on_start(self) -> None:
+        """After a failure: take the links over, ask for the container that is up."""
+        failpoint("socket.started")
+        for spec in self._host_gate.links.values():
+            self._spawn_link(spec)
+        self._host_gate.container.tell(SocketStarted())
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Close the link; processes in the container go on."""
+        del reason, error
+        self._host_gate.closed()
+        for link in (self._link, self._fresh):
+            if link is not None:
+                await link.aclose()
+
+    @handles(ContainerIsUp)
+    async def _container_up(self, message: ContainerIsUp) -> None:
+        if self._link is not None:
+            await self._link.aclose()
+            self._link = None
+        self._container = message
+        self._failures = 0
+        self._begin()
+
+    @handles(_Connect)
+    def _connect_again(self, _: _Connect) -> None:
+        if self._link is None and self._container is not None:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._attempt += 1
+        attempt = self._attempt
+        self.pipe_to_self(
+            self._connect(),
+            lambda _: _Connected(attempt=attempt),
+            lambda error: _NotConnected(attempt=attempt, reason=str(error) or repr(error)),
+        )
+
+    async def _connect(self) -> None:
+        assert self._container is not None
+        info = self._host_gate.info
+        if info is None or info.id != self._container.container_id:
+            info = await self._services.runtime.inspect(self._container.container_id)
+            self._host_gate.info = info
+        self._fresh = await HostLink.connect(
+            self._services.runtime.dial(info),
+            self._container.key,
+            epoch=self._services.epoch,
+            timeout=CONNECT_TIMEOUT,
+        )
+
+    @handles(_Connected)
+    def _connected(self, message: _Connected) -> None:
+        if message.attempt != self._attempt or self._fresh is None:
+            return
+        self._link, self._fresh = self._fresh, None
+        self._failures = 0
+        assert self._host_gate.info is not None
+        self._host_gate.opened(self._link, self._host_gate.info)
+        link = self._link
+        self.pipe_to_self(
+            link.closed(),
+            lambda reason: _Broken(attempt=message.attempt, reason=str(reason)),
+            lambda error: _Broken(attempt=message.attempt, reason=str(error)),
+        )
+
+    @handles(_NotConnected)
+    def _not_connected(self, message: _NotConnected) -> None:
+        if message.attempt == self._attempt and self._container is not None:
+            log.debug("host link not open", reason=message.reason)
+            self._retry()
+
+    @handles(_Broken)
+    async def _broken(self, message: _Broken) -> None:
+        if message.attempt != self._attempt:
+            return
+        log.info("host link broke", reason=message.reason)
+        if self._link is not None:
+            await self._link.aclose()
+        self._link = None
+        self._host_gate.closed()
+        self._retry()
+
+    def _retry(self) -> None:
+        if self._host_gate.is_lost:
+            self._container = None
+            return
+        self._failures += 1
+        self.after(backoff_delay(_BACKOFF, self._failures), _Connect())
+
+    # ------------------------------------------------------------------ session links
+
+    @handles(OpenLink)
+    async def _open(self, message: OpenLink) -> None:
+        known = self._links.pop(message.session_id, None)
+        if known is not None:  # a new SessionActor: its agent's client has to ask again
+            await known.stop()
+        self._host_gate.links[message.session_id] = message
+        self._spawn_link(message)
+
+    def _spawn_link(self, spec: OpenLink) -> None:
+        ref = self.spawn(
+            LinkActor, self._services, self._host_gate, spec, name=f"{self.name}/{spec.session_id}"
+        )
+        self.watch(ref)
+        self._links[spec.session_id] = ref
+
+    @handles(CloseLink)
+    def _close(self, message: CloseLink) -> None:
+        self._host_gate.links.pop(message.session_id, None)
+        known = self._links.pop(message.session_id, None)
+        if known is not None:
+            self.pipe_to_self(known.stop(), lambda _: _Connect(), lambda _: _Connect())
+
+    @handles(Down)
+    def _down(self, message: Down) -> None:
+        session_id = message.name.rpartition("/")[2]
+        known = self._links.get(session_id)
+        if known is None or known.incarnation != message.incarnation:
+            return
+        log.warning("session link failed", session_id=session_id, error=message.error)
+        if (spec := self._host_gate.links.get(session_id)) is not None:
+            self._spawn_link(spec)

@@ -1,0 +1,108 @@
+"""One container and all that belongs to it (DESIGN 3.2): its life, its links, its sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from tenacity import wait_exponential_jitter
+
+from oubliette.actors.container import ContainerActor
+from oubliette.actors.gate import HostGate
+from oubliette.actors.session import SessionActor
+from oubliette.actors.socket import SocketActor
+from oubliette.kit import (
+    ChildSpec,
+    Message,
+    Reply,
+    StartChild,
+    StopChild,
+    Supervisor,
+    handles,
+)
+
+if TYPE_CHECKING:
+    from oubliette.actors.services import Services
+    from oubliette.records import Project
+
+_BACKOFF: Final = wait_exponential_jitter(initial=0.02, max=5.0, jitter=0.02)
+
+
+class UnitKey(msgspec.Struct, frozen=True):
+    """What a container is shared by; `workspace_id` is set exactly when isolation is on."""
+
+    container_type: str
+    workspace_id: str | None = None
+
+    @property
+    def label(self) -> str:
+        """As a name under the project's units."""
+        return self.container_type + (f":{self.workspace_id}" if self.workspace_id else "")
+
+
+class StartSession(Message, Reply[None]):
+    """To a ContainerUnit: run this session, which is in the store."""
+
+    session_id: str
+
+
+class ContainerUnit(Supervisor):
+    """one_for_one over the ContainerActor, the SocketActor and the sessions' supervisor."""
+
+    def __init__(self, services: Services, project: Project, key: UnitKey) -> None:
+        super().__init__([], max_restarts=20, within=10.0, backoff=_BACKOFF)
+        self._services = services
+        self._project = project
+        self._key = key
+        self._host_gate: HostGate
+
+    def on_start(self) -> None:
+        """Make the gate and start the three."""
+        self._host_gate = gate = HostGate(
+            socket=self.system.ref(f"{self.name}/socket"),
+            container=self.system.ref(f"{self.name}/container"),
+        )
+        for spec in (
+            ChildSpec(name="socket", cls=SocketActor, args=(self._services, gate)),
+            ChildSpec(
+                name="container",
+                cls=ContainerActor,
+                args=(self._services, gate, self._project, self._key),
+                shutdown=8.0,
+            ),
+            ChildSpec(name="sessions", cls=SessionsActor, args=()),
+        ):
+            self._specs[spec.name] = spec
+        super().on_start()
+
+    @handles(StartSession)
+    async def _start_session(self, message: StartSession) -> None:
+        sessions = self.system.ref(f"{self.name}/sessions")
+        await sessions.ask(StopChild(name=message.session_id))
+        await sessions.ask(
+            StartChild(
+                spec=ChildSpec(
+                    name=message.session_id,
+                    cls=SessionActor,
+                    args=(self._services, self._host_gate, message.session_id),
+                    restart="transient",
+                )
+            )
+        )
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Nobody waits for a container that no one runs."""
+        del reason, error
+        self._host_gate.lost("container lost: its unit ended")
+
+
+class SessionsActor(Supervisor):
+    """Supervises the sessions of one container. A session that fails again and again ends itself
+    (see SessionActor), so the limit here is only against a storm.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([], max_restarts=200, within=10.0, backoff=_BACKOFF)
+
+
+__all__ = ["ContainerUnit", "SessionsActor", "StartSession", "UnitKey"]

@@ -1,0 +1,148 @@
+"""The tools that a caller lends, as they come in: checked and made presentable (DESIGN 9.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import msgspec
+from msgspec import Meta, field
+
+from oubliette import ids
+from oubliette.errors import InvalidParameter
+from oubliette.records import CallerTool
+from oubliette.tools import fields
+from oubliette.tools.tool import Params
+
+if TYPE_CHECKING:
+    from oubliette.config import CallersConfig
+
+_PRIVATE: Final = "x-mcp-header"
+"""Would make an agent's client copy an argument into an HTTP header (MCP 2026-07-28)."""
+_SCHEMAS: Final = frozenset(
+    {"additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
+)
+_SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+_SCHEMA_MAPS: Final = frozenset(
+    {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
+)
+
+
+class LentTool(Params, frozen=True, kw_only=True):
+    """One tool that the caller runs when an agent calls it."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=128,
+            description="A-Z a-z 0-9 _ . - only; the agent sees it with the caller's id before it.",
+        ),
+    ]
+    description: Annotated[fields.Text, Meta(description="What it does, for the agent.")] = ""
+    input_schema: Annotated[
+        dict[str, Any], Meta(description="JSON Schema of its arguments; an object.")
+    ] = field(name="inputSchema", default_factory=lambda: {"type": "object"})
+    durable: Annotated[
+        bool,
+        Meta(description="Calls wait for a caller that is away, until their deadline."),
+    ] = False
+
+
+BASE_TOOLS: Final = frozenset(
+    {
+        "session_message",
+        "session_events",
+        "session_map",
+        "context_write",
+        "context_list",
+        "context_read",
+    }
+)
+"""What every agent has; a caller's tool must not come out under one of these names."""
+
+
+def normalised(
+    tools: tuple[LentTool, ...],
+    caller_id: str,
+    limits: CallersConfig,
+    where: str = "caller_tools",
+) -> tuple[CallerTool, ...]:
+    """The tools with schemas that any agent's client takes.
+
+    Raises:
+        InvalidParameter: too many, a name twice, of other characters or one of our own, a schema
+            that is too large, not of an object, or refers to another document.
+    """
+    if len(tools) > limits.max_tools:
+        raise InvalidParameter(
+            f"{where}: {len(tools)} tools; at most {limits.max_tools} are allowed", field=where
+        )
+    names: set[str] = set()
+    lent: list[CallerTool] = []
+    for place, tool in enumerate(tools):
+        at = f"{where}[{place}]"
+        ids.check_tool_name(tool.name, f"{at}.name")
+        if tool.name in names:
+            raise InvalidParameter(f"{at}.name: {tool.name} is there twice", field=f"{at}.name")
+        if f"{caller_id}_{tool.name}" in BASE_TOOLS:
+            raise InvalidParameter(
+                f"{at}.name: {caller_id}_{tool.name} is a tool of ours; give it another name",
+                field=f"{at}.name",
+            )
+        names.add(tool.name)
+        lent.append(
+            CallerTool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=_schema(tool.input_schema, limits.max_schema_bytes, at),
+                durable=tool.durable,
+            )
+        )
+    return tuple(lent)
+
+
+def _schema(given: dict[str, Any], most: int, at: str) -> dict[str, Any]:
+    where = f"{at}.inputSchema"
+    size = len(msgspec.json.encode(given))
+    if size > most:
+        raise InvalidParameter(f"{where}: {size} bytes; at most {most} are allowed", field=where)
+    schema = _clean(given, where)
+    kind = schema.setdefault("type", "object")
+    if kind != "object":
+        raise InvalidParameter(
+            f'{where}: its "type" must be "object", since arguments are an object', field=where
+        )
+    return schema
+
+
+def _clean(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """`schema` and its inner schemas without private keys; data (`default`) is not read."""
+    clean: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key.lower() == _PRIVATE or key == "$id":
+            continue  # a base URI would turn local references into remote ones
+        if key in {"$ref", "$dynamicRef", "$recursiveRef"} and not (
+            isinstance(value, str) and value.startswith("#")
+        ):
+            raise InvalidParameter(
+                f"{where}: {key} {ids.shown(value)} refers to another document; put it in $defs",
+                field=where,
+            )
+        clean[key] = _clean_inner(key, value, where)
+    return clean
+
+
+def _clean_inner(key: str, value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value)
+        if key in _SCHEMAS:
+            return _clean(inner, where)
+        if key in _SCHEMA_MAPS:
+            return {name: _clean_part(part, where) for name, part in inner.items()}
+    elif isinstance(value, list) and key in _SCHEMA_LISTS:
+        return [_clean_part(part, where) for part in cast("list[Any]", value)]
+    return cast("Any", value)
+
+
+def _clean_part(part: Any, where: str) -> Any:
+    return _clean(cast("dict[str, Any]", part), where) if isinstance(part, dict) else part

@@ -1,0 +1,261 @@
+"""Reading a session's log: `session_events`, `event_read` (DESIGN 6, 9.17, 13.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+
+from oubliette.actors.protocol import ReadEvents
+from oubliette.errors import NotFound
+from oubliette.kit import ActorDead
+from oubliette.tools import fields
+from oubliette.tools.house import session_not_found
+from oubliette.tools.sessions import visible_session
+from oubliette.tools.tool import Params, Result, tool
+from oubliette.tools.tree_log import event_piece, tree_log
+from oubliette.tools.views import event_view
+from oubliette.tools.waiting import first_of
+
+if TYPE_CHECKING:
+    from oubliette.actors.protocol import SessionEvents
+    from oubliette.records import Event, Session
+    from oubliette.tools.house import House
+    from oubliette.tools.tool import CallContext
+
+MAX_PAGE: Final = 1024 * 1024
+"""Bytes of events in one answer; one event is always told, however large."""
+MAX_PIECE: Final = 512 * fields.KIB
+"""Bytes of one `event_read`."""
+MAX_WAIT: Final = 600.0  # seconds
+ASK_MARGIN: Final = 10.0
+"""Seconds an actor gets beyond the wait itself."""
+
+
+class SessionEventsParams(Params, frozen=True, kw_only=True):
+    """Parameters of `session_events`."""
+
+    session_id: Annotated[fields.SessionId, Meta(description="Id of the session.")]
+    since_index: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=2**53,
+            description="last_index of the answer before: what follows it is told; -1: all.",
+        ),
+    ] = -1
+    max_events: Annotated[int, Meta(ge=1, le=10_000, description="Most to return.")] = 500
+    wait_seconds: Annotated[
+        float,
+        Meta(ge=0, le=MAX_WAIT, description="Wait that long for the first, if there is none."),
+    ] = 0.0
+    include_children: Annotated[
+        bool,
+        Meta(
+            description="The events of the whole tree below it, in the order in which they were"
+            " written; since_index and last_index then count in that order (an event's seq)."
+        ),
+    ] = False
+
+
+class SessionEventsPage(Result, frozen=True, kw_only=True):
+    """Result of `session_events`."""
+
+    session_id: str
+    status: str
+    last_index: Annotated[int, Meta(description="since_index of the next call.")]
+    events: tuple[dict[str, Any], ...]
+    completed: Annotated[
+        bool, Meta(description="The last turn has ended, and this answer has its last event.")
+    ]
+    failed: Annotated[bool, Meta(description="The session has failed.")]
+    error: Annotated[str | None, Meta(description="Why the session or its last turn failed.")]
+    final_response: Annotated[
+        str | None, Meta(description="The last turn's answer, once completed.")
+    ]
+    truncated_before: Annotated[
+        int | None, Meta(description="Older events were deleted; this is the first one kept.")
+    ]
+    more: Annotated[bool, Meta(description="There is more already; call again.")]
+
+
+class EventRead(Params, frozen=True, kw_only=True):
+    """Parameters of `event_read`."""
+
+    session_id: Annotated[fields.SessionId, Meta(description="Id of the session.")]
+    index: Annotated[int, Meta(ge=0, le=2**53, description="Index of the event.")]
+    offset: Annotated[
+        int, Meta(ge=0, le=2**53, description="Where to go on: next_offset of the piece before.")
+    ] = 0
+
+
+class EventPiece(Result, frozen=True, kw_only=True):
+    """Result of `event_read`."""
+
+    data: Annotated[str, Meta(description="A piece of the event's JSON text.")]
+    next_offset: Annotated[int | None, Meta(description="null: this was the last piece.")]
+    total: Annotated[int, Meta(description="Bytes of the whole text.")]
+
+
+@tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True)
+async def session_events(
+    house: House, context: CallContext, params: SessionEventsParams
+) -> SessionEventsPage:
+    """Read a session's events, and whether it is done. With wait_seconds it waits for news."""
+    session = await visible_session(house, context, params.session_id)
+    until = house.clock.monotonic() + params.wait_seconds
+    while True:
+        await _seen(house, context, session)
+        # In slices: a caller that waits here is present, and a restarted actor is found again.
+        left = until - house.clock.monotonic()
+        wait = max(0.0, min(left, house.config.callers.poll_grace_seconds / 2))
+        if params.include_children:
+            page = await _tree_page(house, params, wait)
+        else:
+            page = await _page(house, params, wait)
+        if page.events or left <= 0 or house.session_ref(session.id) is None:
+            return page
+
+
+@tool(EventRead, EventPiece, scope="read", read_only=True)
+async def event_read(house: House, context: CallContext, params: EventRead) -> EventPiece:
+    """Read one event's JSON text in pieces; for events too large to be told as they are."""
+    session = await visible_session(house, context, params.session_id)
+    found = await house.reader.run(event_piece, session.id, params.index, params.offset, MAX_PIECE)
+    if found is None:
+        raise NotFound(
+            f"session {session.id} has no event {params.index}",
+            hint="session_events tells last_index and truncated_before",
+        )
+    data, next_offset, total = found
+    return EventPiece(data=data, next_offset=next_offset, total=total)
+
+
+async def _seen(house: House, context: CallContext, session: Session) -> None:
+    """Whoever polls its own session is there to answer what the session asks (DESIGN 4.3)."""
+    if (
+        context.door == "http"
+        and session.caller_id is not None
+        and session.principal == context.principal
+    ):
+        await house.caller_seen(context.principal, session.caller_id)
+
+
+async def _page(house: House, params: SessionEventsParams, wait: float) -> SessionEventsPage:
+    ref = house.session_ref(params.session_id)
+    if ref is not None:
+        try:
+            found: SessionEvents = await ref.ask(
+                ReadEvents(
+                    since_index=params.since_index,
+                    max_events=params.max_events,
+                    max_bytes=MAX_PAGE,
+                    wait_seconds=wait,
+                ),
+                timeout=wait + ASK_MARGIN,
+            )
+        except ActorDead:
+            pass  # it has come to rest, or starts anew: the log has what it committed
+        else:
+            return await _told(
+                house,
+                found.session,
+                found.events,
+                last=found.last_index,
+                more=found.last_index < found.log_end and bool(found.events),
+                truncated=found.truncated_before,
+                done=found.turn_done,
+            )
+    session, done = await _at_rest(house, params.session_id)
+    log = await house.reader.log(params.session_id, params.since_index, params.max_events, MAX_PAGE)
+    return await _told(
+        house,
+        session,
+        log.events,
+        last=log.events[-1].index if log.events else params.since_index,
+        more=log.more,
+        truncated=log.truncated_before,
+        done=done,
+    )
+
+
+async def _tree_page(house: House, params: SessionEventsParams, wait: float) -> SessionEventsPage:
+    root = params.session_id
+
+    async def read() -> Any:
+        return await house.reader.run(
+            tree_log, root, params.since_index, params.max_events, MAX_PAGE
+        )
+
+    found = await read()
+    if not found.events and wait > 0:
+        refs = [ref for ref in map(house.session_ref, {root, *found.live}) if ref is not None]
+        ends = {each: await house.reader.last_index(each) for each in found.live}
+        again = await read()
+        if not again.events and refs:
+            await first_of(
+                [
+                    ref.ask(
+                        ReadEvents(
+                            since_index=ends.get(session_id, -1),
+                            max_events=1,
+                            wait_seconds=wait,
+                        ),
+                        timeout=wait + ASK_MARGIN,
+                    )
+                    for session_id in found.live
+                    if (ref := house.session_ref(session_id)) is not None
+                ]
+            )
+            again = await read()
+        found = again
+    session, done = await _at_rest(house, root)
+    return await _told(
+        house,
+        session,
+        found.events,
+        last=found.last_seq,
+        more=found.more,
+        truncated=found.truncated_before,
+        done=done,
+    )
+
+
+async def _at_rest(house: House, session_id: str) -> tuple[Session, bool]:
+    """The session and whether no turn of it runs or waits, as the log has it."""
+    open_turns = await house.reader.turns(session_id, ("queued", "running"))
+    session = await house.reader.session(session_id)
+    if session is None:
+        raise session_not_found(session_id)
+    return session, not open_turns
+
+
+async def _told(
+    house: House,
+    session: Session,
+    events: tuple[Event, ...] | list[Event],
+    *,
+    last: int,
+    more: bool,
+    truncated: int | None,
+    done: bool,
+) -> SessionEventsPage:
+    completed = done and not more and session.turn_count > 0
+    failed = session.status == "failed"
+    error = session.status_reason if session.status in {"failed", "timed_out"} else None
+    if completed and error is None:
+        turn = await house.reader.turn(session.id, session.turn_count)
+        if turn is not None and turn.outcome == "failed":
+            error = turn.result or "the turn failed"
+    return SessionEventsPage(
+        session_id=session.id,
+        status=session.status,
+        last_index=last,
+        events=tuple(event_view(event) for event in events),
+        completed=completed,
+        failed=failed,
+        error=error,
+        final_response=session.final_response if completed else None,
+        truncated_before=truncated,
+        more=more,
+    )

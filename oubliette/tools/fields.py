@@ -1,0 +1,95 @@
+"""Kinds of parameters: their bounds stand in the schema, what it cannot say is checked after.
+
+`Meta(extra={"check": …})` names a check of `CHECKS`; `arguments.decode` runs it on the decoded
+value. Lengths count characters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+
+from oubliette import ids
+from oubliette.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KIB: Final = 1024
+MAX_PROMPT: Final = 1024 * KIB  # characters
+MAX_TEXT: Final = 64 * KIB  # characters
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
+_REMOTE: Final = re.compile(
+    r"(?:(?:https?|ssh|git)://[^\s\x00-\x1f]+|[A-Za-z0-9_][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^\s\x00-\x1f]+)"
+)
+_PRINCIPAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
+
+
+def check_line(value: str, field: str) -> str:
+    """`value` if it has no control characters and more than blanks.
+
+    Raises:
+        InvalidParameter: it would break a line, a log or a terminal.
+    """
+    if _CONTROL.search(value):
+        raise InvalidParameter(
+            f"{field}: must not contain control characters or line breaks", field=field
+        )
+    if not value.strip():
+        raise InvalidParameter(f"{field}: must not be empty", field=field)
+    return value
+
+
+def _check_remote(value: str, field: str) -> str:
+    # git runs programs for some kinds of URL (`ext::`) and takes a leading dash for an option.
+    if _REMOTE.fullmatch(value) is None:
+        raise InvalidParameter(
+            f"{field}: {ids.shown(value)} must be an https, http, ssh or git URL or user@host:path",
+            field=field,
+        )
+    return value
+
+
+def _check_principal(value: str, field: str) -> str:
+    # A colon would let it pose as `session:<id>`.
+    if _PRINCIPAL.fullmatch(value) is None:
+        raise InvalidParameter(
+            f"{field}: {ids.shown(value)} must be 1 to 128 of A-Z a-z 0-9 _ . @ + -", field=field
+        )
+    return value
+
+
+def _id(prefix: str) -> Callable[[str, str], str]:
+    return lambda value, field: ids.check_id(value, prefix, field)
+
+
+CHECKS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "line": check_line,
+    "project": _id(ids.PROJECT),
+    "session": _id(ids.SESSION),
+    "token": _id(ids.TOKEN),
+    "exploration": _id(ids.EXPLORATION),
+    "uuid": ids.check_uuid,
+    "caller": ids.check_caller_id,
+    "remote": _check_remote,
+    "principal": _check_principal,
+}
+
+Line = Annotated[str, Meta(min_length=1, max_length=200, extra={"check": "line"})]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT)]
+ProjectId = Annotated[str, Meta(max_length=200, extra={"check": "project"})]
+SessionId = Annotated[str, Meta(max_length=200, extra={"check": "session"})]
+TokenId = Annotated[str, Meta(max_length=200, extra={"check": "token"})]
+ExplorationId = Annotated[str, Meta(max_length=200, extra={"check": "exploration"})]
+Uuid = Annotated[str, Meta(max_length=200, extra={"check": "uuid"})]
+CallerId = Annotated[str, Meta(min_length=1, max_length=64, extra={"check": "caller"})]
+Remote = Annotated[str, Meta(max_length=2048, extra={"check": "remote"})]
+PrincipalId = Annotated[str, Meta(min_length=1, max_length=128, extra={"check": "principal"})]
+Secret = Annotated[str, Meta(min_length=1, max_length=4096, extra={"check": "line"})]
+IdempotencyText = Annotated[str, Meta(min_length=1, max_length=200, extra={"check": "line"})]
+Cursor = Annotated[str, Meta(max_length=500)]
+PageSize = Annotated[int, Meta(ge=1, le=1000)]

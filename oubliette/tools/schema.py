@@ -1,0 +1,63 @@
+"""JSON Schemas of tools (2020-12), made from their Structs: object root, self-contained."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+_REF = "#/$defs/"
+
+
+def object_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of `kind` with every reference replaced by what it refers to, required first.
+
+    Agents' clients and model providers differ in what they resolve; none trips over this.
+    """
+    (root,), parts = msgspec.json.schema_components((kind,), ref_template=_REF + "{name}")
+    schema = _inlined(root, parts)
+    schema.pop("description", None)
+    return schema
+
+
+def _inlined(node: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    here = dict(node)
+    reference = here.pop("$ref", None)
+    if isinstance(reference, str):
+        part = dict(parts[reference.removeprefix(_REF)])
+        part.pop("description", None)  # the docstring of a class speaks to readers of the code
+        here = {**part, **here}
+    here.pop("title", None)
+    for key, value in here.items():
+        if key == "properties":
+            required = here.get("required", ())
+            here[key] = {
+                name: _inlined(value[name], parts)
+                for name in sorted(value, key=lambda name: name not in required)
+            }
+        elif key in {"items", "additionalProperties"} and isinstance(value, dict):
+            here[key] = _inlined(cast("dict[str, Any]", value), parts)
+        elif key in {"anyOf", "prefixItems"}:
+            here[key] = [_inlined(part, parts) for part in value]
+    return here
+
+
+def at_path(schema: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """The part of an inlined schema that describes `path`; {} where it says nothing."""
+    here = schema
+    for step in path:
+        here = _without_null(here)
+        inner: Any
+        if step.startswith("["):
+            inner = here.get("items", here.get("additionalProperties"))
+        else:
+            inner = here.get("properties", {}).get(step)
+        if not isinstance(inner, dict):
+            return {}
+        here = cast("dict[str, Any]", inner)
+    return _without_null(here)
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    kinds = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
+    return {**kinds[0], **schema} if len(kinds) == 1 else schema

@@ -1,0 +1,71 @@
+"""What a key may do (DESIGN 5; seed 000, Tool Filtering by Scope).
+
+A scope has a level, and may be bound to one project. Whether a *thing* is inside that project is
+decided from its record, never from the arguments of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from oubliette import ids
+from oubliette.errors import InvalidParameter
+
+Level = Literal["read", "write", "admin"]
+
+_RANK: Final[dict[Level, int]] = {"read": 0, "write": 1, "admin": 2}
+NAMES: Final = ("admin", "write", "read", "admin:ro", "project:<id>", "project:<id>:ro")
+"""The forms of a scope, as `project_options` lists them."""
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """A level, everywhere or inside one project."""
+
+    level: Level
+    project: str | None = None
+
+    def __str__(self) -> str:
+        if self.project is None:
+            return self.level
+        return f"project:{self.project}" + (":ro" if self.level == "read" else "")
+
+    def covers(self, level: Level, *, unbound: bool = False) -> bool:
+        """Whether a tool of this level may be called; `unbound` ones by unbound keys only."""
+        if unbound and self.project is not None:
+            return False
+        return _RANK[self.level] >= _RANK[level]
+
+    def reaches(self, project_id: str) -> bool:
+        """Whether what belongs to this project is there for the holder of the key."""
+        return self.project is None or self.project == project_id
+
+
+def parse(text: str, field: str = "scope") -> Scope:
+    """The scope that `text` names; `admin:ro` is `read`.
+
+    Raises:
+        InvalidParameter: it names none; the message lists the forms.
+    """
+    match text.split(":"):
+        case ["admin"] | ["write"] | ["read"]:
+            level: Level = "admin" if text == "admin" else "write" if text == "write" else "read"
+            return Scope(level=level)
+        case ["admin", "ro"]:
+            return Scope(level="read")
+        case ["project", project]:
+            return Scope(level="write", project=ids.check_id(project, ids.PROJECT, field))
+        case ["project", project, "ro"]:
+            return Scope(level="read", project=ids.check_id(project, ids.PROJECT, field))
+        case _:
+            raise InvalidParameter(
+                f"{field}: {ids.shown(text)} is not one of: {', '.join(NAMES)}", field=field
+            )
+
+
+def narrower_or_equal(inner: Scope, outer: Scope) -> bool:
+    """Whether all that `inner` allows is allowed by `outer` too."""
+    if outer.project is not None and inner.project != outer.project:
+        return False
+    return _RANK[inner.level] <= _RANK[outer.level]

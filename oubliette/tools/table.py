@@ -1,0 +1,158 @@
+"""The table of all tools, and the one way to call them (DESIGN 5). Both doors use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unavailable
+from oubliette.ids import shown
+from oubliette.kit import ActorDead
+from oubliette.tools import (
+    arguments as door,
+)
+from oubliette.tools import (
+    callers,
+    events,
+    limits,
+    projects,
+    schema,
+    sessions,
+    tokens,
+    workspaces,
+)
+
+if TYPE_CHECKING:
+    from oubliette.tools.house import House
+    from oubliette.tools.scopes import Scope
+    from oubliette.tools.tool import CallContext, Door, Tool
+
+_log = structlog.get_logger("oubliette.tools")
+
+_TOOLS: Final = (
+    projects.project_create,
+    projects.project_list,
+    projects.project_get,
+    projects.project_delete,
+    projects.project_options,
+    sessions.session_spawn,
+    sessions.session_message,
+    sessions.session_interrupt,
+    sessions.session_end,
+    sessions.session_get,
+    sessions.session_list,
+    events.session_events,
+    events.event_read,
+    sessions.session_cleanup,
+    workspaces.workspace_list,
+    workspaces.workspace_delete,
+    limits.config_limits,
+    tokens.token_create,
+    tokens.token_list,
+    tokens.token_revoke,
+    callers.caller_listen,
+    callers.caller_tool_response,
+)
+
+TABLE: Final[dict[str, Tool]] = {tool.name: tool for tool in _TOOLS}
+"""Every tool by name, in the order in which they are listed."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call gave, as both doors tell it."""
+
+    structured: dict[str, Any]
+    """The result; for an error `{"error": {code, message, hint, field}}`."""
+    text: str
+    """The same as JSON; for an error the sentence."""
+    is_error: bool = False
+    code: str | None = None
+    """`OublietteError.code` of an error."""
+
+
+def input_schema(tool: Tool) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments; read-only."""
+    return door.schema_of(tool.params)
+
+
+def output_schema(tool: Tool) -> dict[str, Any]:
+    """The JSON Schema of a tool's structured result."""
+    return schema.object_schema(tool.result)
+
+
+def listed(scope: Scope, at: Door) -> list[Tool]:
+    """The tools that a key of this scope sees at this door, always in the same order."""
+    return [tool for tool in TABLE.values() if tool.allowed(scope, at)]
+
+
+async def call(
+    house: House, context: CallContext, name: str, arguments: dict[str, Any] | None
+) -> ToolResult:
+    """Call a tool. Whatever goes wrong in it is an answer that says what to do.
+
+    Raises:
+        NotFound: there is no such tool at this door.
+    """
+    tool = TABLE.get(name)
+    if tool is None or context.door not in tool.doors:
+        raise NotFound(f"there is no tool {shown(name)}", hint="tools/list shows the tools")
+    began = house.clock.monotonic()
+    result = await _called(house, context, tool, arguments)
+    _log.info(
+        "tool",
+        tool=name,
+        door=context.door,
+        token_id=context.token_id,
+        principal=context.principal,
+        session_id=context.session_id,
+        outcome=result.code or "ok",
+        seconds=round(house.clock.monotonic() - began, 6),
+    )
+    return result
+
+
+async def _called(
+    house: House, context: CallContext, tool: Tool, arguments: dict[str, Any] | None
+) -> ToolResult:
+    try:
+        _check_scope(tool, context)
+        params = door.decode(tool.params, arguments, tool.name)
+        answer = await tool.handler(house, context, params)
+    except ActorDead:
+        return failure(
+            Unavailable(
+                "the part that does this was restarted before it answered",
+                hint="look whether it was done, then try again",
+            )
+        )
+    except OublietteError as error:
+        return failure(error)
+    except Exception:
+        _log.exception("tool failed", tool=tool.name)
+        return failure(
+            OublietteError("internal error", hint="the server's log says what went wrong")
+        )
+    structured: dict[str, Any] = msgspec.to_builtins(answer)
+    return ToolResult(structured=structured, text=msgspec.json.encode(answer).decode())
+
+
+def _check_scope(tool: Tool, context: CallContext) -> None:
+    if not tool.allowed(context.scope, context.door):
+        needed = f"the scope {tool.scope}" + (" without a project" if tool.unbound else "")
+        raise Forbidden(
+            "tool not allowed for this token scope",
+            hint=f"{tool.name} needs {needed}, this key has {context.scope}",
+        )
+
+
+def failure(error: OublietteError) -> ToolResult:
+    """An error as the answer of a tool."""
+    told = {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "field": error.field if isinstance(error, InvalidParameter) else None,
+    }
+    return ToolResult(structured={"error": told}, text=str(error), is_error=True, code=error.code)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from oubliette.errors import ConfigError
-from oubliette.runtime.store.migrations import migrate
+from oubliette.runtime.store.migrations import check, migrate, released
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,8 @@ _BUSY_SECONDS: Final = 2.0
 """How long to wait for another process' lock; then it is a fault like a full disk."""
 _WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
 """A write-ahead log that grew beyond this is cut back after a checkpoint."""
+_WAL_MOST_PAGES: Final = 16_384
+"""Pages in the write-ahead log at which a commit copies them itself (see `checkpoints`)."""
 
 Durability = Literal["process", "power"]
 
@@ -49,6 +51,7 @@ class Database:
         durability: Durability = "process",
         migrations: Sequence[Migration] | None = None,
     ) -> None:
+        steps = released() if migrations is None else migrations
         self.path = None if str(path) == MEMORY else Path(path)
         self.durability = durability
         self.gate: AbstractContextManager[object] = contextlib.nullcontext()
@@ -57,13 +60,14 @@ class Database:
         if self.path is None:
             self.gate = threading.Lock()
             self._shared = _connect(MEMORY)
-            migrate(self._shared, migrations)
+            self.version = migrate(self._shared, steps)
             return
         _create(self.path)
         try:
-            connection = self.connect()
-            with contextlib.closing(connection):
-                self.version = migrate(connection, migrations)
+            with contextlib.closing(_connect(str(self.path))) as connection:
+                check(connection, steps[-1].version)  # before anything of it is changed
+            with contextlib.closing(self.connect()) as connection:
+                self.version = migrate(connection, steps)
         except sqlite3.Error as error:
             raise ConfigError(f"{self.path}: cannot be used as the database: {error}") from error
 
@@ -79,6 +83,7 @@ class Database:
             level = "FULL" if self.durability == "power" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {level}")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEEP_BYTES}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_MOST_PAGES}")
         except BaseException:
             connection.close()
             raise

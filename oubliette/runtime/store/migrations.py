@@ -54,7 +54,7 @@ def statements(sql: str) -> Iterator[str]:
         raise ConfigError("a schema file ends in the middle of a statement")
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] | None = None) -> int:
+def migrate(connection: sqlite3.Connection, steps: Sequence[Migration]) -> int:
     """Run what is missing; returns the version that the database has now.
 
     Safe beside another process that does the same: the version is read again under the lock.
@@ -63,7 +63,6 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] | No
         DatabaseTooNew: a later release wrote it.
         ConfigError: it is some other program's database.
     """
-    steps = released() if migrations is None else migrations
     newest = steps[-1].version
     while check(connection, newest) < newest:
         connection.execute("BEGIN IMMEDIATE")

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from oubliette.errors import OublietteError, StorageUnavailable, Unavailable
 from oubliette.failpoints import failpoint
+from oubliette.runtime.store.checkpoints import Checkpointer
 from oubliette.runtime.store.faults import storage_fault
+from oubliette.runtime.store.ops import (
+    DeleteSessionEvents,
+    DeleteSettledRequests,
+    DeleteTurns,
+    PurgeSession,
+)
 from oubliette.runtime.store.transaction import perform
 
 if TYPE_CHECKING:
@@ -37,6 +44,11 @@ MAX_BATCH: Final = 256
 _RETRY_FIRST: Final = 0.05
 _RETRY_MOST: Final = 1.0
 """Seconds between tries while paused; doubles from the first to the most."""
+_FREEING: Final = (PurgeSession, DeleteSessionEvents, DeleteTurns, DeleteSettledRequests)
+_FREE_KEPT: Final = 1000
+"""Pages that may stay free: the next events use them."""
+_SHRINK_STEP: Final = 200
+"""Pages that are given back at a time; a few milliseconds."""
 _PROBE: Final = (
     "BEGIN IMMEDIATE",
     "INSERT INTO meta (key, value) VALUES ('probe', hex(zeroblob(65536)))",
@@ -98,10 +110,14 @@ class Writer:
         self._admission = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="oubliette-store", daemon=True)
         self._connection: sqlite3.Connection | None = None
+        self._checkpointer = Checkpointer(database)
+        self._shrinking = False
+        """Whether pages that were freed are to be given back when there is time."""
 
     def start(self) -> None:
         """Start the thread; once."""
         self.closed.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+        self._checkpointer.start()
         self._thread.start()
 
     def submit(self, ops: tuple[Op, ...]) -> Future[Result]:
@@ -166,6 +182,7 @@ class Writer:
             request.error = Unavailable("the store ended; this may or may not be stored")
         try:
             self._deliver(left)
+            self._checkpointer.close()
             self._disconnect()
             self._enter("closed", str(failure) if failure else "")
         finally:
@@ -177,6 +194,9 @@ class Writer:
     def _run(self) -> None:
         ending = False
         while not ending:
+            if self._shrinking and self._queue.empty():
+                self._shrink()
+                continue
             first = self._queue.get()
             if first is None:
                 return
@@ -194,6 +214,7 @@ class Writer:
             else:
                 self._waiting = []
                 self._deliver(batch)
+                self._after(batch)
 
     def _commit(self, batch: list[Request]) -> None:
         """Store the batch; afterwards each request has its result or its error.
@@ -240,6 +261,27 @@ class Writer:
             except sqlite3.Error:
                 _log.exception("the database connection could not be closed")
             self._connection = None
+
+    # ------------------------------------------------------------------ housekeeping
+
+    def _after(self, batch: list[Request]) -> None:
+        """What a commit leaves to do, now that it is answered."""
+        if self._connection is not None:
+            self._checkpointer.committed(self._connection.total_changes)
+        if not self._shrinking and self._database.path is not None:
+            self._shrinking = any(isinstance(op, _FREEING) for one in batch for op in one.ops)
+
+    def _shrink(self) -> None:
+        """Give some free pages back to the file system; only while nobody waits."""
+        self._shrinking = False
+        try:
+            connection = self._connected()
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            if free > _FREE_KEPT:
+                connection.execute(f"PRAGMA incremental_vacuum({_SHRINK_STEP})").fetchall()
+                self._shrinking = True
+        except sqlite3.Error as error:
+            _log.warning("free pages could not be given back: %s", error)
 
     # ------------------------------------------------------------------ paused
 

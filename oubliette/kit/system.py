@@ -22,6 +22,7 @@ from oubliette.kit.messages import DeadLetter, Down, round_trip
 from oubliette.kit.ref import Ref
 from oubliette.kit.signals import Signal
 from oubliette.kit.waits import WaitGraph
+from oubliette.kit.watchdog import LIMIT, Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from oubliette.kit.mailbox import Envelope, Mailbox
     from oubliette.kit.messages import Message
     from oubliette.kit.scope import Scope
+    from oubliette.kit.watchdog import Blocked
 
 T = TypeVar("T")
 
@@ -51,6 +53,7 @@ class System:
         name: for logs.
         clock: time for deadlines and timers.
         roundtrip_messages: encode and decode every message and declared answer, for tests.
+        watchdog: seconds for which a handler may block the loop before a warning; None: no warning.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class System:
         clock: Clock | None = None,
         *,
         roundtrip_messages: bool = False,
+        watchdog: float | None = LIMIT,
     ) -> None:
         self.name = name
         self.clock: Clock = clock or SystemClock()
@@ -70,12 +74,16 @@ class System:
         self._live: dict[str, Actor] = {}
         self._top: dict[str, Actor] = {}
         self._open = False
+        self._watchdog_limit = watchdog
+        self._watchdog: Watchdog | None = None
 
     # ------------------------------------------------------------ life
     async def __aenter__(self) -> Self:
         self.gate = Gate()
         self.context = contextvars.copy_context()
         self._open = True
+        if self._watchdog_limit is not None:
+            self._watchdog = Watchdog(self.gate, self.name, self._watchdog_limit)
         return self
 
     async def __aexit__(
@@ -95,9 +103,13 @@ class System:
                 actor = self._top[next(reversed(self._top))]
                 await end_actor(actor, actor.limit_to_end, loop.call_later)
                 self._top.pop(actor.name, None)
+            for actor in list(self._live.values()):  # orphans of an exit that was cancelled
+                await end_actor(actor, 0, loop.call_later)
         finally:
             for actor in list(self._live.values()):
                 actor.cancel()
+            if self._watchdog is not None:
+                self._watchdog.stop()
             self.gate.close()
 
     @classmethod
@@ -181,6 +193,11 @@ class System:
     def actor_count(self) -> int:
         """How many actors are alive."""
         return len(self._live)
+
+    @property
+    def blocked(self) -> tuple[Blocked, ...]:
+        """The last hundred times that something blocked the loop, oldest first."""
+        return () if self._watchdog is None else tuple(self._watchdog.blocked)
 
     # ------------------------------------------------------------ for the kit itself
     def actor(self, name: str) -> Actor | None:

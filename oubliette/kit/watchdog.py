@@ -1,0 +1,79 @@
+"""Says when a handler blocks the loop, and where it is while it does (DESIGN 3.1)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+if TYPE_CHECKING:
+    from oubliette.kit.gate import Gate
+
+log = structlog.get_logger("oubliette.kit")
+
+LIMIT: Final = 0.1
+"""Seconds that the loop may take to answer."""
+
+PAUSE: Final = 0.1
+"""Seconds between two questions; a loop that hangs cannot tell by itself, so it must be asked."""
+
+DEPTH: Final = 6
+"""Innermost frames that are shown."""
+
+
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """One time that the loop did not answer in time."""
+
+    seconds: float
+    """How long it did not."""
+
+    stack: str
+    """Where the loop's thread was when the limit was over."""
+
+
+class Watchdog:
+    """A thread that asks a loop again and again whether it runs; `stop` ends it."""
+
+    def __init__(self, gate: Gate, name: str, limit: float = LIMIT) -> None:
+        self.blocked: deque[Blocked] = deque(maxlen=100)
+        self._gate = gate
+        self._name = name
+        self._limit = limit
+        self._answered = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, at once."""
+        self._ended.set()
+        self._answered.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        while not self._ended.wait(PAUSE):
+            self._answered.clear()
+            asked = time.monotonic()
+            self._gate.call(self._answered.set)
+            if not self._answered.wait(self._limit):
+                self._report(asked)
+
+    def _report(self, asked: float) -> None:
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented
+        frame = frames.pop(self._gate.thread, None)
+        del frames
+        stack = "".join(traceback.format_stack(frame)[-DEPTH:]) if frame else ""
+        del frame
+        while not self._answered.wait(60):
+            log.warning("loop blocked", system=self._name, seconds=60, stack=stack)
+        if self._ended.is_set():
+            return
+        seconds = time.monotonic() - asked
+        self.blocked.append(Blocked(seconds=seconds, stack=stack))
+        log.warning("loop was blocked", system=self._name, seconds=round(seconds, 3), stack=stack)

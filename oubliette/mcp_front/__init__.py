@@ -1,1 +1,1 @@
-"""The MCP front end."""
+"""The MCP server over Streamable HTTP, for both generations (DESIGN 4.3)."""

@@ -1,0 +1,276 @@
+"""The front: one ASGI application, `/mcp`, `/health` and `/ready` (DESIGN 4.3).
+
+In this order: names (Host, Origin), path, key, limits, and only then the SDK. So nothing of a
+request is read, and nothing is kept of it, before it is known whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from sse_starlette import sse
+
+from oubliette import __version__
+from oubliette.errors import LimitExceeded, OublietteError, Unauthenticated
+from oubliette.mcp_front import errors
+from oubliette.mcp_front.auth import Gatekeeper, Names, header
+from oubliette.mcp_front.connections import Deadlines
+from oubliette.mcp_front.dispatch import Dispatch
+from oubliette.mcp_front.exchange import SCOPE_KEY, Exchange
+from oubliette.mcp_front.http_server import HttpServer
+from oubliette.mcp_front.legacy_stream import SESSION_HEADER, LegacyStreams
+from oubliette.mcp_front.limits import Quotas
+from oubliette.mcp_front.listen import Listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+    from uvicorn._types import ASGI3Application
+
+    from oubliette.config import Config
+    from oubliette.kit import Ref
+    from oubliette.mcp_front.auth import Who
+    from oubliette.mcp_front.ports import Ready, ToolTable, Verify
+
+UNAUTHENTICATED: Final = -32001
+CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
+REST_ENDS: Final = 0.3  # seconds for GET streams after that
+RETRY_AFTER: Final = (b"retry-after", b"1")
+_CLOSE: Final = (b"connection", b"close")
+_METHODS: Final = frozenset({"GET", "POST", "DELETE"})
+
+log = structlog.get_logger("oubliette.front")
+
+
+class Front:
+    """Everything between the socket and the tool table. `start`, then `stop`; once each."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        tools: ToolTable,
+        verify: Verify,
+        ready: Ready,
+        callers: Ref,
+        find: Callable[[str], Ref],
+    ) -> None:
+        self._config = config
+        self._ready = ready
+        self._names = Names(config.server)
+        self._gate = Gatekeeper(verify)
+        self.quotas = Quotas(config.callers)
+        self.listening = Listening(callers, find, self.quotas, config.callers)
+        """Serves `caller_listen`; give it to the tool table (`House.listen`)."""
+        self._streams = LegacyStreams(self.listening, self.quotas)
+        self._dispatch = Dispatch(tools, self._streams.before_call)
+        self._manager = StreamableHTTPSessionManager(
+            self._dispatch.server, max_request_body_size=config.server.max_body_bytes
+        )
+        self._http = HttpServer(
+            cast("ASGI3Application", self),
+            config.server.host,
+            config.server.port,
+            Deadlines(
+                head=config.server.header_timeout_seconds,
+                stall=config.callers.send_timeout_seconds,
+            ),
+        )
+        self._stopping = False
+        self._calls: set[asyncio.Future[None]] = set()
+        self._sessions_end = asyncio.Event()
+        self._sessions: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ life
+    def bind(self) -> str:
+        """Take the port; the URL that clients use.
+
+        Raises:
+            ConfigError: the port is taken.
+        """
+        self._http.bind()
+        return self._http.url
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to."""
+        return self._http.url
+
+    async def start(self) -> str:
+        """Serve; the URL that clients use."""
+        _no_shutdown_watcher()
+        loop = asyncio.get_running_loop()
+        running = loop.create_future()
+        self._sessions = loop.create_task(self._run_sessions(running), name="mcp sessions")
+        await running
+        await self._http.start()
+        log.info("listening", url=self.url)
+        return self.url
+
+    async def _run_sessions(self, running: asyncio.Future[None]) -> None:
+        async with self._manager.run():
+            running.set_result(None)
+            await self._sessions_end.wait()
+
+    async def stop(self) -> None:
+        """Tell listeners, let calls end, then cut what is left; within about two seconds."""
+        self._stopping = True
+        self.listening.stop()
+        self._dispatch.close()
+        if self._calls:
+            await asyncio.wait(list(self._calls), timeout=CALLS_END)
+        await self._streams.stop()
+        self._sessions_end.set()
+        if self._sessions is not None:
+            await asyncio.wait([self._sessions], timeout=CALLS_END)
+        await self._http.stop(REST_ENDS)
+        if self._sessions is not None and not self._sessions.done():
+            self._sessions.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sessions
+
+    # ------------------------------------------------------------ requests
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        if scope["type"] != "http":
+            return
+        headers = scope["headers"]
+        if not self._names.knows_host(header(headers, b"host")):
+            await errors.refuse(
+                send, 421, "this server does not go by that Host; server.allowed_hosts adds names"
+            )
+            return
+        if not self._names.trusts_origin(header(headers, b"origin")):
+            await errors.refuse(
+                send, 403, "pages of that Origin may not speak to this server;"
+                " server.allowed_origins adds some"
+            )  # fmt: skip
+            return
+        match scope["path"]:
+            case "/mcp" | "/mcp/":
+                await self._mcp(scope, receive, send)
+            case "/health":
+                await errors.answer_json(send, 200, {"ok": True, "version": __version__})
+            case "/ready":
+                await self._readiness(send)
+            case _:
+                await errors.refuse(send, 404, "not found; MCP is served at /mcp")
+
+    async def _readiness(self, send: Send) -> None:
+        reasons = ["server stopping"] if self._stopping else await self._reasons()
+        status = 503 if reasons else 200
+        await errors.answer_json(send, status, {"ready": not reasons, "reasons": reasons})
+
+    async def _reasons(self) -> list[str]:
+        try:
+            return await self._ready()
+        except OublietteError as error:
+            return [error.message]
+
+    async def _mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        if method not in _METHODS:
+            await errors.refuse(
+                send,
+                405,
+                f"{method} is not served here",
+                headers=[(b"allow", b"GET, POST, DELETE")],
+            )
+            return
+        try:
+            who = await self._gate.admit(header(scope["headers"], b"authorization"))
+        except Unauthenticated as error:
+            await errors.refuse(
+                send,
+                401,
+                error.message,
+                code=UNAUTHENTICATED,
+                headers=[(b"www-authenticate", b"Bearer")],
+            )
+            return
+        if self._stopping:
+            await errors.refuse(send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER])
+            return
+        length = header(scope["headers"], b"content-length")
+        most = self._config.server.max_body_bytes
+        if length is not None and length.isdigit() and int(length[:19]) > most:
+            await errors.refuse(send, 413, f"the request body may have {most} bytes at most")
+            return
+        scope["user"] = who.user
+        if method == "GET":
+            await self._get(who, scope, receive, send)
+        else:
+            await self._post(who, scope, receive, send)
+
+    async def _post(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = who.context.principal
+        try:
+            self.quotas.take_call(principal)
+        except LimitExceeded as error:
+            await errors.refuse(send, 429, str(error), headers=[RETRY_AFTER])
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._calls.add(done)
+        try:
+            exchange = await self._serve(who, scope, receive, send)
+            if scope["method"] == "DELETE" and exchange.status == 200:
+                session_id = header(scope["headers"], SESSION_HEADER)
+                if session_id is not None:
+                    self._streams.deleted(session_id.decode("latin-1"))
+        finally:
+            self._calls.discard(done)
+            done.set_result(None)
+            self.quotas.give_back(self.quotas.calls, principal)
+
+    async def _get(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = who.context.principal
+        try:
+            self.quotas.take_stream(principal)
+        except LimitExceeded as error:
+            await errors.refuse(send, 429, str(error), headers=[RETRY_AFTER])
+            return
+        binder = None
+        try:
+            session_id = header(scope["headers"], SESSION_HEADER)
+            exchange = Exchange(who, "GET", send)
+            if session_id is not None:
+                exchange.expect_open()
+                binder = asyncio.get_running_loop().create_task(
+                    self._streams.opened(exchange, session_id.decode("latin-1"))
+                )
+            await self._serve(who, scope, receive, send, exchange)
+        finally:
+            if binder is not None:
+                binder.cancel()
+            self.quotas.give_back(self.quotas.streams, principal)
+
+    async def _serve(
+        self, who: Who, scope: Scope, receive: Receive, send: Send, exchange: Exchange | None = None
+    ) -> Exchange:
+        """Hand the request to the SDK; nothing of what breaks in it reaches the client."""
+        exchange = exchange or Exchange(who, scope["method"], send)
+        scope[SCOPE_KEY] = exchange
+        try:
+            await self._manager.asgi_app(scope, receive, exchange.send)
+        except Exception:
+            log.exception("request_failed")
+            if not exchange.status:
+                await errors.refuse(
+                    send, 500, "internal error; see the server's log", code=errors.INTERNAL_ERROR
+                )
+        finally:
+            exchange.end()
+        return exchange
+
+
+def _no_shutdown_watcher() -> None:
+    """Keep sse-starlette from polling, twice a second and for ever, whether uvicorn got a signal.
+
+    Streams are ended by `Front.stop` instead. There is no public switch (sse-starlette 3.7).
+    """
+    sse._get_shutdown_state().watcher_started = True  # pyright: ignore[reportPrivateUsage]

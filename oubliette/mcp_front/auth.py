@@ -1,0 +1,142 @@
+"""Who may speak at all: Host and Origin, then the key (DESIGN 4.3, 5).
+
+A web page in a browser can reach a server on loopback under a name of its own (DNS rebinding):
+so the Host header must be a name that we go by, and an Origin header one that we trust. Both are
+looked at before anything else, the key before any body is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+
+from oubliette.errors import Unauthenticated
+from oubliette.tools import scopes
+from oubliette.tools.tool import CallContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oubliette.config import ServerConfig
+    from oubliette.mcp_front.ports import Verify
+    from oubliette.records import Token
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+MAX_KEY: Final = 4096  # bytes of an Authorization header
+MAX_KNOWN: Final = 4096  # tokens whose context is remembered
+_REFUSED: Final = "invalid or expired API key"
+
+
+def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """The value of the first header `name` (lower case)."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+class Names:
+    """The names that this server goes by, and the pages that may speak to it."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        own = config.host if ":" not in config.host else f"[{config.host.strip('[]')}]"
+        hosts = {*LOOPBACK, own.lower()}
+        self._any_port = frozenset(hosts | _wildcards(config.allowed_hosts))
+        self._exact = frozenset(name.lower() for name in config.allowed_hosts)
+        origins = {f"{scheme}://{name}" for name in LOOPBACK for scheme in ("http", "https")}
+        self._origin_any_port = frozenset(origins | _wildcards(config.allowed_origins))
+        self._origin_exact = frozenset(name.lower() for name in config.allowed_origins)
+
+    def knows_host(self, value: bytes | None) -> bool:
+        """Whether the Host header names this server."""
+        if value is None:
+            return False
+        host = value.decode("latin-1").lower()
+        return host in self._exact or _without_port(host) in self._any_port
+
+    def trusts_origin(self, value: bytes | None) -> bool:
+        """Whether the page that the request comes from is trusted; none is fine."""
+        if value is None:
+            return True
+        origin = value.decode("latin-1").lower()
+        return origin in self._origin_exact or _without_port(origin) in self._origin_any_port
+
+
+def _wildcards(names: Iterable[str]) -> set[str]:
+    return {name.removesuffix(":*").lower() for name in names if name.endswith(":*")}
+
+
+def _without_port(value: str) -> str:
+    name, colon, port = value.rpartition(":")
+    return name if colon and port.isdecimal() and not name.endswith(":") else value
+
+
+class Who:
+    """The holder of a key, for the length of one request."""
+
+    __slots__ = ("_gate", "_key", "context", "user")
+
+    def __init__(
+        self, gate: Gatekeeper, key: str, context: CallContext, user: AuthenticatedUser
+    ) -> None:
+        self._gate = gate
+        self._key = key
+        self.context = context
+        self.user = user
+        """What the MCP SDK binds its sessions to: the principal, whatever the key."""
+
+    async def still_good(self) -> bool:
+        """Whether the key would be accepted now; long streams ask again and again."""
+        try:
+            await self._gate.verify(self._key)
+        except Unauthenticated:
+            return False
+        return True
+
+
+class Gatekeeper:
+    """Turns an Authorization header into who it is."""
+
+    def __init__(self, verify: Verify) -> None:
+        self.verify = verify
+        self._known: dict[str, tuple[Token, CallContext, AuthenticatedUser]] = {}
+
+    async def admit(self, authorization: bytes | None) -> Who:
+        """The holder of the key in this header.
+
+        Raises:
+            Unauthenticated: no key, or one that is no good at this door.
+        """
+        if (
+            authorization is None
+            or len(authorization) > MAX_KEY
+            or authorization[:7].lower() != b"bearer "
+        ):
+            raise Unauthenticated("an API key is needed: Authorization: Bearer <key>")
+        key = authorization[7:].strip().decode("latin-1")
+        token = await self.verify(key)
+        if "http" not in token.doors:
+            raise Unauthenticated(_REFUSED)
+        known = self._known.get(token.id)
+        if known is None or known[0] != token:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.pop(next(iter(self._known)))
+            known = self._known[token.id] = (token, _context(token), _user(token.principal))
+        return Who(self, key, known[1], known[2])
+
+
+def _context(token: Token) -> CallContext:
+    return CallContext(
+        principal=token.principal,
+        token_id=token.id,
+        scope=scopes.parse(token.scope),
+        door="http",
+        minted=token.session_id is not None,
+        expires_at=token.expires_at,
+    )
+
+
+def _user(principal: str) -> AuthenticatedUser:
+    return AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))

@@ -1,0 +1,183 @@
+"""Connections that cannot be held hostage: uvicorn's protocol with deadlines.
+
+uvicorn waits for ever for the head of a first request, for its body, and for a client that does
+not read. Here each of these has a time, and a client that takes nothing of what was written to it
+for `stall` seconds is cut, whatever it was that it did not read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any, Literal
+
+import h11
+import structlog
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+Phase = Literal["head", "body", "rest"]
+
+log = structlog.get_logger("oubliette.front")
+
+_TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """Seconds; one for each way to keep a connection busy with nothing."""
+
+    head: float = 10.0
+    """From the connection, or the first byte of a later request, to the end of its head."""
+    body: float = 30.0
+    """From the end of the head to the end of the body."""
+    rest: float = 5.0
+    """For the rest of a body that was answered before it had come in."""
+    stall: float = 5.0
+    """For a client to take anything of what waits for it."""
+    max_connections: int = 2048
+    """More are closed at once."""
+
+    def of(self, phase: Phase) -> float:
+        """The seconds that this phase may take."""
+        return self.head if phase == "head" else self.body if phase == "body" else self.rest
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection. `deadlines` and `on_idle` are set by a subclass made by `guarded`."""
+
+    deadlines: Deadlines
+    on_gone: Callable[[], None]
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._phase: Phase | None = None
+        self._phase_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the head of a request."""
+        if len(self.connections) >= self.deadlines.max_connections:
+            log.warning("too_many_connections", open=len(self.connections))
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._enter("head")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._enter(None)
+        self._stop_stall_timer()
+        if self.flow is not None:  # pyright: ignore[reportUnnecessaryComparison] - None if refused
+            super().connection_lost(exc)
+        self.on_gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in and see what is waited for next."""
+        if self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
+            return
+        self._date()
+        super().data_received(data)
+        self._look(idle="head")
+
+    def on_response_complete(self) -> None:
+        """After an answer: nothing is waited for, or the rest of a body."""
+        super().on_response_complete()
+        self._look(idle=None)
+
+    def _look(self, idle: Phase | None) -> None:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            self._enter("rest" if self.conn.their_state is h11.SEND_BODY else idle)
+        else:
+            self._enter("body" if cycle.more_body else None)
+
+    def _enter(self, phase: Phase | None) -> None:
+        if phase is self._phase:
+            return
+        self._phase = phase
+        if self._phase_timer is not None:
+            self._phase_timer.cancel()
+            self._phase_timer = None
+        if phase is not None:
+            self._phase_timer = self.loop.call_later(self.deadlines.of(phase), self._too_slow)
+
+    def _too_slow(self) -> None:
+        log.info("connection_too_slow", phase=self._phase, client=self.client)
+        if self.transport.is_closing():
+            return
+        if self._phase != "rest" and (self.cycle is None or not self.cycle.response_started):  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.write(_TIMED_OUT)
+            self.transport.close()
+            # A client that does not read its 408 either keeps nothing open.
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self.transport.abort)
+        else:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write: see that it reads at all."""
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _stalled(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent < self._unsent:
+            self._unsent = unsent
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
+            return
+        log.info("connection_stalled", client=self.client, unsent=unsent)
+        self._stall_timer = None
+        self.transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection for good, whether or not the client reads."""
+        super().timeout_keep_alive_handler()
+        if self._stall_timer is None and self.transport.get_write_buffer_size():
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
+
+    def _date(self) -> None:
+        """Keep the Date header right without a clock that ticks (RFC 9110, 6.6.1)."""
+        now = int(time.time())
+        if now != getattr(self.server_state, "oubliette_second", 0):
+            self.server_state.oubliette_second = now  # type: ignore[attr-defined]
+            self.server_state.default_headers = [
+                (b"date", formatdate(now, usegmt=True).encode()),
+                *self.config.encoded_headers,
+            ]
+
+
+def guarded(limits: Deadlines, gone: Callable[[], None]) -> type[GuardedProtocol]:
+    """The protocol with these deadlines; `gone` is called after each connection that ended."""
+
+    class Guarded(GuardedProtocol):
+        deadlines = limits
+        on_gone = staticmethod(gone)
+
+    return Guarded

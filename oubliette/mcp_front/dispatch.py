@@ -1,0 +1,137 @@
+"""The MCP server itself: initialise, tools/list, tools/call, for both generations (DESIGN 4.3)."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as t
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from oubliette import __version__
+from oubliette.mcp_front import exchange as exchanges
+from oubliette.mcp_front.errors import tool_failure, tool_result
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.models import InitializationOptions
+
+    from oubliette.mcp_front.exchange import Exchange
+    from oubliette.mcp_front.ports import ToolTable
+
+INSTRUCTIONS: Final = (
+    "Oubliette runs coding agents in isolated containers. project_create, then session_spawn with"
+    " a prompt; follow with session_events or caller_listen. To lend tools to the agents, give"
+    " caller_id and caller_tools, keep caller_listen open, and answer each caller_tool_request"
+    " with caller_tool_response."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentCall:
+    """The call that is being answered, for the tool that answers it as a stream."""
+
+    context: ServerRequestContext[Any, Any]
+    exchange: Exchange
+
+    @property
+    def modern(self) -> bool:
+        """Whether the client speaks 2026-07-28 or later: no session, no GET stream."""
+        return self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def takes_events(self) -> bool:
+        """Whether events may ride this call's response.
+
+        A handshake client always takes log messages; a modern one only where it has opted in
+        for this request, at a level that lets `info` through.
+        """
+        if not self.modern:
+            return True
+        level = (self.context.meta or {}).get(t.LOG_LEVEL_META_KEY)
+        return level in {"debug", "info"}
+
+
+current_call: ContextVar[CurrentCall] = ContextVar("oubliette_current_call")
+
+
+class Dispatch:
+    """Answers MCP requests from a tool table."""
+
+    def __init__(
+        self,
+        tools: ToolTable,
+        before_call: Callable[[CurrentCall, str, dict[str, Any] | None], Awaitable[None]],
+    ) -> None:
+        self._tools = tools
+        self._before_call = before_call
+        self._subscriptions = ListenHandler(InMemorySubscriptionBus())
+        server: Server[Any] = Server(
+            "oubliette",
+            version=__version__,
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._list,  # type: ignore[arg-type] - dicts are taken, and not copied
+            on_call_tool=self._call,  # type: ignore[arg-type]
+            on_subscriptions_listen=self._subscriptions,
+            get_tool_input_schema=_no_schema,
+        )
+        # Given as `on_set_logging_level` it would warn; without it no logging is declared.
+        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _set_level)
+        server.middleware.clear()  # OpenTelemetry's: costs on every call and has no exporter here
+        # Over HTTP the SDK asks for options without saying that our tools may change.
+        options = server.create_initialization_options(NotificationOptions(tools_changed=True))
+
+        def as_ours(*_: object, **__: object) -> InitializationOptions:
+            return options
+
+        server.create_initialization_options = as_ours
+        self.server = server
+
+    def close(self) -> None:
+        """End open `subscriptions/listen` streams in good order."""
+        self._subscriptions.close()
+
+    async def _list(self, context: ServerRequestContext[Any, Any], _: object) -> dict[str, Any]:
+        assert context.request is not None
+        who = exchanges.of(context.request.scope).who
+        return {
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "tools": self._tools.list(who.context),
+        }
+
+    async def _call(
+        self, context: ServerRequestContext[Any, Any], params: t.CallToolRequestParams
+    ) -> dict[str, Any]:
+        assert context.request is not None
+        exchange = exchanges.of(context.request.scope)
+        name = params.name
+        if not self._tools.has(name):
+            raise MCPError(t.INVALID_PARAMS, f"Unknown tool: {name[:128]}")
+        call = CurrentCall(context, exchange)
+        current_call.set(call)
+        try:
+            await self._before_call(call, name, params.arguments)
+            answer = await self._tools.call(exchange.who.context, name, params.arguments)
+        except MCPError:
+            raise
+        except Exception as error:
+            return tool_failure(error, name)
+        return tool_result(answer.structured, answer.text, is_error=answer.is_error)
+
+
+def _no_schema(_: str) -> None:
+    """No schema of ours mirrors arguments into headers, so there is nothing to compare."""
+    return
+
+
+async def _set_level(_: object, __: object) -> t.EmptyResult:
+    # Events are sent as `info` whatever the level: a caller that lends tools needs its requests.
+    return t.EmptyResult()

@@ -1,0 +1,85 @@
+"""How refusals look on the wire: JSON-RPC bodies over HTTP, `isError` results for tools."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from oubliette.errors import InvalidParameter, OublietteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.types import Send
+
+INVALID_REQUEST: Final = -32600
+INTERNAL_ERROR: Final = -32603
+SERVER_ERROR: Final = -32000
+
+log = structlog.get_logger("oubliette.front")
+
+
+async def refuse(
+    send: Send,
+    status: int,
+    message: str,
+    *,
+    code: int = SERVER_ERROR,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Answer an HTTP request with a JSON-RPC error that belongs to no request id."""
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    await answer_json(send, status, error, headers=headers)
+
+
+async def answer_json(
+    send: Send, status: int, body: object, *, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """Answer an HTTP request with a JSON document."""
+    data = msgspec.json.encode(body)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(data)).encode()),
+                (b"cache-control", b"no-store"),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+def tool_result(structured: dict[str, Any], text: str, *, is_error: bool) -> dict[str, Any]:
+    """An MCP tool result; `resultType` is what 2026-07-28 wants and older clients ignore."""
+    result: dict[str, Any] = {
+        "resultType": "complete",
+        "content": [{"type": "text", "text": text}],
+        "isError": is_error,
+    }
+    if structured:
+        result["structuredContent"] = structured
+    return result
+
+
+def tool_failure(error: BaseException, tool: str) -> dict[str, Any]:
+    """The `isError` result of an exception: its sentence if it is ours, else a reference.
+
+    What went wrong inside is for the log; a client gets nothing of it.
+    """
+    if isinstance(error, OublietteError):
+        structured: dict[str, Any] = {"error": error.code, "message": error.message}
+        if error.hint:
+            structured["hint"] = error.hint
+        if isinstance(error, InvalidParameter) and error.field:
+            structured["field"] = error.field
+        return tool_result(structured, str(error), is_error=True)
+    reference = secrets.token_hex(4)
+    log.error("tool_failed", tool=tool, reference=reference, exc_info=error)
+    text = f"internal error; the server's log has it under reference {reference}"
+    return tool_result({"error": "internal", "message": text}, text, is_error=True)

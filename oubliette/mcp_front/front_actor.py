@@ -1,0 +1,38 @@
+"""FrontActor: started last, stopped first; it owns the listener's start and stop, no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from oubliette.kit import Actor, Message, Reply, handles
+
+if TYPE_CHECKING:
+    from oubliette.kit import Reason
+    from oubliette.mcp_front.app import Front
+
+
+class GetUrl(Message, Reply[str]):
+    """Where clients connect to."""
+
+
+class FrontActor(Actor):
+    """Serves while it lives. Requests never pass through its mailbox."""
+
+    shutdown: ClassVar[float] = 5.0
+
+    def __init__(self, front: Front) -> None:
+        super().__init__()
+        self._front = front
+
+    async def on_start(self) -> None:
+        """Accept connections."""
+        await self._front.start()
+
+    async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
+        """End the listeners, then the server."""
+        del reason, error
+        await self._front.stop()
+
+    @handles(GetUrl)
+    def _url(self, _: GetUrl) -> str:
+        return self._front.url

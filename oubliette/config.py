@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-import platformdirs
 
 from oubliette.errors import ConfigError
 
@@ -159,17 +158,6 @@ def find_home(explicit: str | Path | None = None, environ: Mapping[str, str] = o
         return Path(chosen).expanduser().absolute()
     local = Path.cwd() / ".oubliette"
     return local if local.is_dir() else Path.home() / ".oubliette"
-
-
-def runtime_base() -> Path:
-    """Where short-lived sockets go: the user's runtime folder, or the temporary one."""
-    return (
-        Path(platformdirs.user_runtime_dir())
-        if os.environ.get("XDG_RUNTIME_DIR")
-        else Path(
-            os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - a 0700 folder of ours is made in it
-        )
-    )
 
 
 def load(

@@ -371,6 +371,11 @@ class AgentProcessActor(Actor):
             return
         self._signal(link, "KILL")
 
+    @handles(_Signalled)
+    def _signalled(self, message: _Signalled) -> None:
+        if message.error is not None:
+            log.info("signal not delivered", session_id=self._record.id, reason=message.error)
+
     def _signal(self, link: HostLink, name: str) -> None:
         assert self._process is not None
         self.pipe_to_self(

@@ -2,31 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette.errors import NotFound, Unavailable
+from oubliette.kit import ActorDead
 
 if TYPE_CHECKING:
-    from oubliette.kit import Ref
+    from oubliette.kit import Message, Ref
+
+RESTART_SECONDS: Final = 5.0  # for a failed SessionActor to be there again
 
 
 class Directory:
-    """Live SessionActors by session id. Each enters itself, and leaves when it ends."""
+    """Live sessions by id. Refs in it are named: they outlast a restart of the actor."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Ref] = {}
+        self._ready = asyncio.Event()
 
     def enter(self, session_id: str, ref: Ref) -> None:
         """`ref` runs this session from now on."""
         self._sessions[session_id] = ref
+        ready, self._ready = self._ready, asyncio.Event()
+        ready.set()
 
-    def leave(self, session_id: str, ref: Ref) -> None:
-        """`ref` ended; a successor that has entered since stays."""
-        if self._sessions.get(session_id) is ref:
+    def leave(self, session_id: str, name: str) -> None:
+        """The session came to rest, or the actor `name` ended with the server."""
+        known = self._sessions.get(session_id)
+        if known is not None and known.name == name:
             del self._sessions[session_id]
 
     def session(self, session_id: str) -> Ref | None:
         """The actor that runs this session, if it is live."""
-        ref = self._sessions.get(session_id)
-        return ref if ref is not None and ref.is_alive() else None
+        return self._sessions.get(session_id)
+
+    async def ask(self, session_id: str, message: Message, timeout: float = 30.0) -> Any:
+        """Ask the session's actor; when it is being restarted, ask the new one again.
+
+        Only for messages that may be handled twice.
+
+        Raises:
+            NotFound: the session is not live.
+            Unavailable: its actor did not come back in time.
+        """
+        deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
+        while True:
+            ref = self._sessions.get(session_id)
+            if ref is None:
+                raise NotFound(f"session {session_id} is not live")
+            ready = self._ready
+            try:
+                return await ref.ask(message, timeout)
+            except ActorDead as error:
+                left = deadline - asyncio.get_running_loop().time()
+                if session_id not in self._sessions:
+                    continue
+                try:
+                    async with asyncio.timeout(max(left, 0.0)):
+                        await ready.wait()
+                except TimeoutError:
+                    raise Unavailable("the session is being restarted; try again") from error
+
+    def live(self) -> list[Ref]:
+        """All that are live now."""
+        return [ref for ref in self._sessions.values() if ref.is_alive()]
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -140,6 +140,8 @@ class EndSession(Message, Reply[str]):
 
     session_id: str = ""
     reason: str = "session_end"
+    final: bool = True
+    """False: the server stops; a new message may resume it."""
 
 
 class SessionEvents(msgspec.Struct, frozen=True, kw_only=True):

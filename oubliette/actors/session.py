@@ -137,6 +137,7 @@ class SessionActor(Actor):
         self._turn_number = 0
         self._ending: list[Deferred] = []
         self._end_reason: str | None = None
+        self._end_final = True
         self._finished = False
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = 0
@@ -179,7 +180,7 @@ class SessionActor(Actor):
             self._stdin_seq = self._turn.stdin_seq or 0
         if record.process_id is not None:
             self._seen = await reader.last_source(self.session_id, record.process_id)
-        self.services.directory.enter(self.session_id, self.ref)
+        self.services.directory.enter(self.session_id, self.system.ref(self.name))
         self.link = SessionLink(self)
         await self.link.take_over()
         if self._crashed_too_often():
@@ -202,7 +203,8 @@ class SessionActor(Actor):
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Leave the directory; whoever waits here is told."""
-        self.services.directory.leave(self.session_id, self.ref)
+        if reason != "failed":
+            self.services.directory.leave(self.session_id, self.name)
         if reason == "failed":
             self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
         elif self._finished:
@@ -588,6 +590,7 @@ class SessionActor(Actor):
         if self._finished or self._end_reason is not None:
             return
         self._end_reason = message.reason
+        self._end_final = message.final
         self.link.cancel_all("the session was ended")
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(EndAgent())
@@ -636,7 +639,7 @@ class SessionActor(Actor):
             status=status,
             status_reason=reason,
             ended_at=self.clock.time(),
-            ended_by=reason if step == "ended" else None,
+            ended_by=reason if step == "ended" and self._end_final else None,
             process_id=None,
         )
         self.journal.append("status", {"status": outcome, "reason": reason})

@@ -79,7 +79,7 @@ class ContainerUnit(Supervisor):
     async def _start_session(self, message: StartSession) -> None:
         sessions = self.system.ref(f"{self.name}/sessions")
         await sessions.ask(StopChild(name=message.session_id))
-        await sessions.ask(
+        name = await sessions.ask(
             StartChild(
                 spec=ChildSpec(
                     name=message.session_id,
@@ -89,6 +89,7 @@ class ContainerUnit(Supervisor):
                 )
             )
         )
+        self._services.directory.enter(message.session_id, self.system.ref(name))
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Nobody waits for a container that no one runs."""

@@ -117,9 +117,9 @@ class Folders:
             os.close(fd)
 
     def init_git(self, project: Project, workspace_id: str, remote_url: str | None) -> None:
-        """Make the workspace a git repository, as the project's user; without git, do nothing.
+        """Make a new workspace a git repository; without git, do nothing.
 
-        The folder is new and empty, so nothing in it can make git do anything else.
+        No agent has been there, so nothing in the folder can make git do anything else.
 
         Raises:
             RuntimeFailure: git refused.
@@ -130,23 +130,25 @@ class Folders:
         commands = [[git, "init", "--quiet"]]
         if remote_url is not None:
             commands.append([git, "remote", "add", "--", "origin", remote_url])
-        uid = project.uid if os.geteuid() == 0 else None
+        folder = self.workspace(project.id, workspace_id)
         for argv in commands:
             done = subprocess.run(
                 argv,
-                cwd=self.workspace(project.id, workspace_id),
+                cwd=folder,
                 env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=30,
                 check=False,
-                user=uid,
-                group=uid,
-                extra_groups=None if uid is None else [],
             )
             if done.returncode != 0:
                 text = done.stderr.decode(errors="replace").strip()
                 raise RuntimeFailure(f"git {argv[1]}: {text}")
+        for top, _, files, fd in os.fwalk(folder / ".git"):
+            del top
+            _own(fd, project.uid)
+            for name in files:
+                _own_entry(fd, name, project.uid)
 
     def remove_workspace(self, project_id: str, workspace_id: str) -> None:
         """Remove a workspace and all in it; links are removed, not followed."""
@@ -221,6 +223,11 @@ def _child(parent: int, name: str, *, create: bool, uid: int, keep: bool = True)
 def _own(target: int | Path, uid: int) -> None:
     if uid >= 0 and os.geteuid() == 0:
         os.chown(target, uid, uid)
+
+
+def _own_entry(folder: int, name: str, uid: int) -> None:
+    if uid >= 0 and os.geteuid() == 0:
+        os.chown(name, uid, uid, dir_fd=folder, follow_symlinks=False)
 
 
 def _remove(parent: int, name: str) -> None:

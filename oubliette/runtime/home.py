@@ -1,0 +1,83 @@
+"""The home of one server: its folder, its lock (DESIGN 6)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Final, Self
+
+from oubliette.errors import ConfigError, HomeInUse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+LOCK: Final = "lock"
+DATABASE: Final = "oubliette.db"
+CONTROL_SOCKET: Final = "control.sock"
+
+
+def prepare(home: Path) -> None:
+    """Make the home, 0700.
+
+    Raises:
+        ConfigError: it cannot be made, or belongs to somebody else.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = home.stat()
+        if status.st_uid != os.geteuid():
+            raise ConfigError(f"{home} belongs to user {status.st_uid}, not to {os.geteuid()}")
+        if status.st_mode & 0o077:
+            home.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"{home} cannot be used: {error.strerror}",
+            hint="set OUBLIETTE_HOME, or pass --home",
+        ) from error
+
+
+class HomeLock:
+    """Held by the one program that may write to a home. Freed by the system if it dies."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / LOCK
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Take the lock without waiting.
+
+        Raises:
+            HomeInUse: somebody has it; says who.
+        """
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            os.close(fd)
+            raise HomeInUse(
+                f"another process ({owner or 'unknown'}) uses {self._path.parent}",
+                hint="stop it, or choose another home with --home",
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,0 +1,235 @@
+"""Every container runtime: made, started, looked at, stopped, removed (DESIGN 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+
+import pytest
+
+from oubliette.errors import InvalidParameter, NotFound, RuntimeFailure
+from oubliette.runtime.containers import LABEL_CONTAINER, LABEL_INSTANCE, Mount
+from oubliette.runtime.host import HostImpostor, HostLink, HostRefused, HostUnreachable
+from tests.conformance.engines import SECONDS, Bench
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_container_goes_from_created_to_running_to_exited(bench: Bench) -> None:
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    created = await bench.runtime.create(spec)
+    assert (created.id, created.state) == (spec.id, "created")
+    started = await bench.runtime.start(spec.id, key=b"k" * 32)
+    assert started.state == "running"
+    assert started.started_at is not None
+    assert (await bench.runtime.inspect(spec.id)).labels == spec.labels
+    stopped = await bench.runtime.stop(spec.id, timeout=5)
+    assert (stopped.state, stopped.exit_code) == ("exited", 0)
+    again = await bench.runtime.start(spec.id, key=b"l" * 32)
+    assert again.state == "running"
+    await bench.runtime.remove(spec.id)
+    with pytest.raises(NotFound):
+        await bench.runtime.inspect(spec.id)
+    await bench.runtime.remove(spec.id)
+
+
+async def test_what_is_removed_leaves_nothing_behind(bench: Bench) -> None:
+    running = await bench.start()
+    await running.run("sh", "-c", "head -c 3000000 /dev/zero")
+    await running.link.aclose()
+    await bench.runtime.remove(running.spec.id)
+    left = [path.name for path in bench.base.iterdir() if not path.name.startswith("kit-")]
+    assert left == []
+
+
+async def test_the_relay_listens_for_its_owner_only(bench: Bench) -> None:
+    running = await bench.start()
+    socket = running.spec.runtime_dir / "relay.sock"
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    assert socket.stat().st_uid == (os.geteuid() if bench.agent_uid is None else bench.agent_uid)
+    # Nobody else can list or write the folder; only agents' own user may pass through it.
+    assert stat.S_IMODE(running.spec.runtime_dir.stat().st_mode) & 0o066 == 0
+    assert stat.S_IMODE(bench.base.stat().st_mode) & 0o066 == 0
+
+
+async def test_the_key_is_gone_when_the_container_runs(bench: Bench) -> None:
+    running = await bench.start()
+    assert not (running.spec.runtime_dir / "key").exists()
+
+
+async def test_a_server_without_the_key_is_not_let_in_and_learns_nothing(bench: Bench) -> None:
+    running = await bench.start()
+    with pytest.raises(HostImpostor):
+        await HostLink.connect(bench.runtime.dial(running.info), b"x" * 32, epoch=2)
+    assert not running.link.is_closed
+
+
+async def test_a_newer_server_takes_the_link_over_and_an_older_one_is_refused(
+    bench: Bench,
+) -> None:
+    running = await bench.start()
+    newer = await bench.connect(running.spec, running.info, running.key, epoch=2)
+    async with asyncio.timeout(SECONDS):
+        await running.link.closed()
+    with pytest.raises(HostRefused, match="stale epoch"):
+        await HostLink.connect(bench.runtime.dial(running.info), running.key, epoch=1)
+    assert not newer.link.is_closed
+
+
+async def test_a_running_container_cannot_be_started_again(bench: Bench) -> None:
+    running = await bench.start()
+    with pytest.raises(RuntimeFailure, match="running"):
+        await bench.runtime.start(running.spec.id, key=b"k" * 32)
+    assert (await running.run("true")).exit is not None
+
+
+async def test_watch_tells_when_and_how_a_container_ended(bench: Bench) -> None:
+    running = await bench.start()
+    watch = asyncio.create_task(bench.runtime.watch(running.spec.id))
+    await running.link.drain()
+    async with asyncio.timeout(SECONDS):
+        info = await watch
+    assert (info.state, info.exit_code) == ("exited", 0)
+    with pytest.raises(HostUnreachable):
+        await HostLink.connect(bench.runtime.dial(info), running.key, epoch=2, timeout=2)
+
+
+async def test_a_watch_that_is_given_up_ends_nothing(bench: Bench) -> None:
+    running = await bench.start()
+    watch = asyncio.create_task(bench.runtime.watch(running.spec.id))
+    other = asyncio.create_task(bench.runtime.watch(running.spec.id))
+    await running.run("true")
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+    assert (await bench.runtime.inspect(running.spec.id)).state == "running"
+    await bench.runtime.stop(running.spec.id)
+    async with asyncio.timeout(SECONDS):
+        assert (await other).state == "exited"
+
+
+async def test_a_host_that_hears_no_server_ends_by_itself(bench: Bench) -> None:
+    running = await bench.start(orphan_grace=0.3)
+    await running.link.aclose()
+    async with asyncio.timeout(SECONDS):
+        assert (await bench.runtime.watch(running.spec.id)).state == "exited"
+
+
+async def test_a_container_killed_from_outside_is_seen_as_exited(bench: Bench) -> None:
+    running = await bench.start()
+    if "pid" not in running.info.handle:
+        pytest.skip("this engine has no pid on this side")
+    process = running.process("sleep", "1000")
+    await running.link.start(process)
+    os.kill(running.info.handle["pid"], signal.SIGKILL)
+    async with asyncio.timeout(SECONDS):
+        info = await bench.runtime.watch(running.spec.id)
+        await running.link.closed()
+    assert (info.state, info.exit_code) == ("exited", 137)
+
+
+async def test_two_stops_and_a_remove_at_once_end_well(bench: Bench) -> None:
+    running = await bench.start()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.gather(
+            bench.runtime.stop(running.spec.id),
+            bench.runtime.stop(running.spec.id, timeout=0),
+            bench.runtime.remove(running.spec.id),
+        )
+    assert not running.spec.runtime_dir.exists()
+
+
+async def test_the_end_of_the_logs_can_be_read(bench: Bench) -> None:
+    running = await bench.start()
+    logs = await bench.runtime.logs(running.spec.id, tail=5)
+    assert isinstance(logs.text, str)
+    with pytest.raises(NotFound):
+        await bench.runtime.logs("cont_unknown")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"network": "a-network-of-nobody"}, "network"),
+        ({"mounts": (Mount(source=None, target="/workspace"),)}, "mounts"),
+        ({"mounts": (Mount(source=True, target="../x"),)}, "mounts"),
+    ],
+)
+async def test_a_spec_that_cannot_be_honoured_is_refused_by_field(
+    bench: Bench, change: dict, field: str
+) -> None:
+    if "mounts" in change:
+        mount = change["mounts"][0]
+        source = bench.project() if mount.source else bench.folder / "missing"
+        change = {"mounts": (Mount(source, mount.target),)}
+    spec = bench.spec(**change)
+    with pytest.raises(InvalidParameter) as caught:
+        await bench.runtime.create(spec)
+    assert caught.value.field == field
+
+
+async def test_labels_that_would_not_be_found_again_are_refused(bench: Bench) -> None:
+    import msgspec
+
+    spec = bench.spec()
+    for labels in ({LABEL_CONTAINER: spec.id}, {LABEL_INSTANCE: "i", LABEL_CONTAINER: "other"}):
+        with pytest.raises(InvalidParameter) as caught:
+            await bench.runtime.create(msgspec.structs.replace(spec, labels=labels))
+        assert caught.value.field == "labels"
+
+
+async def test_an_unknown_container_is_not_found(bench: Bench) -> None:
+    for call in (bench.runtime.inspect, bench.runtime.stop, bench.runtime.watch):
+        with pytest.raises(NotFound):
+            await call("cont_unknown")
+    await bench.runtime.remove("cont_unknown")
+
+
+async def test_a_read_only_mount_cannot_be_written(bench: Bench) -> None:
+    if not bench.engine.isolated:
+        pytest.skip("nothing is mounted without isolation")
+    data = bench.project()
+    (data / "given").write_text("seen", encoding="utf-8")
+    (data / "given").chmod(0o644)
+    spec = bench.spec(
+        mounts=(Mount(bench.project(), "/workspace"), Mount(data, "/data", read_only=True))
+    )
+    running = await bench.start(spec)
+    result = await running.run("sh", "-c", "cat /data/given; echo no > /data/given")
+    assert result.text == "seen"
+    assert result.exit is not None
+    assert result.exit.code != 0
+    assert (data / "given").read_text(encoding="utf-8") == "seen"
+
+
+async def test_what_an_agent_writes_is_seen_outside_and_belongs_to_its_user(bench: Bench) -> None:
+    project = bench.project()
+    running = await bench.start(bench.spec(mounts=(Mount(project, "/workspace"),)))
+    result = await running.run("sh", "-c", "echo here > file")
+    assert result.exit is not None
+    assert result.exit.code == 0, result.err
+    assert (project / "file").read_text(encoding="utf-8") == "here\n"
+    expected = os.geteuid() if bench.agent_uid is None else bench.agent_uid
+    assert (project / "file").stat().st_uid == expected
+
+
+async def test_only_one_workspace_can_be_bound_where_it_is_documented(bench: Bench) -> None:
+    """DESIGN 9.14: with isolation on, the container sees its own workspace and no other."""
+    project = bench.project()
+    mine = make_workspace(bench, project, "mine")
+    make_workspace(bench, project, "other")
+    target = "/workspace/workspaces/11111111-1111-4111-8111-111111111111"
+    running = await bench.start(bench.spec(mounts=(Mount(mine, target),)))
+    result = await running.run("sh", "-c", "pwd; echo ok > file; ls ..", cwd=target)
+    assert (mine / "file").exists()
+    assert result.text.splitlines()[0] == running.info.inside.path(target)
+    if bench.engine.isolated:
+        assert result.text.splitlines()[1:] == [target.rpartition("/")[2]]
+
+
+def make_workspace(bench: Bench, project, name: str):
+    from oubliette.runtime.containers.folders import make_owned
+
+    return make_owned(project / "workspaces", name, uid=bench.agent_uid)

@@ -244,10 +244,10 @@ class Client:
         self._link.call(call, TOOL_SECONDS)
 
     def _changed(self, changed: bool) -> None:  # noqa: FBT001 -- what the catalog has just returned
-        if self._configured and self._key_answered:
-            self._answer_lists()
         if changed:
             self._mcp.tools_changed()
+        if self._configured and self._key_answered:
+            self._answer_lists()
 
     def _stop_waiting(self) -> None:
         self._waiting_over = True
@@ -259,10 +259,7 @@ class Client:
             self._answer_list(request)
 
     def _answer_list(self, request: AgentRequest) -> None:
-        listed: Json = {"tools": self._catalog.entries()}
-        if request.modern:
-            listed.update(ttlMs=0, cacheScope="private")
-        request.answer(listed)
+        self._mcp.answer_list(request, self._catalog.entries())
 
     # Both sides' pace
 
@@ -292,7 +289,7 @@ class Client:
 
 
 def _seconds(value: object) -> float:
-    return min(max(float(value), 0.0), 3600.0) if isinstance(value, (int, float)) else 0.0
+    return float(min(max(value, 0), 3600)) if isinstance(value, (int, float)) else 0.0
 
 
 def log(message: str) -> None:

@@ -64,10 +64,11 @@ class EndsReader(LineReader):
 
     def _keep(self, piece: bytes) -> None:
         if self._size + len(piece) > self.limit:
-            if not self._tail:
+            if self._size <= self.limit:
                 kept = b"".join(self._parts)
-                self._head = (kept + piece)[:ENDS] if len(kept) < ENDS else kept[:ENDS]
-                self._tail = kept[-ENDS:]
+                self._head, self._tail = kept[:ENDS], kept[-ENDS:]
+            if len(self._head) < ENDS:
+                self._head = (self._head + piece)[:ENDS]
             self._tail = (self._tail + piece)[-ENDS:]
         super()._keep(piece)
 

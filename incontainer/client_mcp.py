@@ -9,6 +9,7 @@ bind the agent to the newer generation.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import traceback
 
@@ -61,6 +62,13 @@ INSTRUCTIONS = (
     "named oubliette_* act on Oubliette itself; other tools named <caller>_<tool> are lent by the "
     "program that sent you and run on its side."
 )
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # else NaN and Infinity would pass
 
 
 class _Fault(Exception):
@@ -157,10 +165,15 @@ class McpServer:
         self._subscriptions: dict[tuple[type, RequestId], AgentRequest] = {}
         self._generation = ""  # "handshake" or "modern", once the agent has chosen
         self._initialized = False
-        self._listed = False
-        self._change_due = False
+        self._listed = False  # before the first list there is nothing that could change
 
     # What the rest of the client uses
+
+    def answer_list(self, request: AgentRequest, entries: list[Json]) -> None:
+        """Answer `tools/list`."""
+        self._listed = True
+        fresh: Json = {"ttlMs": 0, "cacheScope": "private"} if request.modern else {}
+        request.answer({"tools": entries, **fresh})
 
     def line(self, line: bytes | LongLine) -> None:
         """Work on one line of the agent. Never raises."""
@@ -172,10 +185,8 @@ class McpServer:
 
     def tools_changed(self) -> None:
         """Tell the agent, in the way of its generation, that the tool list is another one."""
-        if self._initialized:
+        if self._initialized and self._listed:
             self.notify("notifications/tools/list_changed", None)
-        elif self._listed:
-            self._change_due = True
         for request in self._subscriptions.values():
             meta = {META_SUBSCRIPTION: request.request_id}
             self.notify("notifications/tools/list_changed", {"_meta": meta})
@@ -216,7 +227,7 @@ class McpServer:
         if not line.strip():
             return
         try:
-            message: Any = json.loads(line.decode())
+            message: Any = _DECODER.decode(line.decode())
         except UnicodeDecodeError:
             self.send(_error(None, PARSE_ERROR, "Parse error: the line is not UTF-8"))
         except (ValueError, RecursionError) as error:
@@ -266,9 +277,6 @@ class McpServer:
                     request.cancelled()
         elif method == "notifications/initialized" and self._generation == "handshake":
             self._initialized = True
-            if self._change_due:
-                self._change_due = False
-                self.tools_changed()
 
     def _request(
         self, request_id: RequestId, method: str, params: object, batch: _Batch | None
@@ -389,7 +397,6 @@ class McpServer:
 
     def _tools(self, request: AgentRequest, method: str, params: Json) -> None:
         if method == "tools/list":
-            self._listed = True
             self._toolbox.list_tools(request)
             return
         name: object = params.get("name")
@@ -410,7 +417,9 @@ def _malformed(fields: Json) -> str:
         if not isinstance(fields["method"], str):
             return "method must be a string"
         request_id: object = fields.get("id", 0)
-        if isinstance(request_id, bool) or not isinstance(request_id, (str, int, float)):
+        if not isinstance(request_id, (str, int, float)) or isinstance(request_id, bool):
+            return "id must be a string or a number"
+        if isinstance(request_id, float) and not math.isfinite(request_id):
             return "id must be a string or a number"
     elif "result" not in fields and "error" not in fields:
         return "method is missing"

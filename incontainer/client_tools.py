@@ -8,7 +8,6 @@ is the agent's to refuse it.
 from __future__ import annotations
 
 import json
-import math
 
 from incontainer.client_json import as_array, as_object, as_text
 
@@ -133,8 +132,8 @@ class Catalog:
         """
         prefix = as_text(params.get("caller_id"), NAMELESS_CALLER)
         timeout: object = params.get("call_timeout_seconds")
-        if isinstance(timeout, (int, float)) and math.isfinite(timeout) and timeout > 0:
-            self.call_timeout_seconds = min(float(timeout), LONGEST_TIMEOUT_SECONDS)
+        if isinstance(timeout, (int, float)) and timeout > 0:
+            self.call_timeout_seconds = float(min(timeout, LONGEST_TIMEOUT_SECONDS))
         lent_by = f"Lent by {prefix}."
         self._caller = self._read(params.get("tools"), CALLER, f"{prefix}_", lent_by)
         return self._merge()

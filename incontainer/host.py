@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BUILD = "0.1.0"
 FEATURES = ["attach", "pairing", "spool", "tickets", "deadline"]
+ACCEPTS = 64  # connections taken at a time, before others get their turn
 GREETINGS = 256  # connections without a header, or being refused; the oldest goes first
 TERM_SECONDS = 3.0  # from TERM to KILL when draining
 KILL_SECONDS = 3.0  # from KILL to leaving, whatever is left
@@ -83,16 +84,19 @@ class Host:
         return listener
 
     def _acceptable(self, _mask: int) -> None:
-        try:
-            sock = self._listener.accept()[0]
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self._make_room()
-            return
-        if len(self._greetings) >= GREETINGS:
-            next(iter(self._greetings)).drop()
-        greeting = Greeting(self.loop, sock, self._accept, self._greeted, self._refused)
-        self._greetings[greeting] = None
+        for _ in range(ACCEPTS):
+            try:
+                sock = self._listener.accept()[0]
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._make_room()
+                return
+            if len(self._greetings) >= GREETINGS:
+                next(iter(self._greetings)).drop()
+            greeting = Greeting(self.loop, sock, self._accept, self._greeted, self._refused)
+            self._greetings[greeting] = None
 
     def _make_room(self) -> None:
         """No descriptor is left: give up the oldest unproven link, or wait for one to end."""

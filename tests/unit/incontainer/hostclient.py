@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 5.0  # seconds any single wait may take
 
 
+_open: list[Link] = []  # what tests leave open is closed with the host it goes to
+
+
 class Closed(AssertionError):
     """The host closed the link while something was still expected of it."""
 
@@ -45,7 +48,6 @@ class HostProcess:
         os.close(ready_out)
         with open(ready_in, "rb") as ready:
             self.ready = _readable(ready, TIMEOUT * 2) and ready.readline() == b"ready\n"
-        self._links: list[Link] = []
         self.epoch = 0
 
     @property
@@ -56,18 +58,14 @@ class HostProcess:
         return self.stderr_path.read_text()
 
     def dial(self) -> Link:
-        link = Link(self.socket)
-        self._links.append(link)
-        return link
+        return Link(self.socket)
 
     def control(self, epoch: int | None = None) -> Control:
         """A proven control link; by default of a newer server than the last one."""
         if epoch is None:
             self.epoch += 1
             epoch = self.epoch
-        control = Control(self.socket, self.key, epoch)
-        self._links.append(control)
-        return control
+        return Control(self.socket, self.key, epoch)
 
     def fds(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -77,7 +75,7 @@ class HostProcess:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        for link in self._links:
+        for link in [link for link in _open if link.path == self.socket]:
             link.close()
         if self.process.poll() is None:
             self.process.terminate()
@@ -103,7 +101,9 @@ class Link:
     """A connection with deadlines."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        _open.append(self)
         self.sock.settimeout(TIMEOUT)
         self.sock.connect(path)
         self.buffer = b""
@@ -153,6 +153,8 @@ class Link:
 
     def close(self) -> None:
         self.sock.close()
+        if self in _open:
+            _open.remove(self)
 
 
 class Refusal(AssertionError):
@@ -179,7 +181,6 @@ class Control(Link):
         reason = wire.parse_error(line)
         if reason is not None:
             raise Refusal("refused", reason)
-        self.path = path
         self.hello = json.loads(line)
         self.events: list[dict] = []
         self._last = 0
@@ -187,6 +188,14 @@ class Control(Link):
     def ask(self, verb: str, **fields: object) -> dict:
         ident = self.request(verb, **fields)
         return self.answer(ident)
+
+    def settle(self) -> dict:
+        """Wait until what other links sent before is worked off; returns the host's figures.
+
+        Each answer ends a turn of the host's loop: the first accepts, the second reads the
+        header, the third is after both.
+        """
+        return [self.ask("stats") for _ in range(3)][-1]
 
     def request(self, verb: str, **fields: object) -> int:
         self._last += 1

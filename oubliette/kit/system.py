@@ -253,7 +253,7 @@ class System:
         """Answer, or keep as a dead letter, a message for an actor that has ended."""
         for waits in (envelope.reply_to, envelope.receipt):
             if waits is not None:
-                error = ActorDead(f"{box.name} ended before it handled the message")
+                error = ActorDead(f"{box.name} ended before it answered")
                 waits.set_exception((ActorDead, error, None))
                 return
         self.bury(box.name, envelope, "the actor has ended")

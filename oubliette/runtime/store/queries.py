@@ -173,7 +173,7 @@ def caller_events(  # noqa: PLR0917 - the order of the index
 
 
 def last_seq(connection: sqlite3.Connection) -> int:
-    """The highest seq that was ever given, 0 if none was."""
+    """The highest seq that may have been given, 0 before the first; all later ones are above."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row else 0
 

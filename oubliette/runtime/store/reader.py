@@ -176,7 +176,7 @@ class Reader:
         )
 
     async def last_seq(self) -> int:
-        """The highest seq that was ever given, 0 if none was."""
+        """The highest seq that may have been given, 0 before the first; all later ones are above."""
         return await self.run(queries.last_seq)
 
     # ------------------------------------------------------------------ projects

@@ -212,6 +212,7 @@ class Writer:
             except (sqlite3.Error, OSError) as error:
                 ending = self._hold(error, ending=ending)
             else:
+                failpoint("store.after_commit")
                 self._waiting = []
                 self._deliver(batch)
                 self._after(batch)
@@ -238,7 +239,6 @@ class Writer:
             except BaseException:
                 self._abandon(connection)
                 raise
-        failpoint("store.after_commit")
 
     def _abandon(self, connection: sqlite3.Connection) -> None:
         """Roll back what a fault left; a connection that cannot even do that is closed."""
@@ -295,7 +295,6 @@ class Writer:
             self._pause(error)
             ending = ending or self._gather(time.monotonic() + pause)
             pause = min(pause * 2, _RETRY_MOST)
-            self._refuse(time.monotonic())
             try:
                 while self._waiting:
                     batch = self._waiting[:MAX_BATCH]
@@ -305,8 +304,8 @@ class Writer:
                 self._probe()
             except (sqlite3.Error, OSError) as again:
                 error = again
+                self._refuse(float("inf") if ending else time.monotonic())
                 if ending:
-                    self._refuse(float("inf"))
                     return True
             else:
                 _log.warning("the store is running again")

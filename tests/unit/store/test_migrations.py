@@ -66,7 +66,9 @@ def test_what_an_older_release_stored_is_read_after_its_migration(tmp_path):
         store.write(
             ops.PutSession(samples.session()), ops.AppendEvents((event(0), event(1, data={})))
         )
-    changed = "UPDATE sessions SET data = CAST(json_set(CAST(data AS TEXT), '$.agent', 'x') AS BLOB);\n"
+    changed = (
+        "UPDATE sessions SET data = CAST(json_set(CAST(data AS TEXT), '$.agent', 'x') AS BLOB);\n"
+    )
     steps = [*old, Migration(newest + 1, changed)]
     database = Database(tmp_path / "store.db", migrations=steps)
     with contextlib.closing(Store(database).start()) as store:

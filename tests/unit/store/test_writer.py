@@ -166,22 +166,19 @@ def test_a_write_that_waits_too_long_for_the_disk_is_refused_and_not_stored(data
 
 
 def test_only_those_whose_time_is_up_are_refused(database, states):
-    refused: list[object] = []
+    refused = Future()
     with contextlib.closing(
-        Store(database, on_state=states, hold_seconds=0.3, on_batch=refused.extend)
+        Store(database, on_state=states, hold_seconds=0.2, on_batch=refused.set_result)
     ) as store:
         failpoints.activate("store.commit_io=enospc")
-        store.start().writer.post((ops.PutMeta("a", "early"),), "early")
-        states.wait_for("paused")
+        store.writer.post((ops.PutMeta("a", "early"),), "early")
         store.writer._hold_seconds = 60.0
-        late = store.writer.submit((ops.PutMeta("b", "late"),))
-        states.seen.clear()
-        while not refused:
-            assert not late.done()
-            threading.Event().wait(0.01)
+        late = store.start().writer.submit((ops.PutMeta("b", "late"),))
+        (early,) = refused.result(WAIT)
+        assert isinstance(early.error, StorageUnavailable)
+        assert not late.done()
         failpoints.activate("")
         assert late.result(WAIT) == (None,)
-        assert isinstance(refused[0].error, StorageUnavailable)
         assert store.read(queries.meta, "a") is None
 
 

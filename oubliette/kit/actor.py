@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -20,6 +19,7 @@ from oubliette.kit.replies import Deferred
 from oubliette.kit.scope import Aside, current_scope
 from oubliette.kit.signals import Broke, Stop
 from oubliette.kit.teardown import end_children
+from oubliette.kit.written import written
 
 if TYPE_CHECKING:
     import threading
@@ -412,11 +412,6 @@ class Actor(AsyncioActor):
                 box.post(Envelope(message, None, name, None, trace), urgent=True)
 
         return send
-
-
-def written(error: BaseException) -> str:
-    """The traceback as plain text: a log must not show local variables, they may be secrets."""
-    return "".join(traceback.format_exception(error))
 
 
 # Shared by all actors that have none; never written to (most actors have none, and 10 000 actors

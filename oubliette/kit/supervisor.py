@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import structlog
 import tenacity
 
 from oubliette.errors import AlreadyExists
-from oubliette.kit.actor import Actor, Timer
+from oubliette.kit.actor import Actor
 from oubliette.kit.endings import end_actor
 from oubliette.kit.errors import DeadlockError, RestartIntensity
+from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
+from oubliette.kit.written import written
+
+if TYPE_CHECKING:
+    from oubliette.kit.aside import Timer
+
+log = structlog.get_logger("oubliette.kit")
 
 Restart = Literal["permanent", "transient", "temporary"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
@@ -58,6 +66,16 @@ class StopChild(Message, Reply[bool]):
 
 class WhichChildren(Message, Reply[dict[str, int]]):
     """Ask for the live children: name under the supervisor to incarnation, in start order."""
+
+
+class _Unstarted(LocalMessage):
+    """A child could not even be made when it was to be started again."""
+
+    name: str
+    """Its name under the supervisor."""
+
+    error: str
+    """Type and text of what its constructor raised."""
 
 
 class _Again(LocalMessage):
@@ -147,7 +165,15 @@ class Supervisor(Actor):
         ):
             self._forget(name)
             return
-        self._count_restart(name, down)
+        await self._mend(name, f"{down.reason}: {down.error}" if down.error else down.reason)
+
+    @handles(_Unstarted)
+    async def _child_unstarted(self, message: _Unstarted) -> None:
+        if message.name in self._specs and message.name not in self._kids:
+            await self._mend(message.name, f"not started: {message.error}")
+
+    async def _mend(self, name: str, why: str) -> None:
+        self._count_restart(name, why)
         group = self._group(name)
         await self._halt(group)
         for member in group:
@@ -184,8 +210,22 @@ class Supervisor(Actor):
 
     def _start_again(self, names: list[str] | tuple[str, ...]) -> None:
         for name in names:
-            if name in self._specs and name not in self._kids:
+            if name not in self._specs or name in self._kids:
+                continue
+            try:
                 self._start(name)
+            except Exception as error:
+                # As good as a child that fails at once; those after it wait for it.
+                log.error(  # noqa: TRY400  # not `exception`: it may show local variables
+                    "child cannot be started",
+                    supervisor=self.name,
+                    child=name,
+                    traceback=written(error),
+                )
+                self._started_at[name] = self.clock.monotonic()
+                why = f"{type(error).__name__}: {error}"
+                self.actor_inbox.put(Envelope(_Unstarted(name=name, error=why)))
+                return
 
     def _start_later(self, names: list[str], delay: float) -> None:
         # A wider group takes over the children that wait already.
@@ -224,7 +264,7 @@ class Supervisor(Actor):
         order = list(self._specs)
         return order if self._strategy == "one_for_all" else order[order.index(name) :]
 
-    def _count_restart(self, name: str, down: Down) -> None:
+    def _count_restart(self, name: str, why: str) -> None:
         now = self.clock.monotonic()
         lived = now - self._started_at[name]
         self._failures[name] = 1 if lived >= self._within else self._failures.get(name, 0) + 1
@@ -235,7 +275,7 @@ class Supervisor(Actor):
         if len(restarts) > self._max_restarts:
             raise RestartIntensity(
                 f"{self.name}: more than {self._max_restarts} restarts within {self._within:g} s; "
-                f"the last was {name}, {down.reason}: {down.error}"
+                f"the last was {name}, {why}"
             )
 
     def _delay(self, name: str) -> float:

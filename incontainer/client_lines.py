@@ -76,7 +76,7 @@ class EndsReader(LineReader):
 class Lines:
     """Reads lines from one descriptor and writes bytes to another (or the same).
 
-    `on_line` is called for each line, `on_closed(reason)` once, when either side is gone, and
+    `on_line` is called for each line, `on_closed(reason)` when either side is gone, and
     `on_full(full)` when what waits to be written passes the high or the low water mark.
     Descriptors are the owner's: `close` only stops watching them.
     """
@@ -101,6 +101,7 @@ class Lines:
         self._out = bytearray()
         self._full = False
         self._paused = False
+        self._read_ended = False
         self.closed = False
         os.set_blocking(write_fd, False)
         self._watch()
@@ -130,7 +131,7 @@ class Lines:
 
     def resume(self) -> None:
         """Read again."""
-        if self._paused:
+        if self._paused and not self._read_ended:
             self._paused = False
             self._watch()
 
@@ -185,7 +186,7 @@ class Lines:
             self._lost(f"cannot read: {error.strerror}")
             return
         if not data:
-            self._lost("closed")
+            self._ended()
             return
         for line in self._reader.lines(data):
             self._on_line(line)
@@ -218,6 +219,14 @@ class Lines:
         elif self._full and waiting < LOW_WATER:
             self._full = False
             self._on_full(False)
+
+    def _ended(self) -> None:
+        if self._read_fd == self._write_fd:
+            self._lost("closed")
+        else:  # who has nothing more to say may still listen
+            self._paused = self._read_ended = True
+            self._watch()
+            self._on_closed("closed")
 
     def _lost(self, reason: str) -> None:
         self.close()

@@ -45,7 +45,9 @@ def config_line(params: Json) -> Json:
 class ServerLink:
     """One accepted link, from its header on."""
 
-    def __init__(self, header: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, header: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.header = header
         self.reader = reader
         self.writer = writer
@@ -95,7 +97,9 @@ class FakeServer:
     def __init__(self, *tools: Json, greet: bool = True, **more: Any) -> None:
         self.folder = tempfile.mkdtemp(prefix="ob", dir="/tmp")
         self.path = f"{self.folder}/relay.sock"
-        self.greeting: list[Json | bytes] = [config_line(config_params(*tools, **more))] if greet else []
+        self.greeting: list[Json | bytes] = (
+            [config_line(config_params(*tools, **more))] if greet else []
+        )
         self.links: asyncio.Queue[ServerLink] = asyncio.Queue()
         self._open: list[ServerLink] = []
         self._server: asyncio.Server | None = None
@@ -161,8 +165,13 @@ class LineProcess:
 
     async def __aenter__(self) -> Any:
         self.process = await asyncio.create_subprocess_exec(
-            *self._argv, env=self._env, cwd=self._cwd, limit=LIMIT,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            *self._argv,
+            env=self._env,
+            cwd=self._cwd,
+            limit=LIMIT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -253,7 +262,9 @@ class RawAgent(LineProcess):
 
     async def handshake(self, version: str = "2025-11-25") -> Json:
         info = {"name": "test", "version": "1"}
-        hello = await self.ask("initialize", protocolVersion=version, capabilities={}, clientInfo=info)
+        hello = await self.ask(
+            "initialize", protocolVersion=version, capabilities={}, clientInfo=info
+        )
         self.note("notifications/initialized")
         return hello["result"]
 

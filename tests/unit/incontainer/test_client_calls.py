@@ -17,7 +17,10 @@ PROJECT_TOOLS = {
         {
             "name": "project_create",
             "description": "Creates.",
-            "inputSchema": {"type": "object", "properties": {"name": {"type": "string"}, "idempotency_key": {"type": "string"}}},
+            "inputSchema": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "idempotency_key": {"type": "string"}},
+            },
         },
     ]
 }
@@ -99,7 +102,9 @@ async def test_an_error_of_the_other_side_is_a_tool_error_with_its_text(code, me
         assert shown["_meta"]["dev.oubliette/kind"] == (kind or "error")
 
 
-@pytest.mark.parametrize("error", ["text", 5, [], {"code": "x"}, {"message": 5}, {"code": 1, "message": ""}])
+@pytest.mark.parametrize(
+    "error", ["text", 5, [], {"code": "x"}, {"message": 5}, {"code": 1, "message": ""}]
+)
 async def test_an_error_of_any_shape_ends_the_call(error):
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
         await agent.handshake()
@@ -168,8 +173,21 @@ async def test_progress_of_the_server_reaches_an_agent_that_gave_a_token():
         silent = agent.call("ant_add")
         request, other = await link.request(), await link.request()
         for text in ("queued", "running"):
-            link.send({"jsonrpc": "2.0", "method": "progress", "params": {"id": request["id"], "message": text}})
-        for odd in ({"id": other["id"], "message": "no token"}, {"id": 99}, {"id": "x"}, {}, [1], None):
+            link.send(
+                {
+                    "jsonrpc": "2.0",
+                    "method": "progress",
+                    "params": {"id": request["id"], "message": text},
+                }
+            )
+        for odd in (
+            {"id": other["id"], "message": "no token"},
+            {"id": 99},
+            {"id": "x"},
+            {},
+            [1],
+            None,
+        ):
             link.send({"jsonrpc": "2.0", "method": "progress", "params": odd})
         link.answer(request, 1)
         link.answer(other, 2)
@@ -188,12 +206,24 @@ async def test_session_message_is_forwarded_whole_with_a_call_id():
     async with FakeServer() as server, RawAgent(server.path) as agent:
         await agent.handshake()
         link = await server.link()
-        number = agent.call("session_message", message="do it", session_id="gogol_2", wait=True, call_id="forged", more=1)
+        number = agent.call(
+            "session_message",
+            message="do it",
+            session_id="gogol_2",
+            wait=True,
+            call_id="forged",
+            more=1,
+        )
         request = await link.request()
         assert request["method"] == "session_message"
         call_id = request["params"].pop("call_id")
         assert UUID4.fullmatch(call_id)
-        assert request["params"] == {"message": "do it", "session_id": "gogol_2", "wait": True, "more": 1}
+        assert request["params"] == {
+            "message": "do it",
+            "session_id": "gogol_2",
+            "wait": True,
+            "more": 1,
+        }
         result = {"session_id": "gogol_2", "result": "done", "spawned": False}
         link.answer(request, result)
         assert (await agent.reply(number))["result"]["structuredContent"] == result
@@ -222,7 +252,12 @@ async def test_caller_tools_are_replaced_while_running_and_the_agent_is_told():
         link = await server.link()
         link.config({"name": "sub"}, {"name": "mul"})
         assert "params" not in await agent.note_of("notifications/tools/list_changed")
-        assert await agent.tool_names() == ["session_message", "session_events", "ant_sub", "ant_mul"]
+        assert await agent.tool_names() == [
+            "session_message",
+            "session_events",
+            "ant_sub",
+            "ant_mul",
+        ]
         assert (await agent.ask("tools/call", name="ant_add"))["error"]["code"] == -32602
         link.config()
         await agent.note_of("notifications/tools/list_changed")
@@ -243,7 +278,10 @@ async def test_the_same_configuration_again_is_no_change():
 
 
 async def test_a_tool_that_arrives_late_is_announced():
-    async with FakeServer(greet=False) as server, RawAgent(server.path, OUBLIETTE_PAIRING_SECRET=None) as agent:
+    async with (
+        FakeServer(greet=False) as server,
+        RawAgent(server.path, OUBLIETTE_PAIRING_SECRET=None) as agent,
+    ):
         await agent.handshake()
         assert await agent.tool_names() == ["session_message", "session_events"]
         link = await server.link()
@@ -257,9 +295,17 @@ async def test_a_tool_that_arrives_late_is_announced():
     "line",
     [
         {"type": "caller_tools_config", "params": {"caller_id": "ant", "tools": [ADD]}},
-        {"jsonrpc": "2.0", "method": "caller_tools_config", "params": {"caller_id": "ant", "tools": [ADD]}},
+        {
+            "jsonrpc": "2.0",
+            "method": "caller_tools_config",
+            "params": {"caller_id": "ant", "tools": [ADD]},
+        },
         {"type": "caller_tools_config", "caller_id": "ant", "tools": [ADD]},
-        {"type": "caller_tools_config", "params": {"caller_id": "ant", "tools": [ADD], "new": 1}, "unknown": 1},
+        {
+            "type": "caller_tools_config",
+            "params": {"caller_id": "ant", "tools": [ADD], "new": 1},
+            "unknown": 1,
+        },
     ],
 )
 async def test_the_configuration_is_read_in_every_form(line):
@@ -292,14 +338,25 @@ async def test_valid_api_key_discovers_tools_and_calls_carry_it():
         assert (asked["method"], asked["params"]) == ("oubliette_tools", {"api_key": "oub_k"})
         link.answer(asked, PROJECT_TOOLS)
         listed = (await agent.reply(listing))["result"]["tools"]
-        assert [tool["name"] for tool in listed[2:]] == ["oubliette_project_list", "oubliette_project_create"]
+        assert [tool["name"] for tool in listed[2:]] == [
+            "oubliette_project_list",
+            "oubliette_project_create",
+        ]
 
         number = agent.call("oubliette_project_list", limit=5)
         request = await link.request()
         assert request["method"] == "oubliette_call_tool"
         assert request["params"].pop("call_id")
-        assert request["params"] == {"api_key": "oub_k", "tool": "project_list", "arguments": {"limit": 5}}
-        result = {"content": [{"type": "text", "text": "{}"}], "isError": False, "structuredContent": {"projects": []}}
+        assert request["params"] == {
+            "api_key": "oub_k",
+            "tool": "project_list",
+            "arguments": {"limit": 5},
+        }
+        result = {
+            "content": [{"type": "text", "text": "{}"}],
+            "isError": False,
+            "structuredContent": {"projects": []},
+        }
         link.answer(request, result)
         assert (await agent.reply(number))["result"] == result
 
@@ -317,7 +374,10 @@ async def test_a_tool_error_of_oubliette_keeps_its_form():
 
 
 async def test_invalid_api_key_fails_discovery_with_a_warning_and_start_up_goes_on():
-    async with FakeServer(ADD) as server, RawAgent(server.path, OUBLIETTE_API_KEY="oub_bad") as agent:
+    async with (
+        FakeServer(ADD) as server,
+        RawAgent(server.path, OUBLIETTE_API_KEY="oub_bad") as agent,
+    ):
         await agent.handshake()
         listing = agent.start("tools/list")
         link = await server.link()
@@ -334,13 +394,20 @@ async def test_invalid_api_key_fails_discovery_with_a_warning_and_start_up_goes_
 @pytest.mark.parametrize(
     ("code", "message", "expected", "kind"),
     [
-        (-32002, "tool not allowed for this token scope", "insufficient permissions", "insufficient_permissions"),
+        (
+            -32002,
+            "tool not allowed for this token scope",
+            "insufficient permissions",
+            "insufficient_permissions",
+        ),
         (-32001, "invalid or expired API key", "invalid or expired", "invalid_key"),
         (-32001, "denied", "invalid or expired", "invalid_key"),
         (-32000, "boom", "boom", "error"),
     ],
 )
-async def test_a_refused_call_says_why_even_for_a_tool_that_is_not_listed(code, message, expected, kind):
+async def test_a_refused_call_says_why_even_for_a_tool_that_is_not_listed(
+    code, message, expected, kind
+):
     """oubliette-tools: insufficient scope, expired key."""
     async with FakeServer() as server, RawAgent(server.path, OUBLIETTE_API_KEY="oub_k") as agent:
         await agent.handshake()

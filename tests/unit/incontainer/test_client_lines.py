@@ -21,7 +21,10 @@ def read(data, cuts, limit):
     return lines
 
 
-@given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.lists(st.integers(0, 300), max_size=12))
+@given(
+    st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"")), max_size=8),
+    st.lists(st.integers(0, 300), max_size=12),
+)
 def test_however_the_bytes_are_cut_the_lines_are_the_same(lines, cuts):
     data = b"".join(line + b"\n" for line in lines)
     found = read(data, [min(cut, len(data)) for cut in cuts], limit=20)
@@ -35,11 +38,26 @@ def test_however_the_bytes_are_cut_the_lines_are_the_same(lines, cuts):
 
 
 IDS = st.one_of(st.integers(-(10**17), 10**17), st.text(max_size=20))
-NESTED = st.recursive(IDS, lambda inner: st.dictionaries(st.sampled_from(["id", "x"]), inner, max_size=2) | st.lists(inner, max_size=2), max_leaves=5)
+NESTED = st.recursive(
+    IDS,
+    lambda inner: (
+        st.dictionaries(st.sampled_from(["id", "x"]), inner, max_size=2)
+        | st.lists(inner, max_size=2)
+    ),
+    max_leaves=5,
+)
 
 
-@given(IDS, NESTED, st.sampled_from(["first", "after jsonrpc", "last"]), st.lists(st.integers(0, 3000), max_size=5), st.booleans())
-def test_the_id_of_a_long_line_is_found_where_peers_write_it(request_id, nested, place, cuts, spaced):
+@given(
+    IDS,
+    NESTED,
+    st.sampled_from(["first", "after jsonrpc", "last"]),
+    st.lists(st.integers(0, 3000), max_size=5),
+    st.booleans(),
+)
+def test_the_id_of_a_long_line_is_found_where_peers_write_it(
+    request_id, nested, place, cuts, spaced
+):
     rest = {"method": "m", "params": {"a": nested, "pad": "x" * 500, "id": nested}}
     message = {
         "first": {"id": request_id, "jsonrpc": "2.0", **rest},
@@ -54,7 +72,12 @@ def test_the_id_of_a_long_line_is_found_where_peers_write_it(request_id, nested,
 
 @given(NESTED)
 def test_an_id_further_in_is_never_taken_for_the_lines_own(nested):
-    data = json.dumps({"jsonrpc": "2.0", "method": "m", "params": {"pad": "x" * 200, "id": nested}}).encode() + b"\n"
+    data = (
+        json.dumps(
+            {"jsonrpc": "2.0", "method": "m", "params": {"pad": "x" * 200, "id": nested}}
+        ).encode()
+        + b"\n"
+    )
     (line,) = read(data, [], limit=100)
     assert isinstance(line, LongLine)
     assert line.request_id is None

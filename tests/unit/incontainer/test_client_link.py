@@ -23,7 +23,10 @@ async def test_a_pending_call_is_sent_again_with_its_call_id_when_the_link_comes
         first.cut()
         second = await server.link()
         assert second.header == first.header
-        again = {request["method"]: request for request in (await second.request(), await second.request())}
+        again = {
+            request["method"]: request
+            for request in (await second.request(), await second.request())
+        }
         assert again["caller_tool"]["params"] == sent["params"]
         assert again["session_message"]["params"] == sent_other["params"]
         second.answer(again["caller_tool"], "late but right")
@@ -83,7 +86,10 @@ async def test_a_change_by_oubliettes_tools_is_not_made_twice_when_the_link_brea
         assert outcome["isError"] is True
         assert outcome["_meta"]["dev.oubliette/kind"] == "unknown"
         second = await server.link()
-        again = {request["method"]: request for request in (await second.request(), await second.request())}
+        again = {
+            request["method"]: request
+            for request in (await second.request(), await second.request())
+        }
         second.answer(again["oubliette_tools"], tools)
         assert again["oubliette_call_tool"]["params"]["tool"] == "project_list"
         second.answer(again["oubliette_call_tool"], {"content": [], "isError": False})
@@ -94,7 +100,10 @@ async def test_a_refused_header_is_reported_and_tried_again():
     async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:
         server.greeting = [b"OUBLIETTE-ERROR already connected"]
         await agent.handshake()
-        assert await agent.tool_names() == ["session_message", "session_events"]  # no waiting for it
+        assert await agent.tool_names() == [
+            "session_message",
+            "session_events",
+        ]  # no waiting for it
         await server.link()
         server.greeting = []
         second = await server.link()
@@ -115,14 +124,28 @@ async def test_broken_lines_of_the_server_are_ignored_and_the_link_stays():
         number = agent.call("ant_add")
         request = await link.request()
         link.send(
-            b"garbage", b"\xff\xfe", b"[]", b"7", b"null", b"{}", b"", b"[" * 50_000,
-            {"jsonrpc": "2.0", "id": 99, "result": 1}, {"jsonrpc": "2.0", "id": None, "result": 1},
-            {"jsonrpc": "2.0", "id": "x", "result": 1}, {"jsonrpc": "2.0", "id": True, "result": 1},
+            b"garbage",
+            b"\xff\xfe",
+            b"[]",
+            b"7",
+            b"null",
+            b"{}",
+            b"",
+            b"[" * 50_000,
+            {"jsonrpc": "2.0", "id": 99, "result": 1},
+            {"jsonrpc": "2.0", "id": None, "result": 1},
+            {"jsonrpc": "2.0", "id": "x", "result": 1},
+            {"jsonrpc": "2.0", "id": True, "result": 1},
             {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}},
             {"jsonrpc": "2.0", "method": "something/new", "params": {}},
-            {"type": "something_else"}, {"type": 5}, {"method": ["x"], "id": {}},
+            {"type": "something_else"},
+            {"type": 5},
+            {"method": ["x"], "id": {}},
             {"type": "caller_tools_config", "params": {"caller_id": 5, "tools": "x"}},
-            {"type": "caller_tools_config", "params": {"caller_id": "ant", "tools": [5, {}, {"name": ""}, {"name": 5}, ADD]}},
+            {
+                "type": "caller_tools_config",
+                "params": {"caller_id": "ant", "tools": [5, {}, {"name": ""}, {"name": 5}, ADD]},
+            },
         )
         link.answer(request, "still here")
         assert (await agent.reply(number))["result"]["content"][0]["text"] == "still here"
@@ -160,7 +183,13 @@ async def test_arguments_and_results_of_15_mib_pass():
         await agent.handshake()
         await agent.tool_names()
         link = await server.link()
-        agent.send(('{"jsonrpc": "2.0", "id": "big", "method": "tools/call", "params": {"name": "ant_add", "arguments": {"x": "' + big + '"}}}').encode())
+        agent.send(
+            (
+                '{"jsonrpc": "2.0", "id": "big", "method": "tools/call", "params": {"name": "ant_add", "arguments": {"x": "'
+                + big
+                + '"}}}'
+            ).encode()
+        )
         request = await link.request()
         assert request["params"]["arguments"]["x"] == big
         link.answer(request, "back")
@@ -231,17 +260,27 @@ def loop(monkeypatch):
 
 
 def unreachable_link(loop, logged=None):
-    nothing = lambda *_: None
+    def nothing(*_):
+        pass
+
     link = Link(
-        loop, "/tmp/no-such-relay.sock", wire.Downstream("p", "s", "x"), on_config=nothing, on_connected=nothing,
-        on_unreachable=nothing, on_full=nothing, log=nothing if logged is None else logged.append,
+        loop,
+        "/tmp/no-such-relay.sock",
+        wire.Downstream("p", "s", "x"),
+        on_config=nothing,
+        on_connected=nothing,
+        on_unreachable=nothing,
+        on_full=nothing,
+        log=nothing if logged is None else logged.append,
     )
     link.connect()
     return link
 
 
 def make_call(outcomes, **options):
-    done = lambda result, failed: outcomes.append(failed.kind if failed else result)
+    def done(result, failed):
+        outcomes.append(failed.kind if failed else result)
+
     return Call("caller_tool", {}, done=done, **{"outage_seconds": 30.0, **options})
 
 
@@ -281,7 +320,9 @@ def test_a_silent_call_reports_every_ten_seconds_and_less_often_when_the_server_
     number = link.call(make_call(outcomes, on_progress=news.append), 75.0)
     loop.advance(31.0)
     assert len(news) == 3
-    link._line(wire.encode_json({"method": "progress", "params": {"id": number, "message": "from there"}}))
+    link._line(
+        wire.encode_json({"method": "progress", "params": {"id": number, "message": "from there"}})
+    )
     assert news[3:] == ["from there"]
     loop.advance(9.5)
     assert len(news) == 4

@@ -54,7 +54,9 @@ async def test_a_request_before_initialize_is_refused_but_ping_is_answered():
 
 async def test_pipelined_requests_behind_initialize_are_answered():
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
-        first = agent.start("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={})
+        first = agent.start(
+            "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}
+        )
         second = agent.start("tools/list")
         assert (await agent.reply(first))["result"]["protocolVersion"] == "2025-11-25"
         assert len((await agent.reply(second))["result"]["tools"]) == 3
@@ -124,7 +126,9 @@ async def test_notifications_and_answers_of_the_agent_get_no_reply():
         assert (await agent.ask("ping"))["result"] == {}
 
 
-@pytest.mark.parametrize("method", ["nope", "resources/list", "prompts/list", "logging/setLevel", "server/discover"])
+@pytest.mark.parametrize(
+    "method", ["nope", "resources/list", "prompts/list", "logging/setLevel", "server/discover"]
+)
 async def test_a_method_that_is_not_served_is_named_in_the_error(method):
     async with FakeServer() as server, RawAgent(server.path) as agent:
         await agent.handshake()
@@ -135,7 +139,13 @@ async def test_a_method_that_is_not_served_is_named_in_the_error(method):
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"name": 5}, {"name": "ant_add", "arguments": [1]}, {"name": "ant_add", "arguments": "x"}, {"name": "unknown"}],
+    [
+        {},
+        {"name": 5},
+        {"name": "ant_add", "arguments": [1]},
+        {"name": "ant_add", "arguments": "x"},
+        {"name": "unknown"},
+    ],
 )
 async def test_a_tool_call_that_is_no_call_is_refused(params):
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
@@ -155,7 +165,12 @@ async def test_an_id_in_use_is_refused_and_the_first_request_goes_on():
         await agent.handshake()
         await agent.tool_names()
         link = await server.link()
-        call = {"jsonrpc": "2.0", "id": "same", "method": "tools/call", "params": {"name": "ant_add"}}
+        call = {
+            "jsonrpc": "2.0",
+            "id": "same",
+            "method": "tools/call",
+            "params": {"name": "ant_add"},
+        }
         agent.send(call, call)
         assert (await agent.receive())["error"]["code"] == -32600
         link.answer(await link.request("caller_tool"), "done")
@@ -175,7 +190,12 @@ async def test_an_array_of_requests_is_answered_by_one_array_when_all_have_ended
         link = await server.link()
         agent.send(
             [
-                {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": {"name": "ant_add"}},
+                {
+                    "jsonrpc": "2.0",
+                    "id": "a",
+                    "method": "tools/call",
+                    "params": {"name": "ant_add"},
+                },
                 {"jsonrpc": "2.0", "id": "b", "method": "ping"},
                 {"jsonrpc": "2.0", "method": "notifications/whatever"},
                 {"jsonrpc": "2.0", "id": "c", "method": "nope"},
@@ -195,7 +215,12 @@ async def test_an_array_of_notifications_has_no_answer_and_a_cancelled_member_no
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
         await agent.handshake("2025-03-26")
         await agent.tool_names()
-        agent.send([{"jsonrpc": "2.0", "method": "notifications/x"}, {"jsonrpc": "2.0", "id": 1, "result": {}}])
+        agent.send(
+            [
+                {"jsonrpc": "2.0", "method": "notifications/x"},
+                {"jsonrpc": "2.0", "id": 1, "result": {}},
+            ]
+        )
         call = {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": {"name": "ant_add"}}
         agent.send([call, {"jsonrpc": "2.0", "id": "b", "method": "ping"}])
         agent.note("notifications/cancelled", requestId="a")
@@ -219,7 +244,11 @@ async def test_discovery_names_the_version_and_later_results_carry_the_envelope(
         assert (found["ttlMs"], found["cacheScope"]) == (0, "private")
         listed = (await agent.ask_modern("tools/list"))["result"]
         assert [tool["name"] for tool in listed["tools"]] == [*BASE, "ant_add"]
-        assert (listed["ttlMs"], listed["cacheScope"], listed["resultType"]) == (0, "private", "complete")
+        assert (listed["ttlMs"], listed["cacheScope"], listed["resultType"]) == (
+            0,
+            "private",
+            "complete",
+        )
         assert listed["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "oubliette-client"
 
 
@@ -264,12 +293,21 @@ async def test_a_subscription_is_acknowledged_told_of_changes_and_ends_with_its_
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
         await agent.ask_modern("tools/list")
         link = await server.link()
-        listening = agent.start("subscriptions/listen", _meta=META, notifications={"toolsListChanged": True, "promptsListChanged": True})
+        listening = agent.start(
+            "subscriptions/listen",
+            _meta=META,
+            notifications={"toolsListChanged": True, "promptsListChanged": True},
+        )
         stamp = {"io.modelcontextprotocol/subscriptionId": listening}
         acknowledged = await agent.note_of("notifications/subscriptions/acknowledged")
-        assert acknowledged["params"] == {"_meta": stamp, "notifications": {"toolsListChanged": True}}
+        assert acknowledged["params"] == {
+            "_meta": stamp,
+            "notifications": {"toolsListChanged": True},
+        }
         link.config(ADD, {"name": "other"})
-        assert (await agent.note_of("notifications/tools/list_changed"))["params"] == {"_meta": stamp}
+        assert (await agent.note_of("notifications/tools/list_changed"))["params"] == {
+            "_meta": stamp
+        }
         agent.note("notifications/cancelled", requestId=listening)
         await agent.ask_modern("server/discover")
         link.config(ADD)
@@ -297,21 +335,44 @@ class _Echo:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3)
+    ),
     max_leaves=8,
 )
-METHODS = ["initialize", "ping", "tools/list", "tools/call", "server/discover", "subscriptions/listen", "notifications/cancelled", "x"]
+METHODS = [
+    "initialize",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "server/discover",
+    "subscriptions/listen",
+    "notifications/cancelled",
+    "x",
+]
 PARAMS = st.fixed_dictionaries(
     {},
     optional={
-        "name": JSON, "arguments": JSON, "requestId": JSON, "protocolVersion": JSON, "notifications": JSON,
+        "name": JSON,
+        "arguments": JSON,
+        "requestId": JSON,
+        "protocolVersion": JSON,
+        "notifications": JSON,
         "_meta": st.one_of(JSON, st.just(META), st.fixed_dictionaries({"progressToken": JSON})),
     },
 )
 MESSAGES = st.fixed_dictionaries(
     {"jsonrpc": st.sampled_from(["2.0", "2.0", "2.0", "1.0"])},
-    optional={"id": st.one_of(st.integers(0, 3), st.text(max_size=2), JSON), "method": st.one_of(st.sampled_from(METHODS), JSON), "params": st.one_of(PARAMS, JSON)},
+    optional={
+        "id": st.one_of(st.integers(0, 3), st.text(max_size=2), JSON),
+        "method": st.one_of(st.sampled_from(METHODS), JSON),
+        "params": st.one_of(PARAMS, JSON),
+    },
 )
 
 
@@ -325,8 +386,11 @@ def test_whatever_the_agent_sends_each_request_is_answered_exactly_once(messages
         replies = [json.loads(line) for line in written[before:]]
         answers = [reply for reply in replies if "method" not in reply]
         is_request = (
-            isinstance(message, dict) and message.get("jsonrpc") == "2.0" and isinstance(message.get("method"), str)
-            and isinstance(message.get("id"), (str, int, float)) and not isinstance(message.get("id"), bool)
+            isinstance(message, dict)
+            and message.get("jsonrpc") == "2.0"
+            and isinstance(message.get("method"), str)
+            and isinstance(message.get("id"), (str, int, float))
+            and not isinstance(message.get("id"), bool)
         )
         assert len(answers) <= 1
         if is_request and message["method"] != "subscriptions/listen":

@@ -19,7 +19,12 @@ def test_base_tools_win_a_clash_then_oubliettes_then_the_callers_first():
     logged = []
     catalog = Catalog(logged.append)
     catalog.configure_oubliette([{"name": "ping"}, {"name": "ping"}])
-    catalog.configure_caller({"caller_id": "session", "tools": [{"name": "message"}, {"name": "x"}, {"name": "x", "description": "second"}]})
+    catalog.configure_caller(
+        {
+            "caller_id": "session",
+            "tools": [{"name": "message"}, {"name": "x"}, {"name": "x", "description": "second"}],
+        }
+    )
     assert names(catalog) == [*BASE, "oubliette_ping", "session_x"]
     tool = catalog.find("session_x")
     assert tool is not None
@@ -54,8 +59,20 @@ def test_tools_of_a_nameless_caller_have_a_prefix_all_the_same(caller_id):
         ({"type": "string"}, {"type": "object"}),
         ({"properties": None, "required": None, "$schema": 5}, {"type": "object"}),
         (
-            {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "x-k": {"a": [1]}, "$defs": {}},
-            {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "x-k": {"a": [1]}, "$defs": {}},
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "required": ["a"],
+                "x-k": {"a": [1]},
+                "$defs": {},
+            },
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "required": ["a"],
+                "x-k": {"a": [1]},
+                "$defs": {},
+            },
         ),
     ],
 )
@@ -65,7 +82,18 @@ def test_a_schema_gets_an_object_root_and_keeps_the_rest(schema, expected):
 
 @pytest.mark.parametrize(
     ("given_seconds", "expected"),
-    [(5, 5.0), (0.5, 0.5), (0, 60.0), (-1, 60.0), ("9", 60.0), (None, 60.0), (float("inf"), 86400.0), (float("nan"), 60.0), (10**9, 86400.0), (10**400, 86400.0)],
+    [
+        (5, 5.0),
+        (0.5, 0.5),
+        (0, 60.0),
+        (-1, 60.0),
+        ("9", 60.0),
+        (None, 60.0),
+        (float("inf"), 86400.0),
+        (float("nan"), 60.0),
+        (10**9, 86400.0),
+        (10**400, 86400.0),
+    ],
 )
 def test_the_call_timeout_is_taken_if_it_is_one(given_seconds, expected):
     catalog = Catalog(print)
@@ -83,7 +111,18 @@ def test_a_configuration_tells_whether_it_changed_what_is_seen():
     assert catalog.configure_caller({"caller_id": ""}) is False
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "tools", "inputSchema", "type", "content", "text"]), inner, max_size=4), max_leaves=10)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "tools", "inputSchema", "type", "content", "text"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=10,
+)
 
 
 @given(JSON, JSON)

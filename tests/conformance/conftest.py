@@ -12,20 +12,30 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-def _parameters() -> list[object]:
-    return [
-        pytest.param(
-            engine,
-            id=engine.name,
-            marks=[pytest.mark.requires(engine.requires)] if engine.requires else [],
-        )
-        for engine in ENGINES
-    ]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that asks for `engine` on every engine, `isolated` ones on those that are."""
+    if "engine" not in metafunc.fixturenames:
+        return
+    isolated = "isolated" in metafunc.fixturenames
+    metafunc.parametrize(
+        "engine",
+        [
+            pytest.param(
+                engine,
+                id=engine.name,
+                marks=[pytest.mark.requires(engine.requires)] if engine.requires else [],
+            )
+            for engine in ENGINES
+            if engine.isolated or not isolated
+        ],
+    )
 
 
-@pytest.fixture(params=_parameters())
-def engine(request: pytest.FixtureRequest) -> Engine:
-    return request.param
+@pytest.fixture
+def isolated(bench: Bench) -> Bench:
+    """The bench of an engine that isolates."""
+    assert bench.runtime.capabilities.isolation == "container"
+    return bench
 
 
 @pytest.fixture

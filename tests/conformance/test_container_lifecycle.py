@@ -187,9 +187,8 @@ async def test_an_unknown_container_is_not_found(bench: Bench) -> None:
     await bench.runtime.remove("cont_unknown")
 
 
-async def test_a_read_only_mount_cannot_be_written(bench: Bench) -> None:
-    if not bench.engine.isolated:
-        pytest.skip("nothing is mounted without isolation")
+async def test_a_read_only_mount_cannot_be_written(isolated: Bench) -> None:
+    bench = isolated
     data = bench.project()
     (data / "given").write_text("seen", encoding="utf-8")
     (data / "given").chmod(0o644)

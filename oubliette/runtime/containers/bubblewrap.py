@@ -104,11 +104,12 @@ def arguments(
         argv += ["--info-fd", str(info_fd)]
     if status_fd is not None:
         argv += ["--json-status-fd", str(status_fd)]
-    argv += _folders([ZIPAPP, SPOOL, AGENT_HOME, *(mount.target for mount in mounts)])
+    prefix = [] if sandbox.python_prefix is None else [str(sandbox.python_prefix)]
+    targets = [mount.target for mount in mounts]
+    argv += _folders([ZIPAPP, SPOOL, AGENT_HOME, *prefix, *targets])
     argv += _system()
-    if sandbox.python_prefix is not None:
-        prefix = str(sandbox.python_prefix)
-        argv += ["--ro-bind", prefix, prefix]
+    for folder in prefix:
+        argv += ["--ro-bind", folder, folder]
     for target, fd in (data or {}).items():
         argv += ["--perms", "0444", "--ro-bind-data", str(fd), target]
     argv += ["--proc", "/proc", "--dev", "/dev"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.errors import InvalidParameter, NotFound, OublietteError, RuntimeFailure
+from oubliette.failpoints import failpoint
 from oubliette.runtime.containers import (
     adoption,
     besteffort,
@@ -256,6 +257,7 @@ class ProcessRuntime:
                 uid=plan.host_uid,
                 timeout=timeout,
             )
+        failpoint("container.launched")
         monitor = procfs.identify(started.child.pid)
         process = procfs.identify(started.info["child-pid"]) if self._sandboxed else monitor
         if process is None:

@@ -1,0 +1,246 @@
+"""Every container runtime that isolates: what an agent in it cannot see, reach or change.
+
+DESIGN 5: the boundary is the container. Those that do not isolate must say so instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+
+import pytest
+
+from oubliette.runtime.containers import Mount
+from oubliette.runtime.containers.folders import make_owned
+from oubliette.runtime.host import VerbFailed
+from tests.conformance.engines import SECONDS, Bench, Running
+
+pytestmark = pytest.mark.anyio
+
+TRY = """
+import json, os, sys
+def outcome(act):
+    try:
+        return act()
+    except OSError as error:
+        return "refused: " + type(error).__name__
+print(json.dumps(outcome(lambda: eval(sys.argv[1]))))
+"""
+
+
+async def attempt(running: Running, expression: str):
+    """What `expression` gives inside, or `refused: <error>`."""
+    result = await running.python(TRY, expression)
+    assert result.exit is not None
+    assert result.exit.code == 0, result.err
+    return json.loads(result.out)
+
+
+async def test_whoever_isolates_nothing_says_so_at_every_start(bench: Bench) -> None:
+    running = await bench.start()
+    assert running.info.isolation == bench.runtime.capabilities.isolation
+    assert bool(running.info.warnings) == (running.info.isolation == "none")
+
+
+async def test_agents_never_run_as_root(bench: Bench) -> None:
+    running = await bench.start()
+    uid = await attempt(running, "[os.getuid(), os.geteuid(), os.getgid(), os.getgroups()]")
+    assert 0 not in uid[:3]
+    if bench.agent_uid is not None:
+        assert uid == [bench.agent_uid, bench.agent_uid, bench.agent_uid, []]
+
+
+async def test_agents_have_no_privileges_and_can_get_none(bench: Bench) -> None:
+    running = await bench.start()
+    status = await attempt(running, "open('/proc/self/status').read()")
+    rows = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert rows["NoNewPrivs"] == "1"
+    for name in ("CapPrm", "CapEff", "CapAmb"):
+        assert int(rows[name], 16) == 0
+
+
+async def test_folders_of_the_server_and_of_others_cannot_be_seen(isolated: Bench) -> None:
+    home = isolated.folder / "home"
+    home.mkdir(mode=0o700)
+    (home / "oubliette.db").write_text("secret", encoding="utf-8")
+    other = isolated.project("other-project")
+    (other / "file").write_text("secret", encoding="utf-8")
+    running = await isolated.start()
+    for path in (home, home / "oubliette.db", other, other / "file", isolated.base):
+        assert await attempt(running, f"os.path.exists({str(path)!r})") is False
+    assert await attempt(running, "os.listdir('/root')") in (
+        [], "refused: FileNotFoundError", "refused: PermissionError",
+    )  # fmt: skip
+    assert await attempt(running, "open('/etc/shadow').read()") in (
+        "refused: FileNotFoundError", "refused: PermissionError",
+    )  # fmt: skip
+    here = os.listdir("/home")
+    seen = await attempt(running, "os.listdir('/home')")
+    assert seen == ["agent"], here
+
+
+async def test_only_its_own_relay_folder_is_there_and_no_key(isolated: Bench) -> None:
+    running = await isolated.start()
+    await isolated.start()
+    found = await attempt(running, "os.listdir('/mcp')")
+    assert found in ("refused: PermissionError", ["relay.sock"])
+    assert await attempt(running, "open('/mcp/key').read()") == "refused: FileNotFoundError"
+    assert await attempt(running, "os.path.exists('/mcp/relay.sock')") is True
+
+
+async def test_system_files_and_the_zipapp_cannot_be_written(isolated: Bench) -> None:
+    running = await isolated.start()
+    zipapp = running.info.inside.zipapp
+    for path in (zipapp, "/usr/bin/env", "/etc/passwd", "/usr/new", "/new", "/opt/new", "/mcp/../x"):
+        answer = await attempt(running, f"open({path!r}, 'ab').write(b'x')")
+        assert answer in ("refused: OSError", "refused: PermissionError"), path
+    assert await attempt(running, f"os.rename({zipapp!r}, '/tmp/z')") in (
+        "refused: OSError", "refused: PermissionError",
+    )  # fmt: skip
+
+
+async def test_without_a_network_there_is_only_the_loopback(isolated: Bench) -> None:
+    running = await isolated.start(network="none")
+    names = "[name for _, name in __import__('socket').if_nameindex()]"
+    assert await attempt(running, names) == ["lo"]
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as outside:
+        port = outside.getsockname()[1]
+        connect = f"__import__('socket').create_connection(('127.0.0.1', {port}), 1).close()"
+        assert await attempt(running, connect) == "refused: ConnectionRefusedError"
+
+
+async def test_with_the_hosts_network_it_is_the_hosts(isolated: Bench) -> None:
+    if not isolated.runtime.capabilities.network_host:
+        pytest.skip("this engine cannot share the network")
+    running = await isolated.start(network="host")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as outside:
+        port = outside.getsockname()[1]
+        connect = f"__import__('socket').create_connection(('127.0.0.1', {port}), 5).close()"
+        assert await attempt(running, connect) is None
+
+
+async def test_processes_of_the_machine_cannot_be_seen(isolated: Bench) -> None:
+    running = await isolated.start()
+    pids = await attempt(running, "[int(p) for p in os.listdir('/proc') if p.isdigit()]")
+    assert len(pids) <= 4
+    assert 1 in pids
+    assert await attempt(running, f"os.kill({os.getpid()}, 0)") == "refused: ProcessLookupError"
+
+
+async def test_the_host_cannot_be_read_traced_or_killed_by_an_agent(isolated: Bench) -> None:
+    running = await isolated.start()
+    for path in ("/proc/1/environ", "/proc/1/mem", "/proc/1/fd"):
+        act = "os.listdir" if path.endswith("fd") else "open"
+        assert await attempt(running, f"bool({act}({path!r}))") == "refused: PermissionError"
+    if isolated.agent_uid is not None:
+        assert await attempt(running, "os.kill(1, 9)") == "refused: PermissionError"
+    assert (await running.run("true")).exit is not None
+
+
+async def test_every_container_has_a_tmp_of_its_own(isolated: Bench) -> None:
+    first, second = await isolated.start(), await isolated.start()
+    written = await first.run("sh", "-c", "echo here > /tmp/mark && ls /tmp")
+    assert written.text == "mark\n"
+    assert (await second.run("ls", "/tmp")).text == ""
+
+
+async def test_what_one_container_leaves_in_ipc_is_not_seen_by_another(isolated: Bench) -> None:
+    running = await isolated.start()
+    own = os.readlink("/proc/self/ns/ipc")
+    assert await attempt(running, "os.readlink('/proc/self/ns/ipc')") != own
+    for kind in ("mnt", "pid", "uts"):
+        assert await attempt(running, f"os.readlink('/proc/self/ns/{kind}')") != os.readlink(
+            f"/proc/self/ns/{kind}"
+        )
+
+
+async def test_no_descriptor_of_the_server_is_inherited(bench: Bench) -> None:
+    with (bench.folder / "secret").open("wb") as secret:
+        os.set_inheritable(secret.fileno(), True)
+        running = await bench.start()
+        links = "[os.readlink('/proc/self/fd/' + fd) for fd in os.listdir('/proc/self/fd') if os.path.lexists('/proc/self/fd/' + fd)]"
+        found = await attempt(running, links)
+    assert not [name for name in found if "secret" in name]
+    assert len(found) <= 4
+
+
+async def test_no_secret_of_the_servers_environment_is_inherited(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_SERVER", "do not tell")
+    running = await bench.start()
+    assert await attempt(running, "'SECRET_OF_THE_SERVER' in os.environ") is False
+    pid = running.info.handle.get("pid")
+    with contextlib.suppress(PermissionError, TypeError):
+        with open(f"/proc/{pid}/environ", "rb") as environment:
+            assert b"SECRET_OF_THE_SERVER" not in environment.read()
+
+
+async def test_a_link_planted_for_a_folder_is_not_followed(bench: Bench) -> None:
+    """An agent may replace what it owns by a link to something of the server's."""
+    secret = bench.folder / "secret"
+    secret.mkdir(mode=0o700)
+    project = bench.project()
+    (project / "planted").symlink_to(secret)
+    from oubliette.errors import RuntimeFailure
+
+    with pytest.raises(RuntimeFailure, match="link"):
+        make_owned(project, "planted", uid=bench.agent_uid)
+    with pytest.raises(RuntimeFailure, match="link"):
+        await bench.runtime.create(bench.spec(mounts=(Mount(project / "planted", "/workspace"),)))
+    assert secret.stat().st_uid == os.geteuid()
+
+
+async def test_an_agent_cannot_play_the_server(bench: Bench) -> None:
+    """DESIGN 4.1: neither UPSTREAM nor the control link nor ATTACH is open to who has no proof."""
+    running = await bench.start()
+    source = """
+import socket, sys
+said = []
+for header in sys.argv[2:]:
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    s.sendall(header.encode() + b"\\n")
+    line = s.makefile("rb").readline()
+    if b"challenge" in line:
+        s.sendall(b'{"proof": "' + b"0" * 64 + b'", "epoch": 99, "versions": [1, 1]}\\n')
+        line = s.makefile("rb").readline()
+    said.append(line.split(b" ")[0].decode().strip())
+print(said)
+"""
+    headers = (
+        "OUBLIETTE-UPSTREAM s p 0",
+        "OUBLIETTE-UPSTREAM s p 0 " + "0" * 32,
+        "OUBLIETTE-HOST 1 " + "0" * 32,
+        "OUBLIETTE-ATTACH 1 proc 0 0 " + "0" * 32,
+        "OUBLIETTE-DOWNSTREAM p",
+    )
+    async with asyncio.timeout(SECONDS):
+        result = await running.python(source, running.info.inside.relay_socket, *headers)
+    assert result.text.strip() == str(["OUBLIETTE-ERROR"] * 5), result.err
+    assert not running.link.is_closed
+
+
+async def test_agents_cannot_raise_what_limits_them(bench: Bench) -> None:
+    from oubliette.runtime.host import ProcessLimits
+
+    running = await bench.start()
+    raise_it = "__import__('resource').setrlimit(7, (60, 10**6))"
+    result = await running.python(
+        f"try:\n {raise_it}\nexcept ValueError:\n print('refused')",
+        limits=ProcessLimits(nofile=64),
+    )
+    assert result.text == "refused\n"
+
+
+async def test_only_roots_host_can_choose_the_user_of_a_process(bench: Bench) -> None:
+    running = await bench.start()
+    if running.info.inside.uid is not None:
+        assert (await running.run("id", "-u", uid=4321)).text == "4321\n"
+        return
+    with pytest.raises(VerbFailed) as caught:
+        await running.run("id", uid=4321)
+    assert caught.value.kind == "permission"

@@ -173,7 +173,7 @@ def caller_events(  # noqa: PLR0917 - the order of the index
 
 
 def last_seq(connection: sqlite3.Connection) -> int:
-    """The highest seq that may have been given, 0 before the first; all later ones are above."""
+    """The highest seq that may have been given, 0 at first; all later ones are above."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row else 0
 
@@ -194,6 +194,22 @@ def last_source(connection: sqlite3.Connection, session_id: str, process_id: str
         (session_id, len(process_id) + 1, f"{process_id}:"),
     ).fetchone()
     return row[0] if row else None
+
+
+def last_source(
+    connection: sqlite3.Connection, session_id: str, process_id: str
+) -> tuple[int, int]:
+    """(offset, ordinal) of the newest event that was read from that process; (-1, -1) if none."""
+    # In the order of the log, as text would sort 9 above 10; ';' follows ':'.
+    row = connection.execute(
+        "SELECT source FROM events INDEXED BY events_by_session WHERE session_id = ?"
+        " AND source >= ? AND source < ? ORDER BY idx DESC LIMIT 1",
+        (session_id, f"{process_id}:", f"{process_id};"),
+    ).fetchone()
+    if row is None:
+        return -1, -1
+    offset, _, ordinal = row[0].removeprefix(f"{process_id}:").partition(":")
+    return int(offset), int(ordinal)
 
 
 # ---------------------------------------------------------------------- projects
@@ -416,6 +432,17 @@ def open_requests(
     )
     rows = connection.execute(sql, (session_id, principal, caller_id))
     return _records(CallerRequest, rows)
+
+
+def recent_requests(
+    connection: sqlite3.Connection, session_id: str, since: float
+) -> list[CallerRequest]:
+    """A session's requests that are open, or were settled at `since` (wall seconds) or later."""
+    sql = (
+        "SELECT data FROM caller_requests WHERE session_id = ?"
+        " AND (outcome IS NULL OR settled_at >= ?) ORDER BY created_at, id"
+    )
+    return _records(CallerRequest, connection.execute(sql, (session_id, since)))
 
 
 # ---------------------------------------------------------------------- rights and the rest

@@ -162,6 +162,10 @@ class Reader:
         _, offset, ordinal = source.rsplit(":", 2)
         return (int(offset), int(ordinal))
 
+    async def last_source(self, session_id: str, process_id: str) -> tuple[int, int]:
+        """(offset, ordinal) of the newest event read from that process; (-1, -1) if none."""
+        return await self.run(queries.last_source, session_id, process_id)
+
     async def caller_events(
         self,
         principal: str,
@@ -176,7 +180,7 @@ class Reader:
         )
 
     async def last_seq(self) -> int:
-        """The highest seq that may have been given, 0 before the first; all later ones are above."""
+        """The highest seq that may have been given, 0 at first; all later ones are above."""
         return await self.run(queries.last_seq)
 
     # ------------------------------------------------------------------ projects
@@ -307,6 +311,10 @@ class Reader:
     ) -> list[CallerRequest]:
         """Requests without an outcome, of a session or of a caller, oldest first."""
         return await self.run(queries.open_requests, session_id, principal, caller_id)
+
+    async def recent_requests(self, session_id: str, since: float) -> list[CallerRequest]:
+        """A session's requests that are open, or were settled at `since` or later."""
+        return await self.run(queries.recent_requests, session_id, since)
 
     # ------------------------------------------------------------------ rights and the rest
 

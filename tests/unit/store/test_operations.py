@@ -239,6 +239,8 @@ def test_requests_are_found_by_call_and_by_caller(store):
     assert [request.id for request in mine] == ["req1", "req2"]
     assert store.read(queries.open_requests, principal="prin_2", caller_id="me") == []
     store.write(ops.SettleCallerRequest("req1", "cancelled", 10.0))
+    assert [one.id for one in store.read(queries.recent_requests, "s1", 10.0)] == ["req1", "req3"]
+    assert [one.id for one in store.read(queries.recent_requests, "s1", 10.5)] == ["req3"]
     assert store.write(ops.DeleteSettledRequests(10.0)) == (0,)
     assert store.write(ops.DeleteSettledRequests(11.0)) == (1,)
     assert store.read(queries.request, "req1") is None
@@ -407,6 +409,15 @@ def test_a_caller_is_told_its_own_events_in_commit_order(store):
     assert store.read(queries.caller_events, "p", "me", mine[1].seq) == [mine[2]]
     assert store.read(queries.caller_events, "p", "me", 0, 2) == mine[:2]
     assert store.read(queries.caller_events, "p", "me", 0, 100, 1) == mine[:1]
+
+
+def test_the_newest_source_of_a_process_is_found_by_position_not_by_text(store):
+    sources = ["p1:9:0", "p1:9:1", None, "p1:100:0", "p10:5000:0", "p:1:1"]
+    store.write(ops.AppendEvents(tuple(event(n, source=s) for n, s in enumerate(sources))))
+    store.write(ops.AppendEvents((event(0, "s2", source="p1:7777:0"),)))
+    assert store.read(queries.last_source, "s1", "p1") == (100, 0)
+    assert store.read(queries.last_source, "s1", "p10") == (5000, 0)
+    assert store.read(queries.last_source, "s1", "p2") == (-1, -1)
 
 
 # ---------------------------------------------------------------------- payloads

@@ -72,17 +72,18 @@ class HostGate:
         """The link, if there is one now."""
         return self._link
 
-    async def wait(self, timeout: float) -> HostLink:
+    async def wait(self, timeout: float, *, next_container: bool = False) -> HostLink:
         """The link, as soon as there is one.
 
         Raises:
-            ContainerLost: the container is gone.
+            ContainerLost: the container is gone; not with `next_container`, which waits for
+                whatever container comes next.
             DeadlineExceeded: no link within `timeout` seconds.
         """
         try:
             async with asyncio.timeout(timeout):
                 while self._link is None:
-                    if self._lost is not None:
+                    if self._lost is not None and not next_container:
                         raise ContainerLost(self._lost)
                     await self._changed.wait()
                 return self._link

@@ -22,7 +22,6 @@ from oubliette.actors.session_messages import (
     LinkRequest,
     OpenLink,
 )
-from oubliette.errors import ContainerLost
 from oubliette.kit import Actor, ActorDead, Message, handles
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ class _Opened(Message):
 class _Closed(Message):
     generation: int
     reason: str
-    lost: bool = False
 
 
 class _Open(Message):
@@ -98,14 +96,13 @@ class LinkActor(Actor):
             lambda error: _Closed(
                 generation=generation,
                 reason=str(error) or repr(error),
-                lost=isinstance(error, ContainerLost),
             ),
         )
 
     async def _serve(self, generation: int) -> str:
         """Connect, tell ourselves, then read until the link ends."""
         spec = self._spec
-        host = await self._host_gate.wait(WAIT_FOR_HOST)
+        host = await self._host_gate.wait(WAIT_FOR_HOST, next_container=True)
         await host.expect(spec.session_id, spec.project_id, secret=spec.secret, depth=spec.depth)
         reader, writer = await host.upstream(spec.session_id, spec.project_id, spec.depth)
         if generation != self._generation or not self.ref.is_alive():
@@ -188,8 +185,7 @@ class LinkActor(Actor):
             return
         self._drop()
         self._failures += 1
-        delay = backoff_delay(_BACKOFF, self._failures)
-        self.after(max(delay, 1.0) if message.lost else delay, _Open())
+        self.after(backoff_delay(_BACKOFF, self._failures), _Open())
 
     @handles(LinkReply)
     def _answer(self, message: LinkReply) -> None:

@@ -1,0 +1,322 @@
+"""The composition root: builds the parts of one server and hands each its ports (DESIGN 2, 3.2).
+
+Start-up runs in named stages; each says what went wrong and what to do (DESIGN 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from oubliette import ids
+from oubliette.actors.house import end_sessions, start_house
+from oubliette.actors.services import Services
+from oubliette.actors.store import GetStoreState, StoreActor, Transact
+from oubliette.clock import SystemClock
+from oubliette.config import Config
+from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
+from oubliette.kit import System
+from oubliette.mcp_front.app import Front
+from oubliette.mcp_front.front_actor import FrontActor, GetUrl
+from oubliette.runtime.agents.scripted import ScriptedRuntime
+from oubliette.runtime.containers.folders import runtime_base
+from oubliette.runtime.containers.process import ProcessRuntime
+from oubliette.runtime.folders import Folders
+from oubliette.runtime.home import DATABASE, HomeLock, prepare
+from oubliette.runtime.store.database import Database
+from oubliette.runtime.store.ops import BumpMeta, PutMeta
+from oubliette.runtime.store.reader import Reader
+from oubliette.runtime.zipapp import zipapp_path
+from oubliette.tools.door import SocketDoor, context_of
+from oubliette.tools.house import House, Offers, commits
+from oubliette.tools.keys import Keys
+from oubliette.tools.table import TABLE, call, input_schema, listed, output_schema
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+    from oubliette.records import Token
+    from oubliette.runtime.containers.port import ContainerRuntime
+    from oubliette.tools.table import ToolResult
+    from oubliette.tools.tool import CallContext
+
+STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
+_INSTANCE: Final = "instance"
+_EPOCH: Final = "epoch"
+
+log = structlog.get_logger("oubliette.server")
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """Told once the port is bound and everything runs."""
+
+    url: str
+    pid: int
+    home: str
+    runtime: str
+    isolation: str
+
+
+class HttpTools:
+    """The tool table at the HTTP door (`mcp_front.ports.ToolTable`)."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tool, for anybody."""
+        tool = TABLE.get(name)
+        return tool is not None and "http" in tool.doors
+
+    def list(self, context: CallContext) -> list[dict[str, Any]]:
+        """The tools that this key may call, in the order of the table."""
+        return [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": input_schema(tool),
+                "outputSchema": output_schema(tool),
+                "annotations": {
+                    "readOnlyHint": tool.read_only,
+                    "destructiveHint": tool.destructive,
+                },
+            }
+            for tool in listed(context.scope, "http")
+        ]
+
+    async def call(
+        self, context: CallContext, name: str, arguments: dict[str, Any] | None
+    ) -> ToolResult:
+        """Call one."""
+        return await call(self._house, context, name, arguments)
+
+
+class Server:
+    """A running server: for tests and embedding programs; `serve` is the daemon."""
+
+    def __init__(
+        self, *, system: System, services: Services, house: House, keys: Keys, url: str
+    ) -> None:
+        self.system = system
+        self.services = services
+        self.house = house
+        self.keys = keys
+        self.url = url
+
+
+@contextlib.asynccontextmanager
+async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Server]:
+    """Run a server on `home` for the time of the `with` block.
+
+    Raises:
+        ConfigError: the home, the configuration or the sandbox cannot be used; says what to do.
+        HomeInUse: another process has this home.
+        DeadlineExceeded: a stage of the start-up took too long.
+    """
+    config = config or Config()
+    async with contextlib.AsyncExitStack() as stack:
+        stages = _Stages()
+        async with stages("home"):
+            prepare(home)
+            stack.enter_context(HomeLock(home))
+            folders = Folders(home)
+            await asyncio.to_thread(folders.prepare)
+        async with stages("runtime"):
+            base = runtime_base(config.containers.runtime_dir)
+            zipapp = await asyncio.to_thread(zipapp_path)
+            runtime = await _runtime(config, base, zipapp)
+            stack.push_async_callback(runtime.aclose)
+        async with stages("store"):
+            database = await asyncio.to_thread(
+                Database, home / DATABASE, durability=config.store.durability
+            )
+            reader = Reader(database)
+            stack.push_async_callback(reader.aclose)
+            system = await stack.enter_async_context(System("oubliette"))
+            store = system.spawn(StoreActor, database, name="store")
+            instance, epoch = await _identify(store, reader)
+        commit = commits(store)
+        clock = SystemClock()
+        keys = Keys(commit, reader, clock)
+        await keys.load()
+        stack.push_async_callback(keys.aclose)
+        agents = {"scripted": ScriptedRuntime()}
+        services = Services(
+            config=config,
+            clock=clock,
+            home=home,
+            instance=instance,
+            epoch=epoch,
+            store=store,
+            reader=reader,
+            folders=folders,
+            runtime=runtime,
+            runtime_base=base,
+            agents=agents,
+            zipapp=zipapp,
+            keys=keys,
+        )
+        async with stages("containers"):
+            await _reap_orphans(runtime, reader, instance)
+        house = House(
+            config=config,
+            clock=clock,
+            reader=reader,
+            commit=commit,
+            keys=keys,
+            projects=system.ref("projects"),
+            callers=system.ref("callers"),
+            find_session=services.directory.session,
+            find_actor=system.lookup,
+            name_actor=system.ref,
+            offers=Offers(
+                agents=tuple(agents), container_types=("base",), runtimes=(runtime.name,)
+            ),
+        )
+        services.door = SocketDoor(house)
+        async with stages("front"):
+            front = _front(config, house, system, store)
+            front.bind()
+        async with stages("sessions"):
+            start_house(system, services)
+        stack.push_async_callback(_stop_agents, services)
+        house.listen = front.listening
+        url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
+        stack.push_async_callback(system.ref("front").stop, 5.0)
+        yield Server(system=system, services=services, house=house, keys=keys, url=url)
+
+
+class _Stages:
+    """Times the stages of the start-up and names the one that fails."""
+
+    @contextlib.asynccontextmanager
+    async def __call__(self, name: str) -> AsyncGenerator[None]:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(STAGE_SECONDS):
+                yield
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"start-up: the stage {name!r} took more than {STAGE_SECONDS:.0f} s",
+                hint="oubliette doctor",
+            ) from error
+        except OSError as error:
+            if isinstance(error, OublietteError):
+                raise
+            raise ConfigError(f"start-up: the stage {name!r} failed: {error}") from error
+        log.info("started", stage=name, seconds=round(time.monotonic() - began, 3))
+
+
+async def _runtime(config: Config, base: Path, zipapp: Path) -> ContainerRuntime:
+    wanted = config.containers.runtime
+    if wanted not in {"auto", "process"}:
+        raise ConfigError(
+            f"containers.runtime: there is no runtime {ids.shown(wanted)} in this release",
+            hint="process or auto",
+        )
+    runtime = ProcessRuntime(base, zipapp, sandbox=config.process.sandbox)
+    status = await runtime.ping()
+    if not status.ok:
+        raise ConfigError(
+            f"the process runtime cannot be used: {status.reason}", hint=status.remedy
+        )
+    if runtime.capabilities.isolation == "none":
+        log.warning(
+            "NO ISOLATION: agents run as plain child processes of this user",
+            setting="process.sandbox = best-effort",
+        )
+    return runtime
+
+
+async def _identify(store: Any, reader: Reader) -> tuple[str, int]:
+    """The instance's id, made once, and the number of this start."""
+    instance = await reader.meta(_INSTANCE)
+    ops: list[Any] = [BumpMeta(_EPOCH)]
+    if instance is None:
+        instance = ids.new_id(ids.INSTANCE)
+        ops.append(PutMeta(_INSTANCE, instance))
+    answers = await store.ask(Transact(ops=tuple(ops)))
+    return instance, int(answers[0])
+
+
+async def _reap_orphans(runtime: ContainerRuntime, reader: Reader, instance: str) -> None:
+    """Remove containers of ours that no record knows: a crash left them half made."""
+    known = {record.id for record in await reader.containers()}
+    for info in await runtime.adopt(instance):
+        if info.id not in known:
+            log.warning("removing an orphan", container_id=info.id)
+            await runtime.remove(info.id)
+
+
+def _front(config: Config, house: House, system: System, store: Any) -> Front:
+    async def verify(key: str) -> Token:
+        return house.keys.verify(key, "http")
+
+    async def ready() -> list[str]:
+        state = await store.ask(GetStoreState(), timeout=2.0)
+        return [] if state.state == "running" else [f"the store is {state.state}: {state.reason}"]
+
+    return Front(
+        config=config,
+        tools=HttpTools(house),
+        verify=verify,
+        ready=ready,
+        callers=system.ref("callers"),
+        find=system.ref,
+    )
+
+
+async def _stop_agents(services: Services) -> None:
+    """SIGTERM ends agents or keeps them, as `server.on_stop` says (DESIGN 3.4)."""
+    if services.config.server.on_stop == "keep":
+        return
+    await end_sessions(services)
+    records = await services.reader.containers()
+
+    async def stop(container_id: str) -> None:
+        try:
+            async with asyncio.timeout(3.0):
+                await services.runtime.remove(container_id)
+        except (OublietteError, TimeoutError) as error:
+            log.warning("container not removed", container_id=container_id, reason=str(error))
+
+    await asyncio.gather(*(stop(record.id) for record in records))
+
+
+async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then stop in order, within ten seconds.
+
+    Raises:
+        OublietteError: as `running`.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with running(home, config) as server:
+            ready(
+                Ready(
+                    url=server.url,
+                    pid=os.getpid(),
+                    home=str(home),
+                    runtime=server.services.runtime.name,
+                    isolation=server.services.runtime.capabilities.isolation,
+                )
+            )
+            await stop.wait()
+            log.info("stopping")
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+__all__ = ["Ready", "Server", "context_of", "running", "serve"]

@@ -186,16 +186,6 @@ def has_source(connection: sqlite3.Connection, session_id: str, source: str) -> 
     return row is not None
 
 
-def last_source(connection: sqlite3.Connection, session_id: str, process_id: str) -> str | None:
-    """The source of the newest event that was read from this process."""
-    row = connection.execute(
-        "SELECT source FROM events WHERE session_id = ? AND substr(source, 1, ?) = ?"
-        " ORDER BY idx DESC LIMIT 1",
-        (session_id, len(process_id) + 1, f"{process_id}:"),
-    ).fetchone()
-    return row[0] if row else None
-
-
 def last_source(
     connection: sqlite3.Connection, session_id: str, process_id: str
 ) -> tuple[int, int]:

@@ -155,14 +155,6 @@ class Reader:
         return await self.run(queries.has_source, session_id, source)
 
     async def last_source(self, session_id: str, process_id: str) -> tuple[int, int]:
-        """Offset and ordinal of the newest event read from this process; (-1, -1) without one."""
-        source = await self.run(queries.last_source, session_id, process_id)
-        if source is None:
-            return (-1, -1)
-        _, offset, ordinal = source.rsplit(":", 2)
-        return (int(offset), int(ordinal))
-
-    async def last_source(self, session_id: str, process_id: str) -> tuple[int, int]:
         """(offset, ordinal) of the newest event read from that process; (-1, -1) if none."""
         return await self.run(queries.last_source, session_id, process_id)
 
@@ -297,10 +289,6 @@ class Reader:
     async def request_of_call(self, session_id: str, call_id: str) -> CallerRequest | None:
         """The newest request that this call of this session made."""
         return await self.run(queries.request_of_call, session_id, call_id)
-
-    async def recent_requests(self, session_id: str, since: float) -> list[CallerRequest]:
-        """A session's requests that are open or were settled after `since` (wall seconds)."""
-        return await self.run(queries.recent_requests, session_id, since)
 
     async def open_requests(
         self,

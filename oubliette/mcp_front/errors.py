@@ -73,13 +73,16 @@ def tool_failure(error: BaseException, tool: str) -> dict[str, Any]:
     What went wrong inside is for the log; a client gets nothing of it.
     """
     if isinstance(error, OublietteError):
-        structured: dict[str, Any] = {"error": error.code, "message": error.message}
-        if error.hint:
-            structured["hint"] = error.hint
-        if isinstance(error, InvalidParameter) and error.field:
-            structured["field"] = error.field
-        return tool_result(structured, str(error), is_error=True)
+        field = error.field if isinstance(error, InvalidParameter) else None
+        return _failure(error.code, error.message, error.hint, field, str(error))
     reference = secrets.token_hex(4)
     log.error("tool_failed", tool=tool, reference=reference, exc_info=error)
     text = f"internal error; the server's log has it under reference {reference}"
-    return tool_result({"error": "internal", "message": text}, text, is_error=True)
+    return _failure("error", text, None, None, text)
+
+
+def _failure(
+    code: str, message: str, hint: str | None, field: str | None, text: str
+) -> dict[str, Any]:
+    told = {"code": code, "message": message, "hint": hint, "field": field}
+    return tool_result({"error": told}, text, is_error=True)

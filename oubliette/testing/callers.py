@@ -1,0 +1,393 @@
+"""Scripted callers: MCP clients that lend Python functions as tools (DESIGN 12).
+
+`SdkCaller` is the official SDK, in either generation; `HttpCaller` speaks to the same server on
+bare HTTP. Both keep the events that they are told, answer tool requests from their functions, and
+remember the cursor, so that they can listen again without a gap.
+
+    async with SdkCaller(url, token, tools={"add": lambda a, b: a + b}) as caller:
+        project = await caller.call("project_create", name="demo")
+        await caller.listen()
+        await caller.call("session_spawn", project_id=project["id"], prompt="call …")
+        done = await caller.event("completion")
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import inspect
+import itertools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from oubliette.testing.http_client import HttpClient, HttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    import mcp_types as t
+
+Tool = Callable[..., Any]
+Mode = Literal["auto", "legacy"]
+MODERN = "2026-07-28"
+HANDSHAKE = "2025-11-25"
+TOOL_REQUEST = "caller_tool_request"
+
+
+class ToolFailed(Exception):
+    """The server's tool answered with an error."""
+
+    def __init__(self, text: str, structured: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.structured = structured or {}
+
+
+def spec_of(name: str, function: Tool, *, durable: bool = False) -> dict[str, Any]:
+    """What `caller_tools` says of a function: its name, docstring and parameters."""
+    parameters = inspect.signature(function).parameters
+    return {
+        "name": name,
+        "description": inspect.getdoc(function) or name,
+        "inputSchema": {
+            "type": "object",
+            "properties": {parameter: {} for parameter in parameters},
+            "required": [
+                parameter.name
+                for parameter in parameters.values()
+                if parameter.default is parameter.empty
+            ],
+        },
+        "durable": durable,
+    }
+
+
+class Caller(abc.ABC):
+    """What both kinds of caller do with what they are told."""
+
+    def __init__(
+        self,
+        *,
+        caller_id: str = "tester",
+        tools: Mapping[str, Tool] | None = None,
+        durable: bool = False,
+        answers: bool = True,
+    ) -> None:
+        self.caller_id = caller_id
+        self.tools = dict(tools or {})
+        self.answers = answers
+        """Whether tool requests are answered; without it they are only kept."""
+        self.specs = [spec_of(name, tool, durable=durable) for name, tool in self.tools.items()]
+        self.events: list[dict[str, Any]] = []
+        """All events, in the order in which they came."""
+        self.next: int | None = None
+        """Where to listen on from."""
+        self.ended: str | None = None
+        """Why the last listener ended."""
+        self.answered: set[str] = set()
+        """Requests that were taken; one that comes again is not run again."""
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listener: asyncio.Task[None] | None = None
+
+    @abc.abstractmethod
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """Call a tool of the server; its structured answer.
+
+        Raises:
+            ToolFailed: it answered with an error.
+        """
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """`context` for session_spawn: this caller and its tools."""
+        return {"caller_id": self.caller_id, "caller_tools": self.specs}
+
+    # ------------------------------------------------------------ events
+    def take(self, event: dict[str, Any]) -> None:
+        """Take an event in, and answer it if it is a tool request."""
+        if "seq" in event:
+            self.next = max(self.next or 0, event["seq"])
+        self.events.append(event)
+        self._news.set()
+        self._news = asyncio.Event()
+        if event.get("type") == TOOL_REQUEST and self.answers:
+            self._start(self._answer(event))
+
+    async def event(
+        self,
+        kind: str | None = None,
+        *,
+        after: int = 0,
+        timeout: float = 10.0,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """The first event of this type and with these fields, from place `after` on.
+
+        Raises:
+            TimeoutError: none came in time.
+        """
+        async with asyncio.timeout(timeout):
+            while True:
+                news = self._news
+                looked, after = after, len(self.events)
+                for event in self.events[looked:]:
+                    if (kind is None or event.get("type") == kind) and all(
+                        event.get(name) == value for name, value in fields.items()
+                    ):
+                        return event
+                await news.wait()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of this type so far."""
+        return [event for event in self.events if event.get("type") == kind]
+
+    async def _answer(self, event: dict[str, Any]) -> None:
+        request_id = event["request_id"]
+        if request_id in self.answered:
+            return
+        self.answered.add(request_id)
+        answer: dict[str, Any] = {"session_id": event["session_id"], "request_id": request_id}
+        try:
+            if "ref" in event:
+                event = await self.whole(event)
+            result = self.tools[event["tool"]](**event.get("arguments", {}))
+            answer["result"] = await result if inspect.isawaitable(result) else result
+        except Exception as error:
+            answer["error"] = f"{type(error).__name__}: {error}"
+        # Too late is no failure of this caller: the request was settled another way.
+        with contextlib.suppress(ToolFailed):
+            await self.call("caller_tool_response", **answer)
+
+    async def whole(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event that came by reference, read in pieces."""
+        text, offset = "", 0
+        while True:
+            piece = await self.call("event_read", **event["ref"], offset=offset)
+            text += piece["data"]
+            offset = piece["next_offset"]
+            if offset is None or offset >= piece["total"]:
+                return {**json.loads(text), **{key: event[key] for key in event if key != "ref"}}
+
+    # ------------------------------------------------------------ listening
+    async def listen(self, *, after: int | None = None, observe: bool = False) -> None:
+        """Open a listener, and wait until the server has it."""
+        await self.stop_listening()
+        place = len(self.events)
+        self._listener = self._start(self._listen(after, observe=observe))
+        began = asyncio.ensure_future(self.event("listening", after=place))
+        await asyncio.wait({began, self._listener}, return_when=asyncio.FIRST_COMPLETED)
+        if not began.done():
+            began.cancel()
+            await self._listener
+            raise ConnectionError(f"the listener ended: {self.ended}")
+
+    async def _listen(self, after: int | None, *, observe: bool) -> None:
+        arguments: dict[str, Any] = {"caller_id": self.caller_id, "observe": observe}
+        if self.specs and not observe:
+            arguments["caller_tools"] = self.specs
+        if after is not None:
+            arguments["after"] = after
+        answer = await self.call("caller_listen", **arguments)
+        self.ended = answer["ended"]
+        self.next = answer["next"]
+
+    async def listener_ended(self, timeout: float = 10.0) -> str | None:
+        """Wait for the end of the listener; why it ended."""
+        assert self._listener is not None
+        async with asyncio.timeout(timeout):
+            await asyncio.wait({self._listener})
+        return self.ended
+
+    async def stop_listening(self) -> None:
+        """Drop the listener, if there is one."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+            self._listener = None
+
+    async def _end_tasks(self) -> None:
+        await self.stop_listening()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits for it has it; a lost connection is no surprise
+
+
+class SdkCaller(Caller):
+    """A caller on the official SDK: `auto` is the newest generation, `legacy` the handshake."""
+
+    def __init__(
+        self, url: str, token: str, *, mode: Mode = "auto", events: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._http = httpx2.AsyncClient(
+            headers={"Authorization": f"Bearer {token}"}, timeout=httpx2.Timeout(30, read=300)
+        )
+        self.client = Client(
+            streamable_http_client(url, http_client=self._http),
+            mode=mode,
+            logging_callback=self._on_log,
+            log_level="info" if events else None,
+        )
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._http)
+        await self._stack.enter_async_context(self.client)
+        # The SDK checks each answer against the tool's schema, and would list the tools for that
+        # after the first answer: too late where that one was `server stopping`.
+        await self.client.list_tools()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end_tasks()
+        await self._stack.aclose()
+
+    async def _on_log(self, params: t.LoggingMessageNotificationParams) -> None:
+        data: object = params.data
+        if isinstance(data, dict):
+            self.take(cast("dict[str, Any]", data))
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """Call a tool of the server; its structured answer.
+
+        Raises:
+            ToolFailed: it answered with an error.
+        """
+        answer: Any = await self.client.call_tool(tool, arguments)
+        text = "".join(getattr(part, "text", "") for part in answer.content)
+        if answer.is_error:
+            raise ToolFailed(text, answer.structured_content)
+        found: dict[str, Any] = answer.structured_content or {}
+        return found
+
+
+class HttpCaller(Caller):
+    """A caller on bare HTTP, of either generation."""
+
+    def __init__(self, url: str, token: str, *, mode: Mode = "auto", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.modern = mode == "auto"
+        self.http = HttpClient(url, {"Authorization": f"Bearer {token}"})
+        self.session_id: str | None = None
+        self._ids = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        if not self.modern:
+            await self._initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end_tasks()
+        await self.http.aclose()
+
+    async def _initialize(self) -> None:
+        body = {
+            "jsonrpc": "2.0",
+            "id": 0,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": HANDSHAKE,
+                "capabilities": {},
+                "clientInfo": {"name": "http-caller", "version": "1"},
+            },
+        }
+        async with self.http.request("POST", json_body=body) as response:
+            if response.status != 200:
+                raise HttpError(response.status, response.headers, await response.body())
+            self.session_id = response.headers["mcp-session-id"]
+            async for _ in response.messages():
+                pass
+        self.http.headers["mcp-session-id"] = self.session_id
+        self.http.headers["mcp-protocol-version"] = HANDSHAKE
+        note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        async with self.http.request("POST", json_body=note) as response:
+            await response.body()
+
+    def message(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A JSON-RPC request of this generation."""
+        if self.modern:
+            params = {
+                **params,
+                "_meta": {
+                    "io.modelcontextprotocol/protocolVersion": MODERN,
+                    "io.modelcontextprotocol/clientCapabilities": {},
+                    "io.modelcontextprotocol/clientInfo": {"name": "http-caller", "version": "1"},
+                    "io.modelcontextprotocol/logLevel": "info",
+                },
+            }
+        return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Any:
+        """Send a request; its result. Notifications on its response are taken as events.
+
+        Raises:
+            HttpError: the server refused it.
+            ToolFailed: the answer is a JSON-RPC error.
+        """
+        headers: dict[str, str] = {}
+        if self.modern:
+            headers = {"mcp-protocol-version": MODERN, "mcp-method": method}
+            if "name" in params:
+                headers["mcp-name"] = params["name"]
+        body = self.message(method, params)
+        async with self.http.request("POST", json_body=body, headers=headers) as response:
+            if response.status >= 400:
+                raise HttpError(response.status, response.headers, await response.body())
+            answer: Any = None
+            async for message in response.messages():
+                if message.get("method") == "notifications/message":
+                    self.take(message["params"]["data"])
+                elif message.get("id") == body["id"]:
+                    answer = message
+        if answer is None:
+            raise ConnectionResetError("the stream ended without an answer")
+        if "error" in answer:
+            raise ToolFailed(answer["error"]["message"], answer["error"])
+        return answer["result"]
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        """Call a tool of the server; its structured answer.
+
+        Raises:
+            ToolFailed: it answered with an error.
+        """
+        result = await self.ask("tools/call", {"name": tool, "arguments": arguments})
+        structured: dict[str, Any] = result.get("structuredContent") or {}
+        if result.get("isError"):
+            raise ToolFailed(result["content"][0]["text"], structured)
+        return structured
+
+    async def open_get_stream(self) -> None:
+        """Open the GET stream of a handshake session, and wait until the server has it."""
+        opened = asyncio.get_running_loop().create_future()
+        task = self._start(self._get_stream(opened))
+        await asyncio.wait({opened, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+
+    async def _get_stream(self, opened: asyncio.Future[None]) -> None:
+        async with self.http.request("GET") as response:
+            if response.status != 200:
+                raise HttpError(response.status, response.headers, await response.body())
+            opened.set_result(None)
+            async for message in response.messages():
+                if message.get("method") == "notifications/message":
+                    self.take(message["params"]["data"])

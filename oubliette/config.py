@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
 import os
+import sys
 import tomllib
+import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 FILE_NAME: Final = "oubliette.toml"
 _PREFIX: Final = "OUBLIETTE_"
@@ -25,7 +41,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class ServerConfig(_Section):
+class ServerConfig(_Section, frozen=True, kw_only=True):
     """The listener and the process."""
 
     host: str = "127.0.0.1"
@@ -44,14 +60,14 @@ class ServerConfig(_Section):
     """Time for a client to send its request head."""
 
 
-class StoreConfig(_Section):
+class StoreConfig(_Section, frozen=True, kw_only=True):
     """The database."""
 
     durability: Literal["process", "power"] = "process"
     """`process`: what was acknowledged outlives the process; `power`: the machine too."""
 
 
-class ProcessConfig(_Section):
+class ProcessConfig(_Section, frozen=True, kw_only=True):
     """The process runtime."""
 
     sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap"
@@ -60,7 +76,7 @@ class ProcessConfig(_Section):
     """What the sandbox reaches."""
 
 
-class ContainersConfig(_Section):
+class ContainersConfig(_Section, frozen=True, kw_only=True):
     """Containers of every runtime."""
 
     runtime: str = "auto"
@@ -75,7 +91,7 @@ class ContainersConfig(_Section):
     """Folder for relay sockets; a short path."""
 
 
-class AgentsConfig(_Section):
+class AgentsConfig(_Section, frozen=True, kw_only=True):
     """Agents of every runtime."""
 
     default: str = "auto"
@@ -84,7 +100,7 @@ class AgentsConfig(_Section):
     """From the start of the process to its first sign of life."""
 
 
-class SessionsConfig(_Section):
+class SessionsConfig(_Section, frozen=True, kw_only=True):
     """Defaults of sessions; frozen into each at its start."""
 
     idle_timeout_seconds: Seconds = 1800.0
@@ -101,24 +117,34 @@ class SessionsConfig(_Section):
     """Messages that may wait for a running turn."""
 
 
-class TreesConfig(_Section):
+class TreesConfig(_Section, frozen=True, kw_only=True):
     """Default limits of a tree of sessions."""
 
     max_depth: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
+    """Levels of children; 0: agents have none."""
     max_agents: Count = 50
+    """Agents of one tree, ended ones too."""
     max_agents_at_once: Count = 10
+    """Live agents of one tree."""
     max_cost_usd: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    """What the agents of one tree may cost together, as they report it."""
     max_wall_seconds: Seconds = 86_400.0
+    """Age of a tree, from the start of its root."""
 
 
-class CallersConfig(_Section):
+class CallersConfig(_Section, frozen=True, kw_only=True):
     """Limits per principal (DESIGN 4.3)."""
 
     max_listeners: Count = 16
+    """Listeners at a time."""
     max_calls_in_flight: Count = 64
+    """Tool calls over HTTP at a time."""
     max_pending_requests: Count = 1000
+    """Calls of lent tools that wait for an answer."""
     max_tools: Count = 128
+    """Tools that one caller lends."""
     max_schema_bytes: Count = 65_536
+    """Size of the schema of a lent tool."""
     stream_grace_seconds: Seconds = 1.0
     """A dropped stream counts as present for this long."""
     poll_grace_seconds: Seconds = 10.0
@@ -129,7 +155,7 @@ class CallersConfig(_Section):
     """Time for a caller to come back after the server was restarted."""
 
 
-class Config(_Section):
+class Config(_Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
     server: ServerConfig = ServerConfig()
@@ -167,60 +193,144 @@ def load(
 ) -> Loaded:
     """Read the file of `home`, the environment, then `overrides` (`section.key` → value).
 
+    Later ones win. In the environment a list is JSON, or its entries with commas between.
+
     Raises:
-        ConfigError: unreadable file, unknown key or a value that does not fit; names the path.
+        ConfigError: unreadable file, unknown key or a value that does not fit; names the key and
+            where it came from.
     """
     path = home / FILE_NAME
-    tree: dict[str, Any] = {}
+    tree: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    if path.exists():
-        try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from error
-        for section, keys in tree.items():
-            if isinstance(keys, dict):
-                sources.update({f"{section}.{key}": str(path) for key in keys})
-    known = schema_keys()
-    for name, value in environ.items():
-        if name.startswith(_PREFIX) and "__" in name:
-            key = name[len(_PREFIX) :].lower().replace("__", ".", 1)
-            if key not in known:
-                raise ConfigError(f"{name}: there is no key {key}", hint="oubliette config schema")
-            _put(tree, key, value)
-            sources[key] = "environment"
+    for section, keys in _read(path).items():
+        if section not in _sections():
+            raise _unknown(section, _sections(), f"{path}: there is no section")
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{path}: {section} must be a table, [{section}]")
+        for name, value in cast("dict[str, Any]", keys).items():
+            key = f"{section}.{name}"
+            if key not in schema_keys():
+                raise _unknown(key, schema_keys(), f"{path}: there is no key")
+            tree.setdefault(section, {})[name] = value
+            sources[key] = str(path)
+    for variable, text in environ.items():
+        if not variable.startswith(_PREFIX) or "__" not in variable:
+            continue
+        key = variable[len(_PREFIX) :].lower().replace("__", ".", 1)
+        if key not in schema_keys():
+            raise _unknown(key, schema_keys(), f"{variable}: there is no key")
+        section, _, name = key.partition(".")
+        tree.setdefault(section, {})[name] = _from_text(key, text)
+        sources[key] = f"environment ({variable})"
     for key, value in (overrides or {}).items():
-        _put(tree, key, value)
+        section, _, name = key.partition(".")
+        tree.setdefault(section, {})[name] = value
         sources[key] = "command line"
     return Loaded(
         config=_convert(tree, path, sources),
-        sources={key: sources.get(key, "default") for key in known},
+        sources={key: sources.get(key, "default") for key in schema_keys()},
     )
 
 
-def _put(tree: dict[str, Any], key: str, value: object) -> None:
-    section, _, name = key.partition(".")
-    branch: Any = tree.setdefault(section, {})
-    if not isinstance(branch, dict):
-        raise ConfigError(f"{section}: must be a table")
-    branch[name] = value
-
-
-def _convert(tree: dict[str, Any], path: Path, sources: dict[str, str]) -> Config:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return msgspec.convert(tree, Config, strict=False)
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8") from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not near:  # the right key in the wrong section
+        near = [key for key in names if key.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    hint = f"did you mean {near[0]}?" if near else "oubliette config schema lists the keys"
+    return ConfigError(f"{what} {name}", hint=hint)
+
+
+def _from_text(key: str, text: str) -> object:
+    """A value of the environment, as far as its key tells what it is; checked by `_convert`."""
+    section, _, name = key.partition(".")
+    hint = get_type_hints(_sections()[section], include_extras=True)[name]
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        if text.lstrip().startswith("["):
+            try:
+                return msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                return text
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if get_origin(hint) in {Union, types.UnionType}:
+        return text  # a string or nothing
+    try:
+        return msgspec.convert(text, hint, strict=False)
+    except msgspec.ValidationError:
+        return text
+
+
+def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str]) -> Config:
+    try:
+        return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        text = str(error)
-        key = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else ""
-        origin = sources.get(key, str(path))
+        what, _, place = str(error).partition(" - at `$.")
+        key = place.rstrip("`").partition("[")[0]
         raise ConfigError(
-            f"{key + ': ' if key else ''}{text} (from {origin})", hint="oubliette config schema"
+            f"{key}: {what[:1].lower()}{what[1:].replace('`', '')} (from {sources.get(key, path)})",
+            hint="oubliette config schema tells what it takes",
         ) from error
 
 
+def _sections() -> dict[str, type[_Section]]:
+    return get_type_hints(Config)
+
+
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the file (2020-12)."""
-    return msgspec.json.schema(Config)
+    """The JSON Schema of the file (2020-12), with what is said about each key."""
+    (root,), parts = msgspec.json.schema_components((Config,), ref_template="{name}")
+    told: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": FILE_NAME,
+        **parts[root["$ref"]],
+    }
+    told["title"] = FILE_NAME
+    for section, kind in _sections().items():
+        part: dict[str, Any] = parts[kind.__name__]
+        part.pop("title", None)
+        for name, text in field_docs(kind).items():
+            part["properties"][name]["description"] = text
+        told["properties"][section] = part
+    return told
+
+
+def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """What the source says below each field of `kind`; empty where there is no source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
+    except (OSError, SyntaxError):
+        return {}
+    docs: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
+            continue
+        for field, after in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                docs[field.target.id] = " ".join(after.value.value.split())
+    return docs
 
 
 def schema_keys() -> dict[str, object]:

@@ -282,7 +282,7 @@ async def _spawn(
                 api_key=key.text,
                 minted_token_id=key.token_id,
                 # What an agent starts through this door counts in its own tree.
-                parent_session_id=context.session_id,
+                parent_session_id=context.session_id if session_id is None else None,
                 idempotency=claim(name, params),
             ),
             timeout=SPAWN_SECONDS,

@@ -1,0 +1,82 @@
+"""`oubliette doctor`: is everything there that a server needs?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oubliette.cli.output import Format, Home, Output, clean, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oubliette.cli.checks import Check
+
+_COLOURS = {"ok": "\x1b[32m", "warn": "\x1b[33m", "fail": "\x1b[31m"}
+
+
+def doctor(
+    home: Home = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Start no container; takes less than a second.")
+    ] = False,
+    output: Output = Format.text,
+) -> None:
+    """Check what a server needs, and say how to repair what is wrong.
+
+    Exit code 1 if anything failed; warnings are no failure.
+    """
+    checks: list[Check] = []
+    for check in _checks(home, quick=quick):
+        checks.append(check)
+        if output is Format.text:
+            _print(check)
+    bad = sum(check.status == "fail" for check in checks)
+    if output is Format.json:
+        told: list[dict[str, Any]] = [
+            {
+                "name": each.name,
+                "status": each.status,
+                "detail": each.detail,
+                "remedy": each.remedy,
+            }
+            for each in checks
+        ]
+        print_json({"ok": bad == 0, "checks": told})
+    raise typer.Exit(1 if bad else 0)
+
+
+def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
+    from oubliette.cli import checks, logs
+    from oubliette.config import Config, find_home, load
+
+    logs.configure("error", as_json=False)
+    place = find_home(home)
+    config: Config | None = None
+    for found in checks.without_sandbox(place, lambda: load(place).config):
+        if isinstance(found, Config):
+            config = found
+        else:
+            yield found
+    check, zipapp = checks.zipapp()
+    yield check
+    if config is None:
+        return
+    from oubliette.cli import sandbox_checks
+
+    several, usable = sandbox_checks.sandbox(config)
+    yield from several
+    if usable and zipapp is not None and not quick:
+        yield sandbox_checks.relay(config, zipapp)
+
+
+def _print(check: Check) -> None:
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    mark = f"{_COLOURS[check.status]}{check.status:<4}\x1b[0m" if colour else f"{check.status:<4}"
+    sys.stdout.write(f"{mark}  {check.name:<15}  {clean(check.detail)}\n")
+    if check.remedy:
+        sys.stdout.write(f"{'':<6}{'':<15}  → {clean(check.remedy)}\n")
+    sys.stdout.flush()

@@ -1,0 +1,74 @@
+"""The command `oubliette` (DESIGN 13.2; docs/command-line.md).
+
+What a command needs is imported when it runs: `--help` and completion must not wait for a server.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from oubliette import __version__
+from oubliette.cli import configuration, doctor, project, serve, session, token
+from oubliette.cli.output import print_error
+from oubliette.errors import OublietteError
+
+app = typer.Typer(
+    name="oubliette",
+    help="Runs coding agents in containers and lends them the tools of whoever sent them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a traceback with local variables may hold keys
+    rich_markup_mode=None,
+    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit.",
+)
+app.command("serve")(serve.serve)
+app.command("doctor")(doctor.doctor)
+app.add_typer(token.app, name="token")
+app.add_typer(project.app, name="project")
+app.add_typer(session.app, name="session")
+app.add_typer(configuration.app, name="config")
+
+
+def _version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"oubliette {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+    del version
+
+
+@app.command("demo", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def demo(context: typer.Context) -> None:
+    """Show the main job: agents that call your tools, spawn children and outlive the server."""
+    import importlib
+
+    code: int | None = importlib.import_module("oubliette.cli.demo").run(list(context.args))
+    raise typer.Exit(code or 0)
+
+
+def run(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the code that `docs/command-line.md` promises."""
+    try:
+        app(args=arguments, prog_name="oubliette")
+    except OublietteError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader has enough. Nothing more can be said to it, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)

@@ -1,0 +1,117 @@
+"""What commands print: results on stdout, everything else on stderr (docs/command-line.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from oubliette.errors import OublietteError
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+_chosen = Format.text
+
+
+def _choose(value: Format) -> Format:
+    global _chosen
+    _chosen = value
+    return value
+
+
+Output = Annotated[
+    Format,
+    typer.Option("--output", "-o", help="text, or json for programs.", callback=_choose),
+]
+Home = Annotated[
+    str | None,
+    typer.Option(
+        "--home",
+        envvar="OUBLIETTE_HOME",
+        help="Folder of the server; else ./.oubliette if it is there, else ~/.oubliette.",
+        show_default=False,
+    ),
+]
+
+
+def is_json() -> bool:
+    """Whether `-o json` was given."""
+    return _chosen is Format.json
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table: plain columns for a pipe, drawn on a terminal."""
+    lines = [["" if cell is None else clean(str(cell)) for cell in row] for row in rows]
+    if not (sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
+        sys.stdout.writelines("\t".join(line) + "\n" for line in [list(head), *lines])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*head, box=None, header_style="bold", pad_edge=False)
+    for line in lines:
+        table.add_row(*(cell.replace("[", r"\[") for cell in line))
+    Console().print(table)
+
+
+def print_fields(fields: dict[str, Any]) -> None:
+    """`name: value` lines; what is not set is left out."""
+    for name, value in fields.items():
+        if value is None or value in ("", [], {}):
+            continue
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+        sys.stdout.write(f"{name}: {clean(str(text))}\n")
+
+
+def print_error(error: OublietteError) -> None:
+    """The error and its hint on stderr; as JSON with `-o json`."""
+    if is_json():
+        told = {"code": error.code, "message": error.message, "hint": error.hint}
+        sys.stderr.write(json.dumps({"error": told}, ensure_ascii=False) + "\n")
+        return
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    mark = "\x1b[31merror:\x1b[0m" if colour else "error:"
+    sys.stderr.write(f"{mark} {clean(error.message)}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {clean(error.hint)}\n")
+
+
+def note(text: str) -> None:
+    """Something for the person at the terminal, on stderr."""
+    sys.stderr.write(clean(text) + "\n")
+
+
+def moment(seconds: float | None) -> str | None:
+    """A time as people read it, in UTC."""
+    if seconds is None:
+        return None
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
+
+
+def clean(text: str) -> str:
+    """`text` without what would drive a terminal: agents choose some of what is printed here."""
+    return _CONTROL.sub("�", text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -1,0 +1,67 @@
+"""`oubliette serve` (DESIGN 13.2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from oubliette.cli.output import Format, Home, Output, note, print_json
+
+
+def serve(  # noqa: PLR0917 - one parameter per option
+    home: Home = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind; 127.0.0.1 unless set.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="8080 unless set; 0 picks one.")
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="What containers are: auto or process.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="What agents are, unless a project says: auto or scripted.")
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(help="debug, info, warning or error; logs go to stderr.")
+    ] = "info",
+    output: Output = Format.text,
+) -> None:
+    """Run the server until it gets SIGTERM or Ctrl-C.
+
+    With -o json the first line of stdout, once the port is bound, is
+    {"event": "ready", "url": …, "pid": …}.
+    """
+    import asyncio
+    import sys
+
+    from oubliette.cli import logs
+    from oubliette.config import find_home, load
+    from oubliette.runtime.home import prepare
+
+    if log_level not in {"debug", "info", "warning", "error"}:
+        raise typer.BadParameter(
+            f"{log_level!r} is not one of: debug, info, warning, error", param_hint="--log-level"
+        )
+    as_json = output is Format.json
+    logs.configure(log_level, as_json=as_json or not sys.stderr.isatty())
+    place = find_home(home)
+    prepare(place)
+    overrides: dict[str, object] = {
+        "server.host": host,
+        "server.port": port,
+        "containers.runtime": runtime,
+        "agents.default": agent,
+    }
+    given = {key: value for key, value in overrides.items() if value is not None}
+    config = load(place, overrides=given).config
+
+    def ready(state: Any) -> None:
+        if as_json:
+            print_json({"event": "ready", "url": state.url, "pid": state.pid})
+            return
+        note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
+        note("A key for a client: oubliette token create --scope write")
+
+    from oubliette.server import serve as serve_home
+
+    asyncio.run(serve_home(place, config, ready=ready))

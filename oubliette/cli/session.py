@@ -1,0 +1,170 @@
+"""`oubliette session list | show | end | logs`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from oubliette.cli.output import (
+    Format,
+    Home,
+    Output,
+    clean,
+    moment,
+    note,
+    print_fields,
+    print_json,
+    print_table,
+)
+
+app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
+
+SessionId = Annotated[str, typer.Argument(help="Id of the session.")]
+WAIT: Final = 30.0  # seconds of one long poll
+_MARGIN: Final = 30.0
+
+
+def _call(
+    home: str | None, tool: str, arguments: dict[str, Any], timeout: float = 60.0
+) -> dict[str, Any]:
+    from oubliette.cli.server_access import call_tool
+    from oubliette.config import find_home
+
+    return call_tool(find_home(home), tool, arguments, timeout)
+
+
+@app.command("list")
+def list_sessions(
+    project: Annotated[
+        str | None, typer.Option("--project", help="Id of a project; else of all projects.")
+    ] = None,
+    status: Annotated[str | None, typer.Option(help="Those of this status only.")] = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """List sessions, oldest first."""
+    if project is not None:
+        projects = [project]
+    else:
+        projects = [each["id"] for each in _pages(home, "project_list", "projects", {})]
+    sessions = [
+        session
+        for each in projects
+        for session in _pages(
+            home, "session_list", "sessions", {"project_id": each, "status": status}
+        )
+    ]
+    if output is Format.json:
+        print_json({"sessions": sessions})
+        return
+    print_table(
+        ("ID", "STATUS", "AGENT", "DEPTH", "TURNS", "UPDATED", "PROMPT"),
+        [
+            (
+                each["session_id"],
+                each["status"],
+                each["agent"],
+                each["depth"],
+                each["turn_count"],
+                moment(each["updated_at"]),
+                (each["last_prompt"] or "").partition("\n")[0][:50],
+            )
+            for each in sessions
+        ],
+    )
+
+
+@app.command("show")
+def show(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
+    """Show a session."""
+    found = _call(home, "session_get", {"session_id": session_id})
+    if output is Format.json:
+        print_json(found)
+        return
+    times = {name: moment(found[name]) for name in ("created_at", "updated_at", "ended_at")}
+    print_fields({**found, **times})
+
+
+@app.command("end")
+def end(
+    session_id: SessionId,
+    tree: Annotated[bool, typer.Option("--tree", help="Its children too.")] = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """End a session for good."""
+    done = _call(home, "session_end", {"session_id": session_id, "tree": tree})
+    if output is Format.json:
+        print_json(done)
+        return
+    note(f"{session_id} is {done['status']}.")
+
+
+@app.command("logs")
+def logs(  # noqa: PLR0917 - one parameter per option
+    session_id: SessionId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the session ends.")
+    ] = False,
+    since: Annotated[int, typer.Option(help="Only events after this index.")] = -1,
+    children: Annotated[bool, typer.Option("--children", help="Events of its whole tree.")] = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Print the events of a session; with -o json one object per line."""
+    index = since
+    while True:
+        page = _call(
+            home,
+            "session_events",
+            {
+                "session_id": session_id,
+                "since_index": index,
+                "wait_seconds": WAIT if follow else 0,
+                "include_children": children,
+            },
+            timeout=WAIT + _MARGIN,
+        )
+        if page["truncated_before"] is not None:
+            note(f"older events were deleted; the first that is kept is {page['truncated_before']}")
+        for event in page["events"]:
+            if output is Format.json:
+                print_json(event)
+            else:
+                sys.stdout.write(_line(event, with_session=children) + "\n")
+        sys.stdout.flush()
+        index = page["last_index"]
+        rests = page["status"] in {"completed", "failed", "timed_out"}
+        if not page["more"] and (rests or not follow):
+            return
+
+
+def _pages(
+    home: str | None, tool: str, name: str, arguments: dict[str, Any]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = _call(home, tool, {**arguments, "cursor": cursor})
+        found.extend(page[name])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+_HEAD: Final = frozenset({"type", "session_id", "index", "ts", "seq", "version"})
+
+
+def _line(event: dict[str, Any], *, with_session: bool) -> str:
+    rest = {name: value for name, value in event.items() if name not in _HEAD}
+    text = rest.pop("text", None)
+    said = [str(text)] if isinstance(text, str) else []
+    if rest:
+        said.append(json.dumps(rest, ensure_ascii=False))
+    where = f"{event['session_id']} " if with_session else ""
+    return clean(f"{moment(event['ts'])} {where}{event['index']:>5} {event['type']:<20} ") + clean(
+        " ".join(said)
+    )

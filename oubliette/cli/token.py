@@ -1,0 +1,105 @@
+"""`oubliette token create | list | revoke` (DESIGN 13.2)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from oubliette.cli.output import (
+    Format,
+    Home,
+    Output,
+    moment,
+    note,
+    print_fields,
+    print_json,
+    print_table,
+)
+
+app = typer.Typer(help="API keys.", no_args_is_help=True)
+
+
+def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    from oubliette.cli.server_access import call_tool
+    from oubliette.config import find_home
+
+    return call_tool(find_home(home), tool, arguments)
+
+
+@app.command("create")
+def create(  # noqa: PLR0917 - one parameter per option
+    scope: Annotated[
+        str,
+        typer.Option(help="admin, write, read, project:<id> or project:<id>:ro."),
+    ],
+    name: Annotated[str, typer.Option(help="What it is for.")] = "cli",
+    principal: Annotated[
+        str | None, typer.Option(help="Whose key it is; else a new owner is made.")
+    ] = None,
+    expires_in: Annotated[
+        float | None, typer.Option("--expires-in", help="Seconds from now; else never.")
+    ] = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Create an API key. It is printed this once and kept nowhere."""
+    made = _call(
+        home,
+        "token_create",
+        {
+            "name": name,
+            "scope": scope,
+            "principal": principal,
+            "expires_in_seconds": expires_in,
+        },
+    )
+    if output is Format.json:
+        names = ("token", "token_id", "scope", "principal", "expires_at")
+        print_json({field: made[field] for field in names})
+        return
+    if sys.stdout.isatty():
+        print_fields({**made, "expires_at": moment(made["expires_at"])})
+        note("Keep it now: it is not shown again.")
+    else:
+        sys.stdout.write(made["token"] + "\n")
+        note(f"{made['token_id']}, scope {made['scope']}, principal {made['principal']}")
+
+
+@app.command("list")
+def list_tokens(home: Home = None, output: Output = Format.text) -> None:
+    """List API keys, without their secrets."""
+    found = _call(home, "token_list", {})
+    if output is Format.json:
+        print_json(found)
+        return
+    print_table(
+        ("ID", "NAME", "SCOPE", "PRINCIPAL", "LAST USED", "EXPIRES", "REVOKED"),
+        [
+            (
+                each["token_id"],
+                each["name"],
+                each["scope"],
+                each["principal"],
+                moment(each["last_used_at"]) or "never",
+                moment(each["expires_at"]) or "never",
+                moment(each["revoked_at"]),
+            )
+            for each in found["tokens"]
+        ],
+    )
+
+
+@app.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="Id of the key, from token list.")],
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Revoke an API key; it is refused at once."""
+    done = _call(home, "token_revoke", {"token_id": token_id})
+    if output is Format.json:
+        print_json(done)
+        return
+    note(f"{token_id} is revoked" + ("." if done["revoked"] else ", and was before."))

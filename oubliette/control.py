@@ -1,0 +1,191 @@
+"""The command line's way into a running server: `<home>/control.sock` (DESIGN 6).
+
+JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool with all
+rights, `{"id", "verb": "status"}` tells about the server; the answer is `{"id", "ok": {…}}` or
+`{"id", "error": {code, message, hint, field}}`. The socket is 0600 in a 0700 folder, and the
+peer's user id is checked besides: whoever may speak here may read the database anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import structlog
+
+from oubliette.errors import ConfigError, InvalidParameter, NotFound, OublietteError
+from oubliette.runtime.home import CONTROL_SOCKET
+from oubliette.tools.scopes import Scope
+from oubliette.tools.table import call, failure
+from oubliette.tools.tool import CallContext
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+    from collections.abc import Generator, Mapping
+    from pathlib import Path
+
+    from oubliette.tools.house import House
+
+MAX_LINE: Final = 8 * 1024 * 1024  # bytes
+MAX_LINKS: Final = 32
+MAX_SOCKET_PATH: Final = 103  # bytes; see containers/folders.py
+IDLE_SECONDS: Final = 900.0
+"""A link that says nothing for so long is closed; longer than any wait of a tool."""
+OPERATOR: Final = CallContext(
+    principal="operator",
+    token_id="control.sock",  # noqa: S106 - not a secret; what the audit log shows
+    scope=Scope(level="admin"),
+    door="control",
+)
+"""Who speaks here: the owner of the home, with all rights and no sessions of its own."""
+
+_log = structlog.get_logger("oubliette.control")
+
+
+@contextlib.contextmanager
+def socket_path(home: Path) -> Generator[str]:
+    """A path of `<home>/control.sock` that is short enough to bind or connect to.
+
+    Raises:
+        ConfigError: there is none on this system.
+    """
+    path = home / CONTROL_SOCKET
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        yield str(path)
+        return
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"{path}: longer than {MAX_SOCKET_PATH} bytes", hint="choose a shorter --home"
+        )
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{CONTROL_SOCKET}"
+    finally:
+        os.close(folder)
+
+
+class ControlSocket:
+    """Listens while the server runs. The holder of the home's lock may replace a stale socket."""
+
+    def __init__(self, house: House, home: Path, status: Mapping[str, Any]) -> None:
+        self._house = house
+        self._home = home
+        self._status = dict(status)
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Bind and listen.
+
+        Raises:
+            ConfigError: the socket cannot be made.
+        """
+        (self._home / CONTROL_SOCKET).unlink(missing_ok=True)
+        try:
+            with socket_path(self._home) as path:
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                try:
+                    # Nobody can connect between bind and chmod: that is what listen allows.
+                    listener.bind(path)
+                    (self._home / CONTROL_SOCKET).chmod(0o600)
+                    self._server = await asyncio.start_unix_server(
+                        self._accept, sock=listener, limit=MAX_LINE
+                    )
+                except BaseException:
+                    listener.close()
+                    raise
+        except OSError as error:
+            raise ConfigError(
+                f"{self._home / CONTROL_SOCKET} cannot be made: {error.strerror}",
+                hint="choose another --home, on a local file system",
+            ) from error
+
+    async def aclose(self) -> None:
+        """Stop listening, end all links, remove the socket."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            (self._home / CONTROL_SOCKET).unlink(missing_ok=True)
+        for link in self._links:
+            link.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._links.add(task)
+        try:
+            if len(self._links) > MAX_LINKS or not _is_owner(writer):
+                _log.warning("control link refused", links=len(self._links))
+                return
+            await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # only aclose cancels; the callback of asyncio's server has nobody to tell
+        except (OSError, TimeoutError):
+            pass  # the peer went away, or said nothing for too long
+        finally:
+            self._links.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    line = await reader.readline()
+            except ValueError:
+                writer.write(_line(None, _error(InvalidParameter("the line is too long"))))
+                await writer.drain()
+                return
+            if not line.endswith(b"\n"):
+                return
+            number, answer = await self._answer(line)
+            writer.write(_line(number, answer))
+            await writer.drain()
+
+    async def _answer(self, line: bytes) -> tuple[Any, dict[str, Any]]:
+        try:
+            request = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None, _error(InvalidParameter("the line is not JSON"))
+        if not isinstance(request, dict):
+            return None, _error(InvalidParameter("the line is not an object"))
+        fields = cast("dict[str, Any]", request)
+        number = fields.get("id")
+        match fields.get("verb"):
+            case "status":
+                return number, {"ok": self._status}
+            case "call":
+                return number, await self._call(fields.get("tool"), fields.get("arguments"))
+            case verb:
+                return number, _error(NotFound(f"unknown verb {verb!r}"))
+
+    async def _call(self, tool: object, arguments: Any) -> dict[str, Any]:
+        try:
+            result = await call(self._house, OPERATOR, str(tool), arguments)
+        except OublietteError as error:
+            return _error(error)
+        return result.structured if result.is_error else {"ok": result.structured}
+
+
+def _error(error: OublietteError) -> dict[str, Any]:
+    return failure(error).structured
+
+
+def _line(number: Any, answer: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"id": number, **answer}) + b"\n"
+
+
+def _is_owner(writer: StreamWriter) -> bool:
+    """Whether the peer runs under the server's user, or is root."""
+    peer = writer.get_extra_info("socket")
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:  # macOS: the rights of the socket and its folder decide
+        return True
+    credentials = peer.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in {os.geteuid(), 0}

@@ -483,14 +483,3 @@ def counts(connection: sqlite3.Connection) -> dict[str, int]:
     )
     names = ("projects", "sessions", "live_sessions", "open_requests", "containers")
     return dict(zip(names, connection.execute(sql).fetchone(), strict=True))
-
-
-def recent_requests(
-    connection: sqlite3.Connection, session_id: str, since: float
-) -> list[CallerRequest]:
-    """A session's requests that are open or were settled after `since` (wall seconds)."""
-    sql = (
-        "SELECT data FROM caller_requests WHERE session_id = ?"
-        " AND (outcome IS NULL OR settled_at >= ?) ORDER BY created_at, id"
-    )
-    return _records(CallerRequest, connection.execute(sql, (session_id, since)))

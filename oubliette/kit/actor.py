@@ -299,6 +299,11 @@ class Actor(AsyncioActor):
         self._refuse(envelope)
         self._failed(error, type(envelope.message).__name__)
 
+    def _refuse(self, envelope: Envelope) -> None:
+        # A tell in hand was begun, so it is no dead letter; `Down` says what became of it.
+        if envelope.reply_to is not None:
+            self.actor_inbox.reject(envelope)
+
     def _was_cancelled(self) -> None:
         self._end("killed", None)
 

@@ -274,7 +274,8 @@ class CallerActor(Actor):
                 requests = await self._reader.open_requests(
                     principal=self._principal, caller_id=self._caller_id
                 )
-                again = [] if message.after is not None else await self._events_of(requests, head)
+                before = head if message.after is None else message.after if message.again else 0
+                again = await self._events_of(requests, min(before, head))
         else:
             again = []
         listener = Listener(
@@ -296,7 +297,7 @@ class CallerActor(Actor):
 
     async def _events_of(self, requests: list[CallerRequest], head: int) -> list[Event]:
         found: list[Event] = []
-        for request in requests:
+        for request in requests if head else ():
             event = await self._reader.event(request.session_id, request.event_index)
             if event is not None and event.seq <= head:
                 found.append(event)

@@ -34,6 +34,8 @@ class OpenListener(Message, Reply[ListenerOpened]):
     kind: Literal["stream", "poll"] = "stream"
     after: int | None = None
     """Seq of the last event that the caller has; None: from now on, open requests first."""
+    again: bool = False
+    """Open requests from before `after` come again too: the caller may have lost them."""
     tools: tuple[CallerTool, ...] | None = None
     """The tools that this caller lends from now on; None leaves them as they are."""
 

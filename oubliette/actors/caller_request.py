@@ -36,10 +36,10 @@ class CallerRequestActor(Actor):
     """Waits for the first of: an answer, the caller's absence, the deadline, a cancellation."""
 
     def __init__(
-        self, services: Services, parent: Ref, request: CallerRequest, *, adopted: bool
+        self, services: Services, session: Ref, request: CallerRequest, *, adopted: bool
     ) -> None:
         super().__init__()
-        self._parent = parent
+        self._session = session
         self._services = services
         self._request = request
         self._adopted = adopted
@@ -103,7 +103,7 @@ class CallerRequestActor(Actor):
         settled = RequestSettled(
             request_id=self._request.id, outcome=outcome, result=result, error=error
         )
-        self._parent.tell(settled)
+        self._session.tell(settled)
         self.stop()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:

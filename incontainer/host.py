@@ -57,7 +57,7 @@ class Host:
         self._orphan_timer: Timer | None = None
         self._listener = self._listen()
         self._await_server()
-        loop.on_signal(signal.SIGCHLD, self.table.reap)
+        loop.on_signal(signal.SIGCHLD, self._reap)
         loop.on_signal(signal.SIGTERM, self.drain)
         loop.on_signal(signal.SIGINT, self.drain)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -230,7 +230,15 @@ class Host:
 
     def _process_event(self, event: dict[str, Any]) -> None:
         self.tell(event)
-        if self._draining and not self.table.running:
+        self._leave_if_quiet()
+
+    def _reap(self) -> None:
+        self.table.reap()
+        self._leave_if_quiet()
+
+    def _leave_if_quiet(self) -> None:
+        if self._draining and self.table.is_quiet:
+            # The last words are on their way in this turn of the loop
             self.loop.call_later(0.0, self._leave)
 
     def drain(self) -> None:
@@ -242,8 +250,7 @@ class Host:
         self._listener.close()
         self.table.signal_all(signal.SIGTERM)
         self.loop.call_later(TERM_SECONDS, self._kill)
-        if not self.table.running:
-            self.loop.call_later(0, self._leave)
+        self._leave_if_quiet()
 
     def _kill(self) -> None:
         self.table.signal_all(signal.SIGKILL)

@@ -105,7 +105,7 @@ def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
     why = os.strerror(code)
     if stage == "exec":
         program = spec.argv[0]
-        if code in (errno.ENOENT, errno.ENOTDIR):
+        if code in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             return "not_found", f"{program}: no such program (or its interpreter is missing)"
         kind = "limit" if code in (errno.EAGAIN, errno.ENOMEM, errno.E2BIG) else "permission"
         return kind, f"{program}: {why}"

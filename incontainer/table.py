@@ -95,9 +95,12 @@ class ProcessTable:
                 process.reaped(status)
 
     @property
-    def running(self) -> bool:
-        """Whether any process has not ended, its streams included."""
-        return bool(self._by_pid) or any(process.exit is None for process in self.all())
+    def is_quiet(self) -> bool:
+        """Whether every process has ended, and its streams too unless they are held back."""
+        return not self._by_pid and all(
+            process.exit is not None or process.out.held or process.err.held
+            for process in self.all()
+        )
 
     def signal_all(self, number: int) -> None:
         """Signal everything that descends from the host."""

@@ -306,13 +306,20 @@ def live_sessions(
     exploration_id: str | None = None,
 ) -> list[Session]:
     """Sessions whose status is not terminal, of all projects or as narrow as given."""
-    sql = (
-        "SELECT data FROM sessions WHERE live = 1 AND (?1 IS NULL OR project_id = ?1)"
-        " AND (?2 IS NULL OR container_id = ?2) AND (?3 IS NULL OR workspace_id = ?3)"
-        " AND (?4 IS NULL OR exploration_id = ?4) ORDER BY id"
+    conditions = [
+        ("project_id = ?", project_id),
+        ("container_id = ?", container_id),
+        ("workspace_id = ?", workspace_id),
+        ("exploration_id = ?", exploration_id),
+    ]
+    wanted = [(sql, value) for sql, value in conditions if value is not None]
+    where = " AND ".join(["live = 1", *(sql for sql, _ in wanted)])
+    # +id: sorting the few live ones is cheaper than walking all sessions in the order of ids.
+    rows = connection.execute(
+        f"SELECT data FROM sessions WHERE {where} ORDER BY +id",  # noqa: S608
+        tuple(value for _, value in wanted),
     )
-    values = (project_id, container_id, workspace_id, exploration_id)
-    return _records(Session, connection.execute(sql, values))
+    return _records(Session, rows)
 
 
 def count_live_sessions(

@@ -36,7 +36,7 @@ NOT_OURS = {
 }
 """What is left out, and why."""
 
-RUNTIME = '''
+RUNTIME = """
 
 # ---- appended by Oubliette's tests: the runtime under test
 import atexit as _atexit
@@ -67,7 +67,7 @@ _Actor.gate = _thread.gate
 )
 def runtime(request):
     return request.param
-'''
+"""
 
 
 @pytest.mark.requires("pykka-sdist")

@@ -159,9 +159,7 @@ async def test_an_ask_to_a_full_mailbox_waits_for_room(system: System) -> None:
     assert await queued == 3
 
 
-async def test_a_send_that_is_given_up_was_never_sent(
-    system: System, clock: VirtualClock
-) -> None:
+async def test_a_send_that_is_given_up_was_never_sent(system: System, clock: VirtualClock) -> None:
     ref, asking = await held(system)
     for _ in range(3):
         ref.tell(Add(n=1))

@@ -141,9 +141,7 @@ async def test_more_restarts_than_allowed_end_the_supervisor_and_all_below(
 
 
 async def test_a_supervisor_that_gives_up_is_started_again_by_its_own(system: System) -> None:
-    inner = ChildSpec(
-        name="inner", cls=Supervisor, args=(specs("a"),), kwargs={"max_restarts": 0}
-    )
+    inner = ChildSpec(name="inner", cls=Supervisor, args=(specs("a"),), kwargs={"max_restarts": 0})
     outer = system.spawn(Supervisor, [inner], name="outer")
     before = (await outer.ask(WhichChildren()), system.ref("outer/inner/a").incarnation)
     await system.ref("outer/inner").ask(WhichChildren())

@@ -172,7 +172,9 @@ class SupervisorMachine(RuleBasedStateMachine):
                 self.model.live[name] = incarnation
                 await self.watch(f"s/{name}")
                 assert await self.system.ref(f"s/{name}").ask(Get()) == 0
-        self.model.live = {n: self.model.live[n] for n in self.model.restart if n in self.model.live}
+        self.model.live = {
+            n: self.model.live[n] for n in self.model.restart if n in self.model.live
+        }
         assert seen == self.model.live
         assert list(seen) == list(self.model.live), "start order"
 

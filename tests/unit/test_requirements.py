@@ -1,0 +1,72 @@
+"""`requires(...)` skips, `OUBLIETTE_REQUIRE` turns skips into failures (DESIGN 13.1)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+TEST = """
+import pytest
+from tests import requirements
+
+requirements.PROBES["docker"] = lambda: "no engine here"
+requirements.PROBES["podman"] = lambda: None
+
+@pytest.mark.requires("docker")
+def test_missing():
+    pass
+
+@pytest.mark.requires("podman")
+def test_there():
+    pass
+"""
+
+
+def run(folder: Path, demanded: str, text: str = TEST) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(text)
+    (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    marker = "markers = requires(name)"
+    (folder / "pytest.ini").write_text(f"[pytest]\n{marker}\npythonpath = {ROOT}\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"OUBLIETTE_REQUIRE": demanded},
+    )
+
+
+def test_a_missing_requirement_skips_and_says_why(tmp_path: Path) -> None:
+    done = run(tmp_path, "")
+    assert done.returncode == 0
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "needs docker: no engine here" in done.stdout
+
+
+def test_a_missing_requirement_that_is_demanded_fails(tmp_path: Path) -> None:
+    done = run(tmp_path, "podman, docker")
+    assert done.returncode == 1
+    assert "docker is demanded, and missing: no engine here" in done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_an_unknown_demand_is_a_usage_error_that_names_the_known(tmp_path: Path) -> None:
+    done = run(tmp_path, "doker")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    said = done.stdout + done.stderr
+    assert "OUBLIETTE_REQUIRE names doker; known are: apple-standin, bubblewrap" in said
+
+
+def test_an_unknown_name_in_a_mark_fails_that_test(tmp_path: Path) -> None:
+    text = TEST.replace('requires("podman")', 'requires("podmann")')
+    done = run(tmp_path, "", text)
+    assert done.returncode == 1
+    assert "requires('podmann'): there is no such requirement" in done.stdout

@@ -50,10 +50,11 @@ def doctor(
 
 
 def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
-    from oubliette.cli import checks, logs
+    from oubliette import log_setup
+    from oubliette.cli import checks
     from oubliette.config import Config, find_home, load
 
-    logs.configure("error", as_json=False)
+    log_setup.configure(level="error")
     place = find_home(home)
     config: Config | None = None
     for found in checks.without_sandbox(place, lambda: load(place).config):

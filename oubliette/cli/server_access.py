@@ -39,10 +39,10 @@ def call_tool(
     else:
         with client:
             return client.call(tool, _given(arguments), timeout)
-    from oubliette.cli import logs
+    from oubliette import log_setup
     from oubliette.cli.offline import call_offline
 
-    logs.configure("warning", as_json=False)
+    log_setup.configure(level="warning")
     try:
         return call_offline(home, tool, _given(arguments))
     except HomeInUse:

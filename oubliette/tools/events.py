@@ -9,7 +9,7 @@ from msgspec import Meta
 from oubliette.actors.protocol import ReadEvents
 from oubliette.errors import NotFound
 from oubliette.kit import ActorDead
-from oubliette.tools import fields
+from oubliette.tools import fields, sizes
 from oubliette.tools.house import session_not_found
 from oubliette.tools.sessions import visible_session
 from oubliette.tools.tool import Params, Result, tool
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from oubliette.tools.house import House
     from oubliette.tools.tool import CallContext
 
-MAX_PAGE: Final = 1024 * 1024
-"""Bytes of events in one answer; one event is always told, however large."""
+MAX_PAGE: Final = sizes.MAX_RESULT - sizes.MAX_TEXT - 20_000
+"""Bytes of events in one answer; a larger event is told as a reference."""
 MAX_PIECE: Final = 512 * fields.KIB
-"""Bytes of one `event_read`."""
+"""Bytes of one `event_read`, less where a message with it would be too large."""
 MAX_WAIT: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
 """Seconds an actor gets beyond the wait itself."""
@@ -121,14 +121,19 @@ async def session_events(
 async def event_read(house: House, context: CallContext, params: EventRead) -> EventPiece:
     """Read one event's JSON text in pieces; for events too large to be told as they are."""
     session = await visible_session(house, context, params.session_id)
-    found = await house.reader.run(event_piece, session.id, params.index, params.offset, MAX_PIECE)
-    if found is None:
-        raise NotFound(
-            f"session {session.id} has no event {params.index}",
-            hint="session_events tells last_index and truncated_before",
-        )
-    data, next_offset, total = found
-    return EventPiece(data=data, next_offset=next_offset, total=total)
+    most = MAX_PIECE
+    while True:
+        found = await house.reader.run(event_piece, session.id, params.index, params.offset, most)
+        if found is None:
+            raise NotFound(
+                f"session {session.id} has no event {params.index}",
+                hint="session_events tells last_index and truncated_before",
+            )
+        data, next_offset, total = found
+        piece = EventPiece(data=data, next_offset=next_offset, total=total)
+        if sizes.doubled(piece) <= sizes.MAX_MESSAGE:
+            return piece
+        most = len(data.encode()) * 2 // 3
 
 
 async def _seen(house: House, context: CallContext, session: Session) -> None:
@@ -218,6 +223,7 @@ async def _tree_page(house: House, params: SessionEventsParams, wait: float) -> 
         more=found.more,
         truncated=found.truncated_before,
         done=done,
+        by_seq=True,
     )
 
 
@@ -239,7 +245,12 @@ async def _told(
     more: bool,
     truncated: int | None,
     done: bool,
+    by_seq: bool = False,
 ) -> SessionEventsPage:
+    views, cut = sizes.fitting((event_view(event, most=MAX_PAGE) for event in events), MAX_PAGE)
+    if cut:
+        more = True
+        last = events[len(views) - 1].seq if by_seq else events[len(views) - 1].index
     completed = done and not more and session.turn_count > 0
     failed = session.status == "failed"
     error = session.status_reason if session.status in {"failed", "timed_out"} else None
@@ -251,11 +262,11 @@ async def _told(
         session_id=session.id,
         status=session.status,
         last_index=last,
-        events=tuple(event_view(event) for event in events),
+        events=tuple(views),
         completed=completed,
         failed=failed,
-        error=error,
-        final_response=session.final_response if completed else None,
+        error=sizes.cut(error, sizes.SHORT_TEXT),
+        final_response=sizes.cut(session.final_response, sizes.MAX_TEXT) if completed else None,
         truncated_before=truncated,
         more=more,
     )

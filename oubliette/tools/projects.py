@@ -13,6 +13,7 @@ from oubliette.records import Limits
 from oubliette.tools import fields, scopes
 from oubliette.tools.house import project_not_found
 from oubliette.tools.idempotency import claim
+from oubliette.tools.sizes import fitting
 from oubliette.tools.tool import Params, Result, tool
 from oubliette.tools.views import LimitsView, ProjectView, project_view
 
@@ -182,10 +183,8 @@ async def project_list(house: House, context: CallContext, params: ProjectList) 
             projects=tuple(project_view(each, containers) for each in found), next_cursor=None
         )
     page = await house.reader.projects(params.name_contains, params.limit, params.cursor)
-    return ProjectPage(
-        projects=tuple(project_view(each, containers) for each in page.records),
-        next_cursor=page.next_cursor,
-    )
+    views, cut = fitting(project_view(each, containers, short=True) for each in page.records)
+    return ProjectPage(projects=tuple(views), next_cursor=views[-1].id if cut else page.next_cursor)
 
 
 @tool(ProjectOne, ProjectView, scope="read", read_only=True)

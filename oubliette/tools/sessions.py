@@ -15,6 +15,7 @@ from oubliette.tools.house import session_not_found
 from oubliette.tools.idempotency import claim
 from oubliette.tools.lending import SpawnSettings, lent, session_key
 from oubliette.tools.projects import check_offer, visible_project
+from oubliette.tools.sizes import fitting
 from oubliette.tools.tool import Params, Result, tool
 from oubliette.tools.tree_log import listing_facts
 from oubliette.tools.views import SessionView, session_view
@@ -209,11 +210,11 @@ async def session_list(house: House, context: CallContext, params: SessionList) 
         project.id, params.status, params.exploration_id, params.limit, params.cursor
     )
     facts = await house.reader.run(listing_facts, [record.id for record in page.records])
+    views, cut = fitting(
+        session_view(record, *facts[record.id], short=True) for record in page.records
+    )
     return SessionPage(
-        sessions=tuple(
-            session_view(record, *facts[record.id], short=True) for record in page.records
-        ),
-        next_cursor=page.next_cursor,
+        sessions=tuple(views), next_cursor=views[-1].session_id if cut else page.next_cursor
     )
 
 

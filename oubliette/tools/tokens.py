@@ -108,9 +108,15 @@ async def token_create(house: House, context: CallContext, params: TokenCreate) 
 
 @tool(Nothing, Tokens, scope="admin", unbound=True, read_only=True)
 async def token_list(house: House, context: CallContext, params: Nothing) -> Tokens:
-    """List API keys, revoked and expired ones too, oldest first. No secrets."""
+    """List API keys, oldest first, without their secrets; those of ended sessions are left out."""
     del context, params
-    return Tokens(tokens=tuple(_view(each) for each in house.keys.listing()))
+    return Tokens(
+        tokens=tuple(
+            _view(each)
+            for each in house.keys.listing()
+            if each.revoked_at is None or "http" in each.doors
+        )
+    )
 
 
 @tool(TokenRevoke, TokenRevoked, scope="admin", unbound=True, destructive=True)

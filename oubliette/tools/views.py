@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.records import Limits
+from oubliette.tools import sizes
 from oubliette.tools.tool import Result
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 MAX_EVENT: Final = 900_000
 """Bytes of an event that is told as it is; larger ones are told as a reference (DESIGN 4.3)."""
-SHORT: Final = 2000
-"""Characters of a prompt or response in a listing."""
 
 
 class LimitsView(Result, frozen=True, kw_only=True):
@@ -108,13 +107,17 @@ def limits_view(limits: Limits) -> LimitsView:
 
 
 def project_view(
-    project: records.Project, containers: Iterable[records.Container] = ()
+    project: records.Project,
+    containers: Iterable[records.Container] = (),
+    *,
+    short: bool = False,
 ) -> ProjectView:
-    """A project with those of `containers` that are its own."""
+    """A project with those of `containers` that are its own; `short` for a listing."""
+    description = sizes.cut(project.description, sizes.SHORT_TEXT if short else sizes.MAX_TEXT)
     return ProjectView(
         id=project.id,
         name=project.name,
-        description=project.description,
+        description=description or "",
         created_at=project.created_at,
         default_workspace_id=project.default_workspace_id,
         container_type=project.container_type,
@@ -147,7 +150,8 @@ def workspace_view(workspace: records.Workspace) -> WorkspaceView:
 def session_view(
     session: records.Session, last_index: int, children: Iterable[str], *, short: bool = False
 ) -> SessionView:
-    """A session; with `short` its texts are cut, as a listing of many would be too long."""
+    """A session. Long texts are cut (the log has all of them), for a listing to a `short` line."""
+    most = sizes.SHORT_TEXT if short else sizes.MAX_TEXT
     return SessionView(
         session_id=session.id,
         project_id=session.project_id,
@@ -161,8 +165,8 @@ def session_view(
         updated_at=session.updated_at,
         ended_at=session.ended_at,
         turn_count=session.turn_count,
-        last_prompt=_cut(session.last_prompt) if short else session.last_prompt,
-        final_response=_cut(session.final_response) if short else session.final_response,
+        last_prompt=sizes.cut(session.last_prompt, most),
+        final_response=sizes.cut(session.final_response, most),
         last_index=last_index,
         parent_session_id=session.parent_session_id,
         child_session_ids=tuple(children),
@@ -177,14 +181,12 @@ def session_view(
     )
 
 
-def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= SHORT else text[: SHORT - 1] + "…"
-
-
-def event_view(event: records.Event, *, whole: bool = False, **extra: Any) -> dict[str, Any]:
+def event_view(
+    event: records.Event, *, whole: bool = False, most: int = MAX_EVENT, **extra: Any
+) -> dict[str, Any]:
     """An event as one flat object: what it says, then what it is, which nothing can mask.
 
-    `extra` (`redelivered`) is added. Unless `whole`, an event above `MAX_EVENT` bytes is
+    `extra` (`redelivered`) is added. Unless `whole`, an event above `most` bytes is
     `{type, session_id, index, ts, seq, version, ref, size}`; `event_read` gives it in pieces.
     """
     head: dict[str, Any] = {
@@ -198,7 +200,7 @@ def event_view(event: records.Event, *, whole: bool = False, **extra: Any) -> di
     }
     if not whole:
         size = len(msgspec.json.encode(event.data))
-        if size > MAX_EVENT:
+        if size > most:
             head["ref"] = {"session_id": event.session_id, "index": event.index}
             head["size"] = size
             return head

@@ -239,7 +239,7 @@ async def test_agents_cannot_raise_what_limits_them(bench: Bench) -> None:
 async def test_only_roots_host_can_choose_the_user_of_a_process(bench: Bench) -> None:
     running = await bench.start()
     if running.info.inside.uid is not None:
-        assert (await running.run("id", "-u", uid=4321)).text == "4321\n"
+        assert (await running.run("id", "-u", uid=4321, cwd="/")).text == "4321\n"
         return
     with pytest.raises(VerbFailed) as caught:
         await running.run("id", uid=4321)

@@ -17,10 +17,13 @@ import os, subprocess, sys, time
 mark = sys.argv[1]
 for _ in range(2):
     subprocess.Popen(["sleep", mark])
+ready, tell = os.pipe()
 if os.fork() == 0:
     os.setpgid(0, 0)
     subprocess.Popen(["sleep", mark])
+    os.write(tell, b"x")
     time.sleep(1000)
+os.read(ready, 1)
 print("started", flush=True)
 time.sleep(1000)
 """

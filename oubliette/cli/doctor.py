@@ -50,11 +50,10 @@ def doctor(
 
 
 def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
-    from oubliette import log_setup
-    from oubliette.cli import checks
+    from oubliette.cli import checks, logs
     from oubliette.config import Config, find_home, load
 
-    log_setup.configure(level="error")
+    logs.configure("error", as_json=False)
     place = find_home(home)
     config: Config | None = None
     for found in checks.without_sandbox(place, lambda: load(place).config):

@@ -34,7 +34,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     import asyncio
     import sys
 
-    from oubliette import log_setup
+    from oubliette.cli import logs
     from oubliette.config import find_home, load
     from oubliette.runtime.home import prepare
 
@@ -43,7 +43,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
             f"{log_level!r} is not one of: debug, info, warning, error", param_hint="--log-level"
         )
     as_json = output is Format.json
-    log_setup.configure(level=log_level, json=as_json or not sys.stderr.isatty())
+    logs.configure(log_level, as_json=as_json or not sys.stderr.isatty())
     place = find_home(home)
     prepare(place)
     overrides: dict[str, object] = {

@@ -39,10 +39,10 @@ def call_tool(
     else:
         with client:
             return client.call(tool, _given(arguments), timeout)
-    from oubliette import log_setup
+    from oubliette.cli import logs
     from oubliette.cli.offline import call_offline
 
-    log_setup.configure(level="warning")
+    logs.configure("warning", as_json=False)
     try:
         return call_offline(home, tool, _given(arguments))
     except HomeInUse:

@@ -12,8 +12,10 @@ import asyncio
 import json
 import sqlite3
 import tempfile
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 from oubliette.actors.store import StoreActor, Transact
 from oubliette.kit import System
@@ -77,6 +79,29 @@ def raw(folder: Path, seconds: float) -> dict[str, object]:
     return {**percentiles(samples), "events_per_second": round(rate)}
 
 
+async def hop(seconds: float) -> dict[str, float]:
+    """What the way to a thread and back costs, with nothing done there."""
+    loop = asyncio.get_running_loop()
+    queue: SimpleQueue[asyncio.Future[None] | None] = SimpleQueue()
+
+    def answer() -> None:
+        while (future := queue.get()) is not None:
+            loop.call_soon_threadsafe(future.set_result, None)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    samples: list[float] = []
+    end = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        future = loop.create_future()
+        queue.put(future)
+        await future
+        samples.append(time.perf_counter() - start)
+    queue.put(None)
+    thread.join()
+    return percentiles(samples)
+
+
 async def ours(folder: Path, seconds: float) -> dict[str, dict[str, object]]:
     database = Database(folder / "store.db")
     reader = Reader(database)
@@ -121,14 +146,16 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ob", dir=options.folder) as name:
         floor = raw(Path(name), options.seconds)
+        way = asyncio.run(hop(options.seconds / 2))
         found = asyncio.run(ours(Path(name), options.seconds))
     one, many = found["transact_one_event"], found["appends"]
     print(
         json.dumps(
             {
                 "floor_raw_sqlite": floor,
+                "floor_thread_and_back": way,
                 **found,
-                "p50_over_floor": round(one["p50_us"] / floor["p50_us"], 1),  # type: ignore[operator]
+                "p50_over_floors": round(one["p50_us"] / (floor["p50_us"] + way["p50_us"]), 1),  # type: ignore[operator]
                 "throughput_of_floor": round(
                     many["events_per_second"] / floor["events_per_second"],  # type: ignore[operator]
                     2,

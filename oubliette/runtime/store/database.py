@@ -9,6 +9,7 @@ import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import quote
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.store.migrations import check, migrate, released
@@ -59,12 +60,12 @@ class Database:
         self._shared: sqlite3.Connection | None = None
         if self.path is None:
             self.gate = threading.Lock()
-            self._shared = _connect(MEMORY)
+            self._shared = _connect(None)
             self.version = migrate(self._shared, steps)
             return
         _create(self.path)
         try:
-            with contextlib.closing(_connect(str(self.path))) as connection:
+            with contextlib.closing(_connect(self.path)) as connection:
                 check(connection, steps[-1].version)  # before anything of it is changed
             with contextlib.closing(self.connect()) as connection:
                 self.version = migrate(connection, steps)
@@ -75,7 +76,8 @@ class Database:
         """A connection that may write; give it back with `release`."""
         if self._shared is not None:
             return self._shared
-        connection = _connect(str(self.path))
+        assert self.path is not None
+        connection = _connect(self.path)
         try:
             # Only counts before the first table; lets session_cleanup give space back.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -94,7 +96,8 @@ class Database:
         if self._shared is not None:
             return self._shared
         # Not mode=ro: that cannot recover the log of a process that was killed.
-        connection = _connect(str(self.path))
+        assert self.path is not None
+        connection = _connect(self.path)
         connection.execute("PRAGMA query_only = ON")
         return connection
 
@@ -109,9 +112,12 @@ class Database:
             self._shared.close()
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: Path | None) -> sqlite3.Connection:
+    # mode=rw: a file that has vanished is a fault, not a reason to begin an empty one.
+    name = MEMORY if path is None else f"file:{quote(os.fspath(path))}?mode=rw"
     connection = sqlite3.connect(
-        path,
+        name,
+        uri=path is not None,
         timeout=_BUSY_SECONDS,
         isolation_level=None,  # we say BEGIN ourselves
         check_same_thread=False,  # one thread at a time, but not always the same

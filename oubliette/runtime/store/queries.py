@@ -480,6 +480,12 @@ def meta(connection: sqlite3.Connection, key: str) -> str | None:
     return row[0] if row else None
 
 
+def damage(connection: sqlite3.Connection) -> list[str]:
+    """What is wrong with the database file, for `doctor`; empty if nothing is. Reads all of it."""
+    rows = connection.execute("PRAGMA quick_check(20)").fetchall()
+    return [row[0] for row in rows if row[0] != "ok"]
+
+
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
     """How much there is of what, for status pages."""
     sql = (

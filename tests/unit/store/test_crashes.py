@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import sqlite3
@@ -45,7 +46,7 @@ def test_kills_at_random_moments_lose_no_acknowledged_write(tmp_path):
     """One database, killed again and again; every life goes on from what the last one left."""
     path = tmp_path / "store.db"
     acknowledged: set[tuple[str, int, int]] = set()
-    for _ in range(4):
+    for _ in range(100 if os.environ.get("OUBLIETTE_SOAK") else 4):
         process = WritingProcess(path, "--bytes", str(random.choice([10, 5000])))
         process.wait_for("ready")
         process.wait_for("ack", count=random.randrange(1, 400))

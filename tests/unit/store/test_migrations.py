@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from oubliette.errors import ConfigError, DatabaseTooNew
+from oubliette.errors import ConfigError, DatabaseTooNew, StorageUnavailable
 from oubliette.runtime.store import MEMORY, Database, ops, queries
 from oubliette.runtime.store.migrations import (
     APPLICATION_ID,
@@ -175,3 +175,43 @@ def test_each_database_in_memory_is_its_own():
     assert two.read(queries.meta, "a") is None
     one.close()
     two.close()
+
+
+def test_durability_says_what_an_answer_outlives(tmp_path):
+    for durability, level in (("process", 1), ("power", 2)):  # NORMAL, FULL
+        database = Database(tmp_path / f"{durability}.db", durability=durability)
+        with contextlib.closing(database.connect()) as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_path_may_have_any_characters(tmp_path):
+    folder = tmp_path / "a b?c#d%41&é"
+    folder.mkdir()
+    with contextlib.closing(Store(Database(folder / "st?re.db")).start()) as store:
+        store.write(ops.PutMeta("a", "b"))
+    assert (folder / "st?re.db").stat().st_size > 0
+    assert [one.name for one in tmp_path.iterdir()] == [folder.name]
+
+
+def test_a_database_that_has_vanished_is_not_begun_anew(tmp_path):
+    database = Database(tmp_path / "store.db")
+    (tmp_path / "store.db").unlink()
+    with pytest.raises(sqlite3.OperationalError):
+        database.connect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damage_is_found(tmp_path):
+    path = tmp_path / "store.db"
+    with contextlib.closing(Store(Database(path)).start()) as store:
+        store.write(ops.AppendEvents(tuple(event(n, data={"t": "x" * 500}) for n in range(200))))
+        assert store.read(queries.damage) == []
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    with contextlib.closing(Store(Database(path)).start()) as store:
+        try:
+            assert store.read(queries.damage) != []
+        except StorageUnavailable:
+            pass

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BUILD = "0.1.0"
 FEATURES = ["attach", "pairing", "spool", "tickets", "deadline"]
+BACKLOG = 1024  # connections not accepted yet; above, connect() blocks or says EAGAIN
 ACCEPTS = 64  # connections taken at a time, before others get their turn
 GREETINGS = 256  # connections without a header, or being refused; the oldest goes first
 TERM_SECONDS = 3.0  # from TERM to KILL when draining
@@ -78,7 +79,7 @@ class Host:
             os.umask(before)
         self._bound = os.lstat(path).st_ino
         self._admitted = False
-        listener.listen(128)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
         self.loop.watch(listener.fileno(), READ, self._acceptable)
         return listener

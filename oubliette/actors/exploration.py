@@ -13,11 +13,10 @@ import msgspec
 from oubliette.actors.session_messages import AgentCost, AgentWaits, AgentWorks
 from oubliette.errors import LimitExceeded
 from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
-from oubliette.records import TERMINAL
+from oubliette.records import TERMINAL, Limits
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
-    from oubliette.records import Limits
 
 
 class Reserve(Message, Reply[None]):
@@ -38,7 +37,7 @@ class Unreserve(Message):
 
 
 class GetUsage(Message, Reply[dict[str, float]]):
-    """What of the limits is used: `max_agents`, `max_agents_at_once`, `max_cost_usd`, …"""
+    """What of the limits is used, by the names of `records.Limits`."""
 
 
 class OpenExploration(Message, Reply[str]):

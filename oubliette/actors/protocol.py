@@ -56,7 +56,7 @@ class CreateProject(Message, Reply[Project]):
 
 
 class OpenProject(Message, Reply[str]):
-    """To `projects`: the name of the running ProjectActor; starts it. `NotFound` if there is none."""
+    """To `projects`: the name of the project's actor, which is started if need be."""
 
     project_id: str
 

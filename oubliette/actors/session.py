@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
     from oubliette.kit import Deferred, Ref
-    from oubliette.records import IdempotencyKey
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
@@ -773,5 +772,3 @@ def _appended(results: tuple[Any, ...]) -> tuple[Event, ...]:
     last = results[-1] if results else None
     return tuple(last) if isinstance(last, tuple) else ()
 
-
-__all__ = ["IdempotencyKey", "SessionActor"]

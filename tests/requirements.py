@@ -64,8 +64,19 @@ def _apple_standin() -> str | None:
     return _podman() if _docker() else None
 
 
+@functools.cache
+def python39() -> str | None:
+    """A Python 3.9, the oldest that must run `incontainer`: on PATH, or one of pyenv's."""
+    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    found = sorted(str(path) for path in root.glob("versions/3.9.*/bin/python3.9"))
+    for program in ("python3.9", *found):
+        if not _runs(program, "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 9))"):
+            return shutil.which(program)
+    return None
+
+
 def _python39() -> str | None:
-    return _runs("python3.9", "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 9))")
+    return None if python39() else "no python3.9 on PATH or among pyenv's versions"
 
 
 def _pykka_sdist() -> str | None:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from oubliette import ids
+from oubliette import __version__, ids
 from oubliette.actors.house import end_sessions, start_house
 from oubliette.actors.services import Services
 from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
+from oubliette.control import ControlSocket
 from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
 from oubliette.kit import System
 from oubliette.mcp_front.app import Front
@@ -177,6 +178,9 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             find_session=services.directory.session,
             find_actor=system.lookup,
             name_actor=system.ref,
+            forget_session=lambda project_id, session_id: asyncio.to_thread(
+                folders.remove_session_home, project_id, session_id
+            ),
             offers=Offers(
                 agents=tuple(agents), container_types=("base",), runtimes=(runtime.name,)
             ),
@@ -191,6 +195,11 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         house.listen = front.listening
         url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
         stack.push_async_callback(system.ref("front").stop, 5.0)
+        control = ControlSocket(
+            house, home, {"pid": os.getpid(), "url": url, "version": __version__}
+        )
+        await control.start()
+        stack.push_async_callback(control.aclose)
         yield Server(system=system, services=services, house=house, keys=keys, url=url)
 
 

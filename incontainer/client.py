@@ -21,7 +21,7 @@ from incontainer.loop import Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, MutableMapping
     from typing import Any
 
     from incontainer.client_mcp import AgentRequest
@@ -80,7 +80,7 @@ class Client:
         self._loop = loop
         self._api_key = settings.api_key
         self._catalog = tools.Catalog(log)
-        self._lists: list[AgentRequest] = []  # wait for the first configuration
+        self._early: list[tuple[AgentRequest, Callable[[], None]]] = []  # wait for configuration
         self._configured = False
         self._key_answered = settings.api_key is None
         self._waiting_over = False
@@ -129,15 +129,18 @@ class Client:
 
     def list_tools(self, request: AgentRequest) -> None:
         """Answer `tools/list`, once the first configuration is there or not to be expected."""
-        if self._waiting_over or (self._configured and self._key_answered):
-            self._answer_list(request)
+        if self._settled():
+            self._mcp.answer_list(request, self._catalog.entries())
         else:
-            self._lists.append(request)
-            request.on_cancel = lambda: self._lists.remove(request)
+            self._wait(request, lambda: self.list_tools(request))
 
     def call_tool(self, request: AgentRequest, name: str, arguments: Json) -> None:
         """Answer `tools/call` with what the server answers."""
         tool = self._catalog.find(name)
+        if tool is None and not self._settled():
+            # an agent that remembers its tools may call one before it is there
+            self._wait(request, lambda: self.call_tool(request, name, arguments))
+            return
         if tool is None:
             if name.startswith(tools.OUBLIETTE_PREFIX) and self._api_key is not None:
                 # not listed, because the key's scope forbids it; the server says so
@@ -216,6 +219,22 @@ class Client:
 
     # The tool list
 
+    def _settled(self) -> bool:
+        """Whether the tools are known, as far as they are to be expected."""
+        return self._waiting_over or (self._configured and self._key_answered)
+
+    def _wait(self, request: AgentRequest, work: Callable[[], None]) -> None:
+        entry = request, work
+        self._early.append(entry)
+        request.on_cancel = lambda: self._early.remove(entry)
+
+    def _work_off(self) -> None:
+        if self._settled():
+            early, self._early = self._early, []
+            for request, work in early:
+                request.on_cancel = None
+                work()
+
     def _config(self, params: Json) -> None:
         self._configured = True
         self._changed(self._catalog.configure_caller(params))
@@ -246,20 +265,11 @@ class Client:
     def _changed(self, changed: bool) -> None:  # noqa: FBT001 -- what the catalog has just returned
         if changed:
             self._mcp.tools_changed()
-        if self._configured and self._key_answered:
-            self._answer_lists()
+        self._work_off()
 
     def _stop_waiting(self) -> None:
         self._waiting_over = True
-        self._answer_lists()
-
-    def _answer_lists(self) -> None:
-        waiting, self._lists = self._lists, []
-        for request in waiting:
-            self._answer_list(request)
-
-    def _answer_list(self, request: AgentRequest) -> None:
-        self._mcp.answer_list(request, self._catalog.entries())
+        self._work_off()
 
     # Both sides' pace
 

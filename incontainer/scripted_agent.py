@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
 from collections import deque
 
+from incontainer import wire
 from incontainer.client_json import as_object, as_text
 from incontainer.scripted_agent_mcp import LEGACY_VERSION, McpClient
 from incontainer.scripted_agent_moment import Interrupted, Moment
@@ -50,15 +52,21 @@ class ScriptedAgent:
         worker = threading.Thread(target=self._work, daemon=True)
         worker.start()
         self._send("ready", 0, {"agent": "scripted", "version": VERSION})
-        try:
-            with open(0, "rb", buffering=1 << 16, closefd=False) as lines:
-                for line in lines:
-                    self._line(line)
-        except SystemExit:
-            self._drop()
-            raise
-        finally:
-            self._end(worker)
+        terminated = _terminations()
+        ready = select.poll()  # unlike epoll, it takes a file for stdin as well
+        ready.register(0, select.POLLIN)
+        ready.register(terminated, select.POLLIN)
+        reader = wire.LineReader()
+        while True:
+            if any(fd == terminated for fd, _events in ready.poll()):
+                self._drop()
+                break
+            data = os.read(0, 1 << 16)
+            for line in reader.feed(data):
+                self._line(line)
+            if not data:
+                break
+        self._end(worker)
 
     def _end(self, worker: threading.Thread) -> None:
         with self._moment.condition:
@@ -79,11 +87,14 @@ class ScriptedAgent:
 
     # Input
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytes | wire.OversizeLine) -> None:
+        if isinstance(line, wire.OversizeLine):
+            self._send("error", self._current or 0, {"message": f"a line of {line.size} bytes"})
+            return
         if not line.strip():
             return
         try:
-            message = as_object(json.loads(line))
+            message = as_object(json.loads(line.decode()))
         except (ValueError, RecursionError):
             message = None
         kind: object = None if message is None else message.get("type")
@@ -161,6 +172,18 @@ class ScriptedAgent:
                 os._exit(0)  # nobody listens, and nobody can be told
 
 
+def _terminations() -> int:
+    """A descriptor that becomes readable with SIGTERM.
+
+    A handler that raises would not do: the signal may come just before the main thread blocks.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    return reader
+
+
 def client_argv() -> list[str]:
     """The command that starts `oubliette-client` from wherever this program came from."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -172,7 +195,6 @@ def client_argv() -> list[str]:
 
 def main(_arguments: list[str] | None = None) -> int:
     """Run the scripted agent; returns the exit code."""
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     environ = dict(os.environ)
     for name in CLIENT_ONLY:
         os.environ.pop(name, None)

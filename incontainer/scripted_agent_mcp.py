@@ -164,9 +164,15 @@ class McpClient:
 
     def start_call(self, tool: str, arguments: Json) -> Pending:
         """Send a call without waiting for its outcome."""
-        server = self._running()
         params: Json = self._params({"name": tool, "arguments": arguments})
-        return Pending(server, self._moment, server.request("tools/call", params))
+        server = self._running()
+        try:
+            number = server.request("tools/call", params)
+        except McpError:  # it died since its last use, and has not got this
+            server.ended = True
+            server = self._running()  # another one
+            number = server.request("tools/call", params)
+        return Pending(server, self._moment, number)
 
     def start(self) -> None:
         """Start the server, if it does not run."""
@@ -182,6 +188,7 @@ class McpClient:
         server = self._server
         if server is not None and not server.ended:
             return server
+        self.close()
         server = _Server(self._argv, self._environ, self._moment)
         try:
             self._open(server)

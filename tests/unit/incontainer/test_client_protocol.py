@@ -40,6 +40,24 @@ async def test_the_tool_list_waits_for_the_first_configuration_and_has_its_tools
         assert [tool["name"] for tool in listed["result"]["tools"]] == [*BASE, "ant_add"]
 
 
+async def test_a_call_of_a_tool_that_is_not_there_yet_waits_for_the_first_configuration():
+    """An agent that restarts its client remembers its tools and does not list them again."""
+    async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        wanted, unwanted, cancelled = (
+            agent.call("ant_add"),
+            agent.call("nope"),
+            agent.call("ant_add"),
+        )
+        agent.note("notifications/cancelled", requestId=cancelled)
+        assert (await agent.ask("ping"))["result"] == {}
+        link = await server.link()
+        link.config(ADD)
+        assert (await agent.reply(unwanted))["error"]["code"] == -32602
+        link.answer(await link.request(), "there now")
+        assert (await agent.reply(wanted))["result"]["content"][0]["text"] == "there now"
+
+
 async def test_without_a_relay_the_tool_list_comes_at_once():
     async with RawAgent("/tmp/there-is-no-such-relay.sock") as agent:
         await agent.handshake()

@@ -1,0 +1,62 @@
+"""What runs in a container runs on the oldest Python that an image may bring."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from incontainer import build
+from tests.unit.incontainer.fake_server import ADD, FakeServer, LineProcess, environment
+
+pytestmark = pytest.mark.anyio
+
+
+@functools.cache
+def python39():
+    """A Python 3.9, wherever it is kept; None where there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [shutil.which("python3.9"), *map(str, sorted(pyenv.glob("3.9.*/bin/python3.9")))]
+    for candidate in filter(None, candidates):
+        if (
+            subprocess.run([candidate, "-c", "pass"], check=False, capture_output=True).returncode
+            == 0
+        ):
+            return candidate
+    return None
+
+
+needs39 = pytest.mark.skipif(python39() is None, reason="needs a Python 3.9 on the machine")
+
+
+@pytest.fixture(scope="module")
+def zipapp(tmp_path_factory):
+    return build.build(tmp_path_factory.mktemp("zipapp") / "oubliette.pyz")
+
+
+@pytest.mark.parametrize(
+    "python", [sys.executable, pytest.param(python39(), marks=needs39)], ids=["this", "3.9"]
+)
+async def test_client_and_scripted_agent_run_from_the_zipapp(zipapp, python, tmp_path):
+    async with FakeServer(ADD) as server:
+        env = environment(server.path, PYTHONPATH=None, OUBLIETTE_AGENT_HOME=str(tmp_path))
+        async with LineProcess([python, str(zipapp), "scripted-agent"], env, cwd=tmp_path) as agent:
+            assert (await agent.receive())["type"] == "ready"
+            text = "tools\ncall ant_add\nexec echo hi\nremember k v\nrecall k"
+            agent.send({"type": "prompt", "turn": 1, "text": text})
+            link = await server.link()
+            link.answer(await link.request(), {"n": 1})
+            events = []
+            while not events or events[-1]["type"] != "completion":
+                events.append(await agent.receive())
+            said = [event["text"] for event in events if event["type"] == "message"]
+            assert said[0] == '["session_message", "session_events", "ant_add"]'
+            assert '"structured": {"n": 1}' in said[1]
+            assert said[2] == '{"exit_code": 0, "stdout": "hi\\n", "stderr": ""}'
+            assert said[-1] == "v"
+            assert await agent.end() == (0, "")

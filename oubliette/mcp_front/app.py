@@ -59,6 +59,7 @@ class Front:
         ready: Ready,
         callers: Ref,
         find: Callable[[str], Ref],
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._config = config
         self._ready = ready
@@ -76,7 +77,8 @@ class Front:
             cast("ASGI3Application", self),
             config.server.host,
             config.server.port,
-            Deadlines(
+            deadlines
+            or Deadlines(
                 head=config.server.header_timeout_seconds,
                 stall=config.callers.send_timeout_seconds,
             ),
@@ -100,6 +102,11 @@ class Front:
     def url(self) -> str:
         """Where clients connect to."""
         return self._http.url
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return self._http.connections
 
     async def start(self) -> str:
         """Serve; the URL that clients use."""
@@ -237,7 +244,7 @@ class Front:
         binder = None
         try:
             session_id = header(scope["headers"], SESSION_HEADER)
-            exchange = Exchange(who, "GET", send)
+            exchange = Exchange(who, scope, send)
             if session_id is not None:
                 exchange.expect_open()
                 binder = asyncio.get_running_loop().create_task(
@@ -253,7 +260,7 @@ class Front:
         self, who: Who, scope: Scope, receive: Receive, send: Send, exchange: Exchange | None = None
     ) -> Exchange:
         """Hand the request to the SDK; nothing of what breaks in it reaches the client."""
-        exchange = exchange or Exchange(who, scope["method"], send)
+        exchange = exchange or Exchange(who, scope, send)
         scope[SCOPE_KEY] = exchange
         try:
             await self._manager.asgi_app(scope, receive, exchange.send)

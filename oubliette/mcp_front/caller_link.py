@@ -82,8 +82,9 @@ class CallerLink:
         lend: bool,
         stream: bool,
         tools: tuple[CallerTool, ...] | None = None,
+        again: bool = False,
     ) -> ListenerOpened:
-        """Begin to listen."""
+        """Begin to listen; with `again` also to open requests from before `after`."""
         self._mode = "lend" if lend else "observe"
         self._kind = "stream" if stream else "poll"
         opened = await self._ask(
@@ -92,6 +93,7 @@ class CallerLink:
                 mode=self._mode,
                 kind=self._kind,
                 after=after,
+                again=again,
                 tools=tools,
             )
         )

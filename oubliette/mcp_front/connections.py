@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import h11
 import structlog
@@ -27,7 +27,16 @@ Phase = Literal["head", "body", "rest"]
 
 log = structlog.get_logger("oubliette.front")
 
-_TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+STATE_KEY: Final = "oubliette.connection"
+"""Where a request's `scope["state"]` has its connection."""
+
+_TIMED_OUT: Final = (
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
+_BAD_REQUEST: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n"
+    b"content-length: %d\r\n\r\n%b"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +72,12 @@ class GuardedProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, {**app_state, STATE_KEY: self}, _loop)
         self._phase: Phase | None = None
         self._phase_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
+        self._deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
@@ -89,11 +99,12 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in and see what is waited for next."""
-        if self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
+        if self._deaf or self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
             return
         self._date()
         super().data_received(data)
-        self._look(idle="head")
+        if not self._deaf:
+            self._look(idle="head")
 
     def on_response_complete(self) -> None:
         """After an answer: nothing is waited for, or the rest of a body."""
@@ -121,13 +132,30 @@ class GuardedProtocol(H11Protocol):
         log.info("connection_too_slow", phase=self._phase, client=self.client)
         if self.transport.is_closing():
             return
-        if self._phase != "rest" and (self.cycle is None or not self.cycle.response_started):  # pyright: ignore[reportUnnecessaryComparison]
-            self.transport.write(_TIMED_OUT)
-            self.transport.close()
-            # A client that does not read its 408 either keeps nothing open.
-            self._stall_timer = self.loop.call_later(self.deadlines.stall, self.transport.abort)
-        else:
+        cycle = self.cycle
+        answering = cycle is not None and cycle.response_started and not cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+        if self._phase == "rest" or answering:
             self.transport.abort()
+        else:
+            self._farewell(_TIMED_OUT)
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that this is not HTTP; uvicorn's own way would often be lost in a reset."""
+        body = msg.encode()
+        self._farewell(_BAD_REQUEST % (len(body), body))
+
+    def _farewell(self, last_words: bytes) -> None:
+        """Say this, take nothing in any more, and close once the client has, or in a moment."""
+        self._deaf = True
+        self._enter("rest")
+        self.transport.write(last_words)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing that is written arrives any more."""
+        return self.transport.is_closing()
 
     def pause_writing(self) -> None:
         """The client reads slower than we write: see that it reads at all."""

@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import OublietteError
+from oubliette.mcp_front.connections import STATE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
 
     from oubliette.mcp_front.auth import Who
+    from oubliette.mcp_front.connections import GuardedProtocol
 
 SCOPE_KEY: Final = "oubliette.exchange"
 
@@ -32,11 +34,21 @@ class StreamClosed(OublietteError, ConnectionError):
 class Exchange:
     """A request that was let in, until its response ended."""
 
-    __slots__ = ("_ended", "_on_end", "_opened", "_send", "method", "status", "who")
+    __slots__ = (
+        "_connection",
+        "_ended",
+        "_on_end",
+        "_opened",
+        "_send",
+        "method",
+        "status",
+        "who",
+    )
 
-    def __init__(self, who: Who, method: str, send: Send) -> None:
+    def __init__(self, who: Who, scope: Scope, send: Send) -> None:
         self.who = who
-        self.method = method
+        self.method: str = scope["method"]
+        self._connection: GuardedProtocol = scope["state"][STATE_KEY]
         self.status = 0
         """HTTP status of the response; 0 until it began."""
         self._send = send
@@ -75,12 +87,14 @@ class Exchange:
         Raises:
             StreamClosed: nobody is there to take them.
         """
-        if self._ended:
+        if not self._ended:
+            try:
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except RuntimeError as error:  # uvicorn: the response was complete already
+                raise StreamClosed("the response was sent") from error
+        # uvicorn drops in silence what is sent to a client that is gone.
+        if self._ended or self._connection.gone:
             raise StreamClosed("the client is gone")
-        try:
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except RuntimeError as error:  # uvicorn: the response was complete already
-            raise StreamClosed("the response was sent") from error
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call this when the request has ended, for whatever reason; at once if it has."""

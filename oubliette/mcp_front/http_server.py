@@ -58,6 +58,11 @@ class HttpServer:
         return host, port
 
     @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._uvicorn.server_state.connections)
+
+    @property
     def url(self) -> str:
         """Where clients connect to."""
         host, port = self.address

@@ -19,7 +19,7 @@ from oubliette.actors.caller_messages import SUPERSEDED
 from oubliette.errors import InvalidParameter, LimitExceeded, OublietteError
 from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.exchange import StreamClosed
-from oubliette.mcp_front.listen import GONE, STOPPING
+from oubliette.mcp_front.listen import BAD_KEY, GONE, STOPPING
 
 if TYPE_CHECKING:
     from oubliette.mcp_front.dispatch import CurrentCall
@@ -40,6 +40,8 @@ class _McpSession:
     principal: str
     cursors: dict[str, int] = field(default_factory=dict[str, int])
     """Bound caller_ids, and up to where each was told."""
+    told: set[str] = field(default_factory=set[str])
+    """Those among them that a stream was opened for before: what it lost is not known."""
     stream: Exchange | None = None
     pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     last_used: float = 0.0
@@ -131,13 +133,14 @@ class LegacyStreams:
 
     async def _pump(self, session: _McpSession, stream: Exchange, caller_id: str) -> None:
         link = self._listening.link(session.principal, caller_id)
-        cursor = session.cursors[caller_id]
+        cursor, again = session.cursors[caller_id], caller_id in session.told
+        session.told.add(caller_id)
         stream.on_end(lambda: link.close(GONE))
         try:
             async with self._listening.counted(link):
-                opened = await link.open(after=cursor, lend=True, stream=True)
-                cursor, ended = await self._listening.pump(stream.push, link, opened.cursor)
-            if ended == SUPERSEDED:
+                opened = await link.open(after=cursor, lend=True, stream=True, again=again)
+                cursor, ended = await self._listening.pump(stream, link, opened.cursor)
+            if ended in {SUPERSEDED, BAD_KEY}:
                 session.cursors.pop(caller_id, None)
             elif caller_id in session.cursors:
                 session.cursors[caller_id] = cursor
@@ -149,6 +152,8 @@ class LegacyStreams:
             link.close(STOPPING if self._stopping else GONE)
             session.pumps.pop(caller_id, None)
             self._quotas.give_back(self._quotas.listeners, session.principal)
+            if caller_id in session.cursors and session.stream is not stream:
+                self._start(session, caller_id)  # the client was back before this had ended
 
     def _closed(self, session: _McpSession, exchange: Exchange) -> None:
         if session.stream is exchange:

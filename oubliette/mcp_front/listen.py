@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import mcp_types as t
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oubliette.config import CallersConfig
     from oubliette.kit import Ref
     from oubliette.mcp_front.dispatch import CurrentCall
+    from oubliette.mcp_front.exchange import Exchange
     from oubliette.mcp_front.limits import Quotas
     from oubliette.tools.callers import CallerListen
     from oubliette.tools.tool import CallContext
@@ -135,7 +136,7 @@ class Listening:
             )
         try:
             await self._begin(call, link, cursor)
-            cursor, ended = await self.pump(call.exchange.push, link, cursor, call)
+            cursor, ended = await self.pump(call.exchange, link, cursor)
         except StreamClosed:
             ended = GONE
         finally:
@@ -160,23 +161,24 @@ class Listening:
 
     async def pump(
         self,
-        push: Callable[[bytes], Any],
+        exchange: Exchange,
         link: CallerLink,
         cursor: int,
-        call: CurrentCall | None = None,
     ) -> tuple[int, str]:
         """Write events as they come until the listener ends; where it stood, and why it ended."""
         while True:
             batch = await link.next(cursor, _CHECK_SECONDS, _STREAM_BYTES)
-            if call is not None and not await call.exchange.who.still_good():
+            if not await exchange.who.still_good():
                 return cursor, BAD_KEY
             if batch.events:
-                await push(
-                    b"".join(
-                        wire_events.event_frame(event, redelivered=event.seq in batch.redelivered)
-                        for event in batch.events
-                    )
+                frames = b"".join(
+                    wire_events.event_frame(event, redelivered=event.seq in batch.redelivered)
+                    for event in batch.events
                 )
+                try:
+                    await exchange.push(frames)
+                except StreamClosed:
+                    return cursor, GONE
             cursor = batch.next
             if batch.ended is not None:
                 return cursor, batch.ended

@@ -11,14 +11,20 @@ from typing import Any
 import msgspec
 
 from oubliette.actors.caller import CallersActor
-from oubliette.actors.protocol import TrackRequest, UntrackRequest, caller_actor_name
+from oubliette.actors.protocol import (
+    CallerLost,
+    OpenCaller,
+    TrackRequest,
+    UntrackRequest,
+    caller_actor_name,
+)
 from oubliette.actors.store import StoreActor, Transact
 from oubliette.config import CallersConfig, Config, ServerConfig
 from oubliette.errors import Conflict, NotFound, OublietteError, Unauthenticated
 from oubliette.ids import new_id, new_uuid
 from oubliette.kit import Actor, System, handles
-from oubliette.actors.protocol import CallerLost, OpenCaller
 from oubliette.mcp_front.app import Front
+from oubliette.mcp_front.connections import Deadlines
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database
@@ -53,7 +59,9 @@ class Waiter(Actor):
 class World:
     """A front and what it stands on."""
 
-    def __init__(self, system: System, store: Any, reader: Reader, config: Config) -> None:
+    def __init__(
+        self, system: System, store: Any, reader: Reader, config: Config, deadlines: Any
+    ) -> None:
         self.system = system
         self.store = store
         self.reader = reader
@@ -72,6 +80,7 @@ class World:
             ready=self.ready,
             callers=self.callers,
             find=system.ref,
+            deadlines=deadlines,
         )
         self.actor: Any = None
         self.open: list[Any] = []
@@ -95,6 +104,9 @@ class World:
             }
         )
         return text
+
+    def key_with(self, token: Token, **fields: Any) -> Token:
+        return msgspec.structs.replace(token, **fields)
 
     async def verify(self, key: str) -> Token:
         token = self.tokens.get(key)
@@ -246,7 +258,9 @@ class World:
 
     # ------------------------------------------------------------ clients
     @contextlib.asynccontextmanager
-    async def caller(self, kind: str = "http", mode: str = "auto", key: str | None = None, **kw: Any):
+    async def caller(
+        self, kind: str = "http", mode: str = "auto", key: str | None = None, **kw: Any
+    ):
         cls: Any = SdkCaller if kind == "sdk" else HttpCaller
         kw.setdefault("tools", {"add": lambda a, b: a + b})
         async with cls(self.front.url, key or self.key(), mode=mode, **kw) as caller:
@@ -254,7 +268,12 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(*, callers: dict[str, Any] | None = None, server: dict[str, Any] | None = None):
+async def world(
+    *,
+    callers: dict[str, Any] | None = None,
+    server: dict[str, Any] | None = None,
+    **deadlines: float,
+):
     config = Config(
         server=ServerConfig(port=0, **(server or {})),
         callers=CallersConfig(**{**NO_WAIT, **(callers or {})}),
@@ -264,7 +283,12 @@ async def world(*, callers: dict[str, Any] | None = None, server: dict[str, Any]
     try:
         async with System(name="front-test") as system:
             store = system.spawn(StoreActor, database, name="store")
-            made = World(system, store, reader, config)
+            limits = Deadlines(
+                head=config.server.header_timeout_seconds,
+                stall=config.callers.send_timeout_seconds,
+                **deadlines,
+            )
+            made = World(system, store, reader, config, limits)
             await made.start()
             try:
                 yield made

@@ -1,0 +1,402 @@
+"""What nobody should send, and what the front makes of it (DESIGN 4.3, 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+
+from oubliette.testing.callers import HttpCaller, ToolFailed
+from oubliette.testing.http_client import HttpClient, HttpError
+from tests.interaction.frontkit import World, world
+
+pytestmark = pytest.mark.anyio
+modes = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    },
+}
+
+
+async def status(w: World, method: str = "POST", **kwargs) -> tuple[int, str, dict[str, str]]:
+    headers = {"authorization": f"Bearer {kwargs.pop('key', None) or w.key()}"}
+    headers.update(kwargs.pop("headers", {}))
+    client = HttpClient(w.front.url)
+    kwargs.setdefault("json_body", INITIALIZE)
+    try:
+        async with client.request(method, headers=headers, **kwargs) as response:
+            return response.status, (await response.body()).decode(), response.headers
+    finally:
+        await client.aclose()
+
+
+async def raw(w: World, data: bytes, timeout: float = 5.0) -> bytes:
+    """Send bytes, and read until the server closes."""
+    host, port = w.front.url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        async with asyncio.timeout(timeout):
+            with contextlib.suppress(ConnectionError):
+                return await reader.read()
+        return b""
+    finally:
+        writer.close()
+
+
+# ---------------------------------------------------------------- names and keys
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1:1", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:80", 421),
+        ("localhost:80@evil", 421),
+        ("", 421),
+        ("named.example:99", 200),
+        ("exact.example:5", 200),
+        ("exact.example:6", 421),
+    ],
+)
+async def test_only_our_own_names_are_answered(host, expected):
+    hosts = ("named.example:*", "exact.example:5")
+    async with world(server={"allowed_hosts": hosts}) as w, asyncio.timeout(10):
+        got, _, _ = await status(w, headers={"host": host})
+    assert got == expected
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://localhost:5173", 200),
+        ("https://127.0.0.1", 200),
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("null", 403),
+        ("https://app.example", 200),
+        ("https://app.example:8443", 403),
+    ],
+)
+async def test_pages_of_other_origins_are_refused(origin, expected):
+    async with world(server={"allowed_origins": ("https://app.example",)}) as w:
+        async with asyncio.timeout(10):
+            got, _, _ = await status(w, headers={"origin": origin})
+    assert got == expected
+
+
+async def test_keys_that_are_no_good_are_refused_before_anything_is_read():
+    async with world() as w, asyncio.timeout(10):
+        good = w.key()
+        for key in ("", "wrong", good + "x", "\xff\xfe", "a" * 5000):
+            got, body, headers = await status(w, headers={"authorization": f"Bearer {key}"})
+            assert got == 401, key[:20]
+            assert headers["www-authenticate"] == "Bearer"
+            assert json.loads(body)["error"]["code"] == -32001
+        for header in ("", good, f"Basic {good}", "Bearer"):
+            assert (await status(w, headers={"authorization": header}))[0] == 401
+        assert (await status(w, key=w.key(expires_at=time.time() - 1)))[0] == 401
+        assert (await status(w, key=w.key(revoked_at=1.0)))[0] == 401
+        assert (await status(w, key=w.key(doors=("socket",))))[0] == 401
+        assert (await status(w, key=good))[0] == 200
+
+
+@modes
+async def test_a_listener_ends_when_its_key_is_revoked(mode):
+    async with world() as w, asyncio.timeout(10):
+        key = w.key()
+        async with w.caller(mode=mode, key=key) as caller:
+            await caller.listen()
+            w.tokens[key] = w.key_with(w.tokens[key], revoked_at=time.time())
+            await w.events({"n": 1})
+            assert await caller.listener_ended() == "key revoked or expired"
+            assert caller.of("message") == []
+
+
+async def test_the_mcp_session_of_another_principal_does_not_exist():
+    async with world() as w, w.caller("http", "legacy") as alice, asyncio.timeout(10):
+        await alice.call("echo")
+        for method in ("POST", "GET", "DELETE"):
+            got, body, _ = await status(
+                w,
+                method,
+                key=w.key("bob"),
+                json_body=alice.message("tools/call", {"name": "echo", "arguments": {}}),
+                headers={
+                    "mcp-session-id": alice.session_id,
+                    "mcp-protocol-version": "2025-11-25",
+                },
+            )
+            assert got == 404, (method, body)
+        second_key = await status(
+            w,
+            key=w.key("alice"),
+            json_body=alice.message("tools/call", {"name": "echo", "arguments": {}}),
+            headers={"mcp-session-id": alice.session_id, "mcp-protocol-version": "2025-11-25"},
+        )
+        assert second_key[0] == 200
+        await alice.call("echo")
+
+
+async def test_a_spawn_under_anothers_caller_id_does_not_bind_its_events():
+    async with world() as w, w.caller("http", "legacy", key=w.key("bob")) as bob:
+        async with asyncio.timeout(10):
+            await bob.open_get_stream()
+            await bob.call("session_spawn", caller_id="tester")
+            await w.events({"n": 1}, principal="alice")
+            await w.events({"n": 2}, principal="bob", session="gogol_2")
+            await bob.event(n=2)
+    assert [event.get("n") for event in bob.of("message")] == [2]
+
+
+# ---------------------------------------------------------------- slow and large
+
+
+async def test_a_head_that_never_ends_is_cut():
+    async with world(server={"header_timeout_seconds": 0.3}) as w, asyncio.timeout(10):
+        began = time.monotonic()
+        silent, partial = await asyncio.gather(raw(w, b""), raw(w, b"POST /mcp HTTP/1.1\r\nHo"))
+        assert 0.2 < time.monotonic() - began < 2
+    assert partial.startswith(b"HTTP/1.1 408 ")
+    assert silent.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_head_that_trickles_is_cut_on_a_used_connection_too():
+    async with world(server={"header_timeout_seconds": 0.3}) as w, asyncio.timeout(10):
+        host, port = w.front.url.split("/")[2].split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"}")
+        ended = asyncio.ensure_future(reader.read())
+        for byte in b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: aaaaaaaaaaaaaaaaaaaa":
+            writer.write(bytes([byte]))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.03):
+                    await asyncio.shield(ended)
+            if ended.done():
+                break
+        assert (await ended).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+
+
+async def test_a_body_that_never_comes_is_cut():
+    async with world(body=0.3) as w, asyncio.timeout(10):
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {w.key()}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        answer = await raw(w, head.encode())
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        async with asyncio.timeout(2):
+            while w.front.quotas.calls:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_head_that_is_too_large_is_refused():
+    async with world() as w, asyncio.timeout(10):
+        answer = await raw(w, b"GET /health HTTP/1.1\r\nX: " + b"a" * 200_000)
+        assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+
+
+@modes
+async def test_a_body_that_is_too_large_is_refused(mode):
+    async with world(server={"max_body_bytes": 100_000}) as w, w.caller(mode=mode) as caller:
+        async with asyncio.timeout(10):
+            with pytest.raises(HttpError) as caught:
+                await caller.call("echo", text="x" * 120_000)
+            assert caught.value.status == 413
+            assert (await caller.call("echo", text="x" * 90_000))["principal"] == "alice"
+
+
+async def test_a_chunked_body_that_is_too_large_is_refused():
+    async with world(server={"max_body_bytes": 100_000}, rest=0.3) as w, asyncio.timeout(10):
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {w.key()}\r\n"
+            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+        answer = await raw(w, head.encode() + chunk * 8)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_nonsense_is_answered_and_not_believed():
+    async with world() as w, asyncio.timeout(10):
+        good = {"content-type": "application/json"}
+        for body in ("", "[]", "1", "null", '{"jsonrpc":"2.0"}', "[" * 5000, "\x00"):
+            for version in ("2025-11-25", "2026-07-28", "1999-01-01"):
+                head = (
+                    f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {w.key()}\r\n"
+                    f"Content-Type: application/json\r\nMCP-Protocol-Version: {version}\r\n"
+                    "Accept: application/json, text/event-stream\r\nConnection: close\r\n"
+                    f"Content-Length: {len(body)}\r\n\r\n{body}"
+                )
+                answer = await raw(w, head.encode())
+                assert answer.startswith(b"HTTP/1.1 4"), (body[:20], version, answer[:200])
+                assert b"Traceback" not in answer
+        assert (await status(w, headers=good))[0] == 200
+        for junk in (b"\x16\x03\x01\x02\x00", b"SSH-2.0-x\r\n\r\n", b"GET\r\n\r\n"):
+            assert (await raw(w, junk)).startswith(b"HTTP/1.1 400 ")
+
+
+# ---------------------------------------------------------------- too many, and too lazy
+
+
+@modes
+async def test_one_listener_too_many_is_told_the_limit(mode):
+    async with world(callers={"max_listeners": 3}) as w, contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(15):
+            key = w.key()
+            callers = [
+                await stack.enter_async_context(w.caller(mode=mode, key=key, caller_id=f"c{n}"))
+                for n in range(4)
+            ]
+            for caller in callers[:3]:
+                await caller.listen()
+            with pytest.raises(ToolFailed, match="callers.max_listeners = 3"):
+                await callers[3].call("caller_listen", caller_id="c3")
+            async with w.caller(mode=mode, key=w.key("bob")) as bob:
+                await bob.listen()
+            await callers[0].stop_listening()
+            async with asyncio.timeout(2):
+                while w.front.quotas.listeners["alice"] > 2:
+                    await asyncio.sleep(0.01)
+            await callers[3].listen()
+
+
+async def test_one_call_too_many_is_refused_and_others_are_served():
+    async with world(callers={"max_calls_in_flight": 5}) as w, asyncio.timeout(15):
+        key = w.key()
+        async with w.caller(key=key) as caller, w.caller(key=w.key("bob")) as bob:
+            await caller.listen()  # a listener is no call in flight
+            waiting = [asyncio.ensure_future(caller.call("wait")) for _ in range(5)]
+            while len(w.calls) < 6:
+                await asyncio.sleep(0.005)
+            with pytest.raises(HttpError) as caught:
+                await caller.call("echo")
+            assert caught.value.status == 429
+            assert caught.value.headers["retry-after"] == "1"
+            assert "max_calls_in_flight = 5" in json.loads(caught.value.body)["error"]["message"]
+            assert (await bob.call("echo"))["principal"] == "bob"
+            w.gate.set()
+            assert await asyncio.gather(*waiting) == [{"waited": True}] * 5
+            assert (await caller.call("echo"))["principal"] == "alice"
+
+
+class Frozen:
+    """A client that listens and then reads nothing any more."""
+
+    def __init__(self, caller: HttpCaller) -> None:
+        self._caller = caller
+
+    async def listen(self) -> None:
+        http = self._caller.http
+        body = self._caller.message(
+            "tools/call", {"name": "caller_listen", "arguments": {"caller_id": "frozen"}}
+        )
+        headers = {**http.headers, "host": "localhost", "content-type": "application/json"}
+        headers["accept"] = "application/json, text/event-stream"
+        if self._caller.modern:
+            headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
+            headers["mcp-name"] = "caller_listen"
+        text = json.dumps(body)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        self.socket.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(self.socket, (http.host, http.port))
+        head = f"POST /mcp HTTP/1.1\r\n{lines}content-length: {len(text)}\r\n\r\n{text}"
+        await loop.sock_sendall(self.socket, head.encode())
+        got = b""
+        while b"listening" not in got:
+            got += await loop.sock_recv(self.socket, 4096)
+
+
+@modes
+async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(mode):
+    async with world(callers={"send_timeout_seconds": 0.5}) as w, asyncio.timeout(20):
+        key = w.key()
+        async with (
+            w.caller(mode=mode, key=key, caller_id="frozen") as slow,
+            w.caller(key=key) as ok,
+        ):
+            await ok.listen()
+            frozen = Frozen(slow)
+            await frozen.listen()
+            waiter = await w.track(caller_id="frozen")
+            for n in range(20):
+                await w.events(
+                    {"n": n, "text": "x" * 500_000}, caller_id="frozen", session="gogol_f"
+                )
+            began = time.monotonic()
+            for n in range(20):
+                await w.events({"n": n})
+            await ok.event(n=19)
+            # Not even another call of the same MCP session waits for it.
+            assert (await slow.call("echo"))["principal"] == "alice"
+            assert time.monotonic() - began < 0.5
+            assert (await waiter.lost).startswith("caller frozen is not connected")
+            assert time.monotonic() - began < 3
+            assert w.front.quotas.listeners["alice"] == 1
+            frozen.socket.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_cut():
+    async with world(callers={"send_timeout_seconds": 0.3}) as w, asyncio.timeout(20):
+        async with w.caller() as caller:
+            body = json.dumps(
+                caller.message("tools/call", {"name": "big", "arguments": {"size": 9_000_000}})
+            )
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {w.key()}\r\n"
+            "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+            "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: big\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}"
+        )
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            lazy.setblocking(False)
+            loop = asyncio.get_running_loop()
+            host, port = w.front.url.split("/")[2].split(":")
+            await loop.sock_connect(lazy, (host, int(port)))
+            await loop.sock_sendall(lazy, head.encode())
+            while ("alice", "big") not in w.calls:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(5):
+                while w.front.connections:
+                    await asyncio.sleep(0.02)
+
+
+async def test_a_slow_reader_that_does_read_is_not_cut():
+    async with world(callers={"send_timeout_seconds": 0.3}) as w, w.caller() as caller:
+        async with asyncio.timeout(20):
+            body = caller.message("tools/call", {"name": "big", "arguments": {"size": 3_000_000}})
+            headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
+            headers["mcp-name"] = "big"
+            async with caller.http.request("POST", json_body=body, headers=headers) as response:
+                reader = response._reader
+                reader._transport.pause_reading()
+                got = 0
+                for _ in range(8):
+                    await asyncio.sleep(0.1)
+                    reader._transport.resume_reading()
+                    got += len(await reader.read(200_000))
+                reader._transport.resume_reading()
+                got += len(
+                    (await reader.readexactly(int(response.headers["content-length"]) - got))
+                )
+    assert got > 6_000_000

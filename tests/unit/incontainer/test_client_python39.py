@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from incontainer import build
+from tests.requirements import python39
 from tests.unit.incontainer.fake_server import ADD, FakeServer, LineProcess, environment
 
 pytestmark = pytest.mark.anyio
-
-
-@functools.cache
-def python39():
-    """A Python 3.9, wherever it is kept; None where there is none."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates = [shutil.which("python3.9"), *map(str, sorted(pyenv.glob("3.9.*/bin/python3.9")))]
-    for candidate in filter(None, candidates):
-        if (
-            subprocess.run([candidate, "-c", "pass"], check=False, capture_output=True).returncode
-            == 0
-        ):
-            return candidate
-    return None
-
-
-needs39 = pytest.mark.skipif(python39() is None, reason="needs a Python 3.9 on the machine")
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +19,14 @@ def zipapp(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "python", [sys.executable, pytest.param(python39(), marks=needs39)], ids=["this", "3.9"]
+    "interpreter",
+    [
+        pytest.param(lambda: sys.executable, id="this"),
+        pytest.param(python39, id="3.9", marks=pytest.mark.requires("python3.9")),
+    ],
 )
-async def test_client_and_scripted_agent_run_from_the_zipapp(zipapp, python, tmp_path):
+async def test_client_and_scripted_agent_run_from_the_zipapp(zipapp, interpreter, tmp_path):
+    python = interpreter()
     async with FakeServer(ADD) as server:
         env = environment(server.path, PYTHONPATH=None, OUBLIETTE_AGENT_HOME=str(tmp_path))
         async with LineProcess([python, str(zipapp), "scripted-agent"], env, cwd=tmp_path) as agent:

@@ -165,7 +165,9 @@ class Host:
             return
         self._admitted = True
         try:
-            if os.lstat(self._options.socket).st_ino == self._bound:
+            status = os.lstat(self._options.socket)
+            # A sandbox may have given it away already, and left the host no right to
+            if status.st_ino == self._bound and status.st_uid != uid:
                 os.chown(self._options.socket, uid, -1, follow_symlinks=False)
         except OSError as error:
             print(f"oubliette host: socket stays ours: {error.strerror}", file=sys.stderr)

@@ -147,6 +147,21 @@ async def test_every_container_has_a_tmp_of_its_own(isolated: Bench) -> None:
     assert (await second.run("ls", "/tmp")).text == ""
 
 
+async def test_programs_find_the_shared_memory_terminals_and_devices_that_they_need(
+    bench: Bench,
+) -> None:
+    running = await bench.start()
+    result = await running.python(
+        "import multiprocessing, os, tempfile\n"
+        "multiprocessing.Lock()\n"
+        "os.openpty()\n"
+        "tempfile.TemporaryFile()\n"
+        "open('/dev/null', 'w').write('x')\n"
+        "print(len(os.urandom(4)), open('/dev/zero', 'rb').read(2))"
+    )
+    assert result.text == "4 b'\\x00\\x00'\n", result.err
+
+
 async def test_what_one_container_leaves_in_ipc_is_not_seen_by_another(isolated: Bench) -> None:
     running = await isolated.start()
     own = os.readlink("/proc/self/ns/ipc")

@@ -114,6 +114,7 @@ def arguments(
         argv += ["--perms", "0444", "--ro-bind-data", str(fd), target]
     argv += ["--proc", "/proc", "--dev", "/dev"]
     argv += _tmpfs("/tmp", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
+    argv += _tmpfs("/dev/shm", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
     argv += _tmpfs("/run", "0755", 16 << 20, sizes=sandbox.sizes)
     argv += ["--symlink", "../tmp", "/var/tmp"]  # noqa: S108
     argv += ["--perms", "0755", "--dir", AGENT_HOME]

@@ -84,7 +84,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     runtime_dir: Path
     """Made by `folders.new_runtime_dir`; seen inside as `/mcp`, holds `relay.sock`."""
     spool_dir: Path | None = None
-    """Folder for output that no server has read yet; None = one beside `runtime_dir`."""
+    """Folder for output that no server has read yet, of this container alone: it is removed with
+    it. None = one beside `runtime_dir`."""
     image: str | None = None
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = {}

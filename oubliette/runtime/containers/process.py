@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +100,7 @@ class ProcessRuntime:
         self._bwrap = bwrap
         self._root = os.geteuid() == 0
         self._probe: probe.Probe | None = None
+        self._kit: kit.Kit | None = None
         self._containers: dict[str, _Container] = {}
 
     @property
@@ -129,6 +131,12 @@ class ProcessRuntime:
         )
 
     def _try(self) -> probe.Probe:
+        if not sys.platform.startswith("linux"):
+            return probe.Probe(
+                ok=False,
+                reason="the process runtime needs Linux (pid descriptors, /proc)",
+                remedy="use docker, podman or, on macOS, apple containers",
+            )
         if self._sandboxed:
             return probe.probe_bubblewrap(self._base, self._bwrap)
         return probe.probe_best_effort(NOBODY if self._root else None)
@@ -180,13 +188,15 @@ class ProcessRuntime:
     def _plan(self, spec: ContainerSpec) -> Plan:
         return Plan(spec=spec, sandboxed=self._sandboxed, root=self._root)
 
-    def _tools(self, found: probe.Probe) -> kit.Kit:
-        return kit.install(
+    def _install(self, found: probe.Probe) -> kit.Kit:
+        """Put the kit there, again if something has cleared it away (cleaners of /tmp do)."""
+        self._kit = kit.install(
             self._base,
             self._zipapp,
             python=str(found.python),
             inside=bubblewrap.ZIPAPP if self._sandboxed else None,
         )
+        return self._kit
 
     # ------------------------------------------------------------------ start
 
@@ -214,7 +224,7 @@ class ProcessRuntime:
         self, container: _Container, found: probe.Probe, key: bytes, timeout: float
     ) -> None:
         plan, spec = container.plan, container.plan.spec
-        tools = self._tools(found)
+        tools = self._install(found)
         inside = plan.inside(str(found.python), tools)
         (spec.runtime_dir / RELAY_SOCKET).unlink(missing_ok=True)
         folders.write_private(spec.runtime_dir / KEY_FILE, key, uid=plan.host_uid)
@@ -423,7 +433,7 @@ class ProcessRuntime:
         found = self._probe
         inside = Inside()
         if found is not None and found.python is not None:
-            inside = container.plan.inside(found.python, self._tools(found))
+            inside = container.plan.inside(found.python, self._kit or self._install(found))
         if container.running:
             state = "running"
         else:

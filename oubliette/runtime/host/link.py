@@ -156,6 +156,8 @@ class HostLink:
             reason = error
         except msgspec.MsgspecError as error:
             reason = ProtocolViolation(f"the host sent what is no message of ours: {error}")
+        except Exception as error:  # of `on_event`: a lost event is worse than a lost link
+            reason = LinkClosed(f"an event of the host could not be taken: {error!r}")
         self._end(reason)
         self._writer.close()
 

@@ -1,0 +1,130 @@
+"""Folders on this side: what is refused, what is never followed (DESIGN 4.1, 6)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from oubliette.errors import ConfigError, RuntimeFailure
+from oubliette.runtime.containers import folders
+
+BASE = f"oubliette-{os.geteuid()}"
+
+
+def test_the_base_is_ours_alone(tmp_path: Path, short: Path) -> None:
+    base = folders.runtime_base(short)
+    assert base == short / BASE
+    assert stat.S_IMODE(base.stat().st_mode) == 0o700
+    assert folders.runtime_base(short) == base
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o770])
+def test_a_base_that_others_could_use_is_closed(short: Path, mode: int) -> None:
+    (short / BASE).mkdir()
+    (short / BASE).chmod(mode)
+    base = folders.runtime_base(short)
+    assert stat.S_IMODE(base.stat().st_mode) == 0o700
+
+
+def test_a_base_that_is_a_link_is_refused(short: Path) -> None:
+    (short / "elsewhere").mkdir()
+    (short / BASE).symlink_to(short / "elsewhere")
+    with pytest.raises(ConfigError, match="link"):
+        folders.runtime_base(short)
+
+
+def test_a_base_that_is_a_file_is_refused(short: Path) -> None:
+    (short / BASE).write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="not a folder"):
+        folders.runtime_base(short)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else")
+def test_a_base_of_somebody_else_is_refused(short: Path) -> None:
+    (short / BASE).mkdir()
+    os.chown(short / BASE, 12345, 12345)
+    with pytest.raises(ConfigError, match="12345"):
+        folders.runtime_base(short)
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused_with_the_remedy(short: Path) -> None:
+    room = folders.MAX_SOCKET_PATH - len(str(short / BASE / "01234567" / "relay.sock"))
+    exact = short / ("x" * (room - 1))
+    assert len(str(folders.new_runtime_dir(folders.runtime_base(exact)) / "relay.sock")) == 103
+    with pytest.raises(ConfigError, match="containers.runtime_dir") as caught:
+        folders.runtime_base(short / ("x" * room))
+    assert "104 bytes" in str(caught.value)
+    with pytest.raises(ConfigError):
+        folders.runtime_base(short / ("é" * (room // 2 + 1)))
+
+
+def test_without_configuration_the_base_is_in_the_users_runtime_folder(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    assert folders.runtime_base() == short / BASE
+
+
+def test_runtime_folders_get_names_that_nothing_else_has(short: Path) -> None:
+    made = {folders.new_runtime_dir(short) for _ in range(50)}
+    assert len(made) == 50
+    for folder in made:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert len(folder.name) == 8
+
+
+def test_a_private_file_replaces_a_planted_link_and_does_not_write_through_it(
+    tmp_path: Path,
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched", encoding="utf-8")
+    (tmp_path / "key").symlink_to(victim)
+    folders.write_private(tmp_path / "key", b"secret")
+    assert victim.read_text(encoding="utf-8") == "untouched"
+    assert not (tmp_path / "key").is_symlink()
+    assert (tmp_path / "key").read_bytes() == b"secret"
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "victim"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    folders.write_private(tmp_path / "file", b"old")
+    with pytest.raises(TypeError):
+        folders.write_private(tmp_path / "file", None)  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_giving_a_link_away_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(RuntimeFailure, match="link"):
+        folders.give_folder(tmp_path / "link", uid=12345)
+    assert (tmp_path / "target").stat().st_uid == os.geteuid()
+
+
+def test_clearing_away_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "file").write_text("kept", encoding="utf-8")
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inner").symlink_to(tmp_path / "target")
+    for name in ("link", "folder", "missing"):
+        folders.clear_away(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert (tmp_path / "target" / "file").exists()
+
+
+def test_the_first_closed_folder_on_a_way_is_named(short: Path) -> None:
+    inner = short / "closed" / "inner"
+    inner.mkdir(parents=True)
+    (short / "closed").chmod(0o700)
+    stranger = os.geteuid() + 1
+    short.chmod(0o755)
+    assert folders.first_closed_folder(inner, stranger) == short / "closed"
+    assert folders.first_closed_folder(inner, os.geteuid()) is None
+    (short / "closed").chmod(0o711)
+    assert folders.first_closed_folder(inner, stranger) is None

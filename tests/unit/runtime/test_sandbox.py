@@ -1,0 +1,382 @@
+"""How a spec becomes a sandbox: the probe, the command line, what is refused, what is kept."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from oubliette.errors import DeadlineExceeded, InvalidParameter, RuntimeFailure
+from oubliette.runtime.containers import (
+    ContainerSpec,
+    Inside,
+    Mount,
+    ProcessRuntime,
+    bubblewrap,
+    kit,
+    probe,
+    record,
+)
+from oubliette.runtime.containers.folders import new_runtime_dir, runtime_base
+from oubliette.runtime.containers.plan import NOBODY, Plan
+from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.zipapp import zipapp_path
+from tests.conformance.engines import ENGINES, Bench, zipapp_cache
+
+SANDBOX = bubblewrap.Sandbox(
+    bwrap="bwrap",
+    root=True,
+    python_prefix=None,
+    zipapp=Path("/x/oubliette.pyz"),
+    wrappers=Path("/x/bin"),
+)
+
+
+def spec_in(base: Path, **fields) -> ContainerSpec:
+    labels = {LABEL_INSTANCE: "i", LABEL_CONTAINER: "c"}
+    fields.setdefault("runtime_dir", new_runtime_dir(base))
+    return ContainerSpec(id="c", labels=labels, **fields)
+
+
+def following(argv: list[str], option: str) -> list[str]:
+    return [argv[at + 1] for at, word in enumerate(argv) if word == option]
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_root_keeps_three_capabilities_and_no_user_namespace() -> None:
+    argv = bubblewrap.arguments(SANDBOX, command=["true"])
+    assert following(argv, "--cap-add") == ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
+    assert "--unshare-user" not in argv
+
+
+def test_an_ordinary_user_gets_a_user_namespace_and_no_capability() -> None:
+    argv = bubblewrap.arguments(msgspec.structs.replace(SANDBOX, root=False), command=["true"])
+    assert "--unshare-user" in argv
+    assert "--cap-add" not in argv
+    assert following(argv, "--cap-drop") == ["ALL"]
+
+
+def test_a_sandbox_outlives_its_server_and_dies_with_its_host() -> None:
+    argv = bubblewrap.arguments(SANDBOX, command=["true"])
+    assert "--die-with-parent" not in argv
+    assert {"--as-pid-1", "--unshare-pid", "--unshare-ipc", "--new-session"} <= set(argv)
+
+
+def test_no_variable_stands_on_the_command_line() -> None:
+    argv = bubblewrap.arguments(SANDBOX, command=["true"])
+    assert "--setenv" not in argv
+
+
+def test_nothing_of_root_home_or_var_is_bound() -> None:
+    argv = bubblewrap.arguments(SANDBOX, command=["true"])
+    sources = [Path(s) for o in ("--bind", "--ro-bind", "--ro-bind-try") for s in following(argv, o)]
+    for source in sources:
+        assert not source.is_relative_to("/root")
+        assert not source.is_relative_to("/home")
+        assert not source.is_relative_to("/var")
+        assert source not in {Path("/"), Path("/etc"), Path("/etc/ssl"), Path("/etc/ssl/private")}
+
+
+def test_a_mount_below_another_comes_after_it() -> None:
+    mounts = [
+        Mount(Path("/a/inner"), "/workspace/a/b"),
+        Mount(Path("/a/data"), "/data", read_only=True),
+        Mount(Path("/a/outer"), "/workspace"),
+    ]
+    argv = bubblewrap.arguments(SANDBOX, command=["true"], mounts=mounts)
+    assert argv.index("/a/outer") < argv.index("/a/inner")
+    assert argv[argv.index("/a/data") - 1] == "--ro-bind"
+    assert argv[argv.index("/a/outer") - 1] == "--bind"
+    # Folders below another mount belong to its source; nothing is made there with our modes.
+    assert "/workspace/a" not in following(argv, "--dir")
+
+
+@pytest.mark.parametrize(("network", "cut"), [("none", True), ("host", False)])
+def test_the_network_is_cut_or_shared(network: str, cut: bool) -> None:
+    argv = bubblewrap.arguments(SANDBOX, command=["true"], network=network)
+    assert ("--unshare-net" in argv) is cut
+
+
+def test_the_command_comes_last_and_untouched() -> None:
+    command = ["python3", "--", "--bind", "a\nb"]
+    argv = bubblewrap.arguments(SANDBOX, command=command)
+    assert argv[-5:] == ["--", *command]
+
+
+def test_users_of_the_machine_are_not_listed_inside() -> None:
+    text = bubblewrap.passwd(1234).decode()
+    assert [line.split(":")[0] for line in text.splitlines()] == ["root", "nobody", "agent"]
+    assert "agent" not in bubblewrap.passwd(65534).decode().split(":")[0:1]
+    assert bubblewrap.group(1234).endswith(b"agent:x:1234:\n")
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"network": "bridge"}, "network"),
+        ({"network": "none"}, "network"),
+        ({"uid": 0}, "uid"),
+        ({"mounts": (Mount(Path("/nowhere/at/all"), "/x"),)}, "mounts"),
+        ({"mounts": (Mount(Path("relative"), "/x"),)}, "mounts"),
+        ({"mounts": (Mount(Path("/usr"), "/"),)}, "mounts"),
+        ({"mounts": (Mount(Path("/usr"), "x"),)}, "mounts"),
+        ({"mounts": (Mount(Path("/usr"), "/x/../y"),)}, "mounts"),
+        ({"mounts": (Mount(Path("/usr"), "/x/"),)}, "mounts"),
+        ({"runtime_dir": Path("/tmp/elsewhere")}, "runtime_dir"),
+    ],
+)
+def test_a_plan_refuses_by_field(short: Path, fields: dict, field: str) -> None:
+    fields.setdefault("network", "host")
+    plan = Plan(spec=spec_in(short, **fields), sandboxed=True, root=False)
+    with pytest.raises(InvalidParameter) as caught:
+        plan.check(short, network_none=False)
+    assert caught.value.field == field
+
+
+def test_without_a_sandbox_root_refuses_folders_that_its_agents_cannot_reach(short: Path) -> None:
+    (short / "home").mkdir(mode=0o700)
+    (short / "home" / "project").mkdir()
+    short.chmod(0o755)
+    mounts = (Mount(short / "home" / "project", "/workspace"),)
+    spec = spec_in(short, network="host", uid=os.geteuid() + 1, mounts=mounts)
+    plan = Plan(spec=spec, sandboxed=False, root=True)
+    with pytest.raises(InvalidParameter, match="chmod o\\+x") as caught:
+        plan.check(short, network_none=False)
+    assert str(short / "home") in str(caught.value)
+    Plan(spec=spec, sandboxed=True, root=True).check(short, network_none=False)
+
+
+def test_root_never_runs_agents_as_itself(short: Path) -> None:
+    spec = spec_in(short)
+    assert Plan(spec=spec, sandboxed=True, root=True).agent_uid == NOBODY
+    assert Plan(spec=spec, sandboxed=False, root=True).host_uid == NOBODY
+    assert Plan(spec=spec, sandboxed=True, root=True).host_uid is None
+    assert Plan(spec=spec, sandboxed=True, root=False).agent_uid is None
+
+
+def test_paths_inside_are_found_where_nothing_is_mounted() -> None:
+    inside = Inside(places={"/workspace": "/p/1", "/workspace/workspaces/x": "/q", "/mcp": "/r"})
+    assert inside.path("/workspace") == "/p/1"
+    assert inside.path("/workspace/a/../b") == "/p/1/b"
+    assert inside.path("/workspace/workspaces/x/y") == "/q/y"
+    assert inside.path("/workspace2") == "/workspace2"
+    assert Inside().path("/workspace/a") == "/workspace/a"
+
+
+# ---------------------------------------------------------------- the kit and the record
+
+
+def test_the_kit_is_a_copy_by_content_that_everybody_may_read(short: Path) -> None:
+    zipapp = short / "z"
+    zipapp.write_bytes(b"one")
+    zipapp.chmod(0o600)
+    first = kit.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz")
+    assert kit.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz") == first
+    zipapp.write_bytes(b"two")
+    second = kit.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz")
+    assert first.zipapp.read_bytes() == b"one"
+    assert second.zipapp.read_bytes() == b"two"
+    assert stat.S_IMODE(second.zipapp.stat().st_mode) == 0o644
+    assert os.access(second.wrappers / "oubliette-client", os.X_OK)
+    plain = kit.install(short, zipapp, python="/a b/python3", inside=None)
+    text = (plain.wrappers / "oubliette-relay").read_text(encoding="utf-8")
+    assert text == f"#!/bin/sh\nexec '/a b/python3' {plain.zipapp} relay \"$@\"\n"
+
+
+def test_a_record_is_read_back_as_it_was_and_a_broken_one_is_left_alone(short: Path) -> None:
+    spec = spec_in(short, mounts=(Mount(short, "/workspace"),), env={"A": "b"}, spool_dir=short)
+    kept = record.Record(spec=spec, started_at=1.5)
+    record.save(kept)
+    (short / "ffffffff.json").write_text('{"of": "another release"}', encoding="utf-8")
+    (short / "eeeeeeee.json").write_bytes(b"\xff")
+    assert list(record.load_all(short)) == [kept]
+    assert stat.S_IMODE(record.beside(spec.runtime_dir, "json").stat().st_mode) == 0o600
+    record.forget(spec.runtime_dir)
+    assert list(record.load_all(short)) == []
+    assert (short / "ffffffff.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "expected"),
+    [
+        (b"", 5, ("", False)),
+        (b"a\nb\nc\n", 2, ("b\nc\n", True)),
+        (b"a\nb\nc", 3, ("a\nb\nc", False)),
+        (b"a\n", 0, ("", True)),
+        (b"x" * 50 + b"\nend\n", 5, ("x" * 6 + "\nend\n", True)),
+        (b"\xff\n", 5, ("\ufffd\n", False)),
+    ],
+)
+def test_the_end_of_a_log_is_cut_by_lines_and_bytes(
+    tmp_path: Path, content: bytes, lines: int, expected: tuple
+) -> None:
+    (tmp_path / "log").write_bytes(content)
+    assert record.tail(tmp_path / "log", lines, limit=11) == expected
+    assert record.tail(tmp_path / "none", lines) == ("", False)
+
+
+# ---------------------------------------------------------------- the probe
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+async def ping(short: Path, bwrap: str | None = None, **options):
+    runtime = ProcessRuntime(
+        runtime_base(short), zipapp_path(zipapp_cache()), bwrap=bwrap, **options
+    )
+    return runtime, await runtime.ping()
+
+
+@pytest.mark.anyio
+async def test_without_bubblewrap_the_remedy_is_said(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(short))
+    runtime, status = await ping(short)
+    assert not status.ok
+    assert "not installed" in str(status.reason)
+    assert "apt install bubblewrap" in str(status.remedy)
+    assert "best-effort" in str(status.remedy)
+    with pytest.raises(RuntimeFailure, match="apt install"):
+        await runtime.create(spec_in(runtime_base(short)))
+
+
+@pytest.mark.anyio
+async def test_forbidden_namespaces_are_told_apart_from_a_missing_program(short: Path) -> None:
+    fake = program(
+        short / "bwrap",
+        'case "$1" in --version) echo bubblewrap 0.9.9;;'
+        " --help) echo --as-pid-1 --perms --json-status-fd;;"
+        " *) echo 'bwrap: No permissions to create new namespace' >&2; exit 1;; esac",
+    )
+    _, status = await ping(short, fake)
+    assert not status.ok
+    assert "No permissions" in str(status.reason)
+    assert "namespaces are forbidden" in str(status.remedy)
+
+
+@pytest.mark.anyio
+async def test_an_old_bubblewrap_is_refused(short: Path) -> None:
+    fake = program(short / "bwrap", 'test "$1" = --version && echo bubblewrap 0.4.0; exit 0')
+    _, status = await ping(short, fake)
+    assert (status.ok, status.version) == (False, "bubblewrap 0.4.0")
+    assert "too old" in str(status.reason)
+
+
+@pytest.mark.anyio
+async def test_a_bubblewrap_that_hangs_is_given_up(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PROBE_TIMEOUT", 0.1)
+    code, text = probe._run(["sleep", "1000"], timeout=0.05)
+    assert code == 124
+    assert "no answer" in text
+
+
+@pytest.mark.anyio
+async def test_a_probe_that_failed_is_tried_again(short: Path) -> None:
+    fake = short / "bwrap"
+    runtime, status = await ping(short, str(fake))
+    assert not status.ok
+    program(fake, "exit 3")
+    assert "exit" in str((await runtime.ping()).reason) or not (await runtime.ping()).ok
+    assert runtime.capabilities.network_none is False
+
+
+@pytest.mark.requires("bubblewrap")
+@pytest.mark.anyio
+async def test_without_a_python_below_usr_the_servers_own_is_bound(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only root may pass to it: agents see empty folders on the way."""
+    if Path(sys.base_prefix).is_relative_to("/usr"):
+        pytest.skip("the tests run with the system's Python")
+    monkeypatch.setattr(probe, "_SYSTEM_PYTHONS", ())
+    bench = Bench(ENGINES[0])
+    try:
+        running = await bench.start()
+        result = await running.python("import sys; print(sys.prefix)")
+        assert result.text.strip() == str(Path(sys.base_prefix))
+        first = "/" + str(sys.base_prefix).split("/")[1]
+        listed = await running.run("ls", "-A", first)
+        assert len(listed.text.split()) == 1
+    finally:
+        await bench.aclose()
+
+
+# ---------------------------------------------------------------- starts that fail
+
+
+@pytest.fixture(
+    params=[pytest.param(0, marks=pytest.mark.requires("bubblewrap")), 1], ids=["bwrap", "plain"]
+)
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(ENGINES[request.param])
+
+
+@pytest.mark.anyio
+async def test_a_host_that_ends_at_once_is_told_with_what_it_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Plan, "command", lambda self, inside, fd: ["/bin/sh", "-c", "echo why it failed >&2; exit 3"]
+    )
+    try:
+        spec = bench.spec()
+        bench.made.append(spec.id)
+        await bench.runtime.create(spec)
+        with pytest.raises(RuntimeFailure, match="why it failed"):
+            await bench.runtime.start(spec.id, key=b"k" * 32)
+        assert not (spec.runtime_dir / "key").exists()
+        assert (await bench.runtime.inspect(spec.id)).state == "created"
+        monkeypatch.undo()
+        assert (await bench.runtime.start(spec.id, key=b"k" * 32)).state == "running"
+    finally:
+        await bench.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_host_that_is_never_ready_is_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["sleep", "1000.0770777"])
+    try:
+        spec = bench.spec()
+        bench.made.append(spec.id)
+        await bench.runtime.create(spec)
+        with pytest.raises(DeadlineExceeded, match=r"0\.1 s"):
+            await bench.runtime.start(spec.id, key=b"k" * 32, timeout=0.1)
+        command = ["pgrep", "-f", "1000[.]0770777"]
+        found = subprocess.run(command, capture_output=True, check=False)
+        assert found.stdout == b""
+    finally:
+        await bench.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_program_that_is_not_there_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["/no/such/python"])
+    try:
+        spec = bench.spec()
+        bench.made.append(spec.id)
+        await bench.runtime.create(spec)
+        with pytest.raises(RuntimeFailure, match="/no/such/python"):
+            await bench.runtime.start(spec.id, key=b"k" * 32)
+    finally:
+        await bench.aclose()

@@ -31,7 +31,15 @@ class Closed(AssertionError):
 class HostProcess:
     """A host in its own process, in a folder of its own."""
 
-    def __init__(self, *options: str, python: str = sys.executable, command: str = "host", target: list[str] | None = None, env: dict[str, str] | None = None, keep: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        *options: str,
+        python: str = sys.executable,
+        command: str = "host",
+        target: list[str] | None = None,
+        env: dict[str, str] | None = None,
+        keep: list[int] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
         self.socket = str(self.folder / "relay.sock")
         self.key = os.urandom(32)
@@ -42,8 +50,26 @@ class HostProcess:
         with self.stderr_path.open("wb") as stderr:
             key = ["--key", str(key_file)] if command == "host" else []
             self.process = subprocess.Popen(
-                [python, "-X", "faulthandler", *(target or ["-m", "incontainer"]), command, "--socket", self.socket, *key, "--spool", str(self.folder / "spool"), "--ready-fd", str(ready_out), *options],
-                cwd=ROOT, pass_fds=[ready_out, *(keep or [])], stdin=subprocess.DEVNULL, stderr=stderr, env=env,
+                [
+                    python,
+                    "-X",
+                    "faulthandler",
+                    *(target or ["-m", "incontainer"]),
+                    command,
+                    "--socket",
+                    self.socket,
+                    *key,
+                    "--spool",
+                    str(self.folder / "spool"),
+                    "--ready-fd",
+                    str(ready_out),
+                    *options,
+                ],
+                cwd=ROOT,
+                pass_fds=[ready_out, *(keep or [])],
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+                env=env,
             )
         os.close(ready_out)
         with open(ready_in, "rb") as ready:

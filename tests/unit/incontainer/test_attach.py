@@ -57,7 +57,9 @@ def test_output_input_and_exit_cross_an_attached_link(link: Control, name: str) 
     assert (attached.out, attached.err, attached.stdin_ok) == (b"one\ntwo\n", b"done\n", 3)
 
 
-def test_the_exit_is_the_last_frame_and_comes_again_to_who_attaches_later(link: Control, name: str) -> None:
+def test_the_exit_is_the_last_frame_and_comes_again_to_who_attaches_later(
+    link: Control, name: str
+) -> None:
     link.start(name, "sh", "-c", "printf out; printf err >&2")
     link.event("exited", proc=name)
     for _ in range(2):
@@ -69,7 +71,9 @@ def test_the_exit_is_the_last_frame_and_comes_again_to_who_attaches_later(link: 
     assert (attached.out, attached.err) == (b"", b"r")
 
 
-def test_cutting_the_link_after_every_byte_of_output_loses_and_repeats_nothing(link: Control, name: str) -> None:
+def test_cutting_the_link_after_every_byte_of_output_loses_and_repeats_nothing(
+    link: Control, name: str
+) -> None:
     """Every prefix of what crosses the link, cut there; a new link goes on from what had arrived whole."""
     link.start(name, sys.executable, "-c", WRITER, "3", "1:50", "2:40", "1:30", "2:1")
     link.event("exited", proc=name)
@@ -91,7 +95,9 @@ def test_cutting_the_link_after_every_byte_of_output_loses_and_repeats_nothing(l
         second.close()
 
 
-def test_cutting_the_link_after_every_byte_of_input_halves_and_repeats_no_line(link: Control, name: str) -> None:
+def test_cutting_the_link_after_every_byte_of_input_halves_and_repeats_no_line(
+    link: Control, name: str
+) -> None:
     """Every prefix of the header and of three frames; the server then sends what was not accepted."""
     link.start(name, "cat")
     expected = b""
@@ -123,15 +129,28 @@ def test_cutting_the_link_after_every_byte_of_input_halves_and_repeats_no_line(l
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from([0, 1, 77, 4096, 70_000, 400_000])), max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from([1, 2]), st.sampled_from([0, 1, 77, 4096, 70_000, 400_000])),
+        max_size=8,
+    ),
     st.lists(st.integers(0, 120_000), max_size=6),
     st.booleans(),
 )
 @settings(max_examples=25)
-def test_however_often_a_live_link_is_cut_the_output_is_whole(shared: HostProcess, parts: list[tuple[int, int]], cuts: list[int], acking: bool) -> None:
+def test_however_often_a_live_link_is_cut_the_output_is_whole(
+    shared: HostProcess, parts: list[tuple[int, int]], cuts: list[int], acking: bool
+) -> None:
     control = shared.control()
     proc = f"live-{uuid.uuid4()}"
-    control.start(proc, sys.executable, "-c", WRITER, "0", *(f"{fd}:{size}" for fd, size in parts), spool_bytes=65536 if acking else 4 << 20)
+    control.start(
+        proc,
+        sys.executable,
+        "-c",
+        WRITER,
+        "0",
+        *(f"{fd}:{size}" for fd, size in parts),
+        spool_bytes=65536 if acking else 4 << 20,
+    )
     out = err = b""
 
     def settle(attached: Attached) -> None:
@@ -150,7 +169,9 @@ def test_however_often_a_live_link_is_cut_the_output_is_whole(shared: HostProces
         settle(attached)
     while True:
         attached = control.attach(proc, len(out), len(err))
-        attached.until(lambda: attached.exit is not None or len(attached.out) + len(attached.err) >= 100_000)  # noqa: B023
+        attached.until(
+            lambda: attached.exit is not None or len(attached.out) + len(attached.err) >= 100_000
+        )  # noqa: B023
         settle(attached)
         if attached.exit is not None:
             break
@@ -175,7 +196,9 @@ def test_a_frame_that_was_accepted_is_dropped_when_it_comes_again(link: Control,
     assert attached.out == b"once\ntwice\n"
 
 
-def test_a_frame_that_skips_a_number_closes_the_link_and_nothing_of_it_arrives(link: Control, name: str) -> None:
+def test_a_frame_that_skips_a_number_closes_the_link_and_nothing_of_it_arrives(
+    link: Control, name: str
+) -> None:
     link.start(name, "cat")
     attached = link.attach(name)
     attached.stdin(2, b"too early\n")
@@ -188,8 +211,18 @@ def test_a_frame_that_skips_a_number_closes_the_link_and_nothing_of_it_arrives(l
     assert attached.out == b"fine\n"
 
 
-@pytest.mark.parametrize("frame", [wire.encode_frame(wire.STDOUT, 0, b"x"), wire.encode_frame(wire.EXIT, 0), wire.FRAME_HEAD.pack(wire.STDIN, 1, wire.MAX_FRAME + 1), b"\xff" * 13])
-def test_a_frame_that_is_not_the_servers_to_send_closes_the_link_only(link: Control, name: str, frame: bytes) -> None:
+@pytest.mark.parametrize(
+    "frame",
+    [
+        wire.encode_frame(wire.STDOUT, 0, b"x"),
+        wire.encode_frame(wire.EXIT, 0),
+        wire.FRAME_HEAD.pack(wire.STDIN, 1, wire.MAX_FRAME + 1),
+        b"\xff" * 13,
+    ],
+)
+def test_a_frame_that_is_not_the_servers_to_send_closes_the_link_only(
+    link: Control, name: str, frame: bytes
+) -> None:
     pid = link.start(name, "cat")
     attached = link.attach(name)
     attached.send(frame)
@@ -234,7 +267,9 @@ def test_attaching_does_not_acknowledge(link: Control, name: str) -> None:
     assert attached.out == b"0123456789"
 
 
-def test_an_acknowledgement_ahead_of_a_slow_link_gives_it_a_gap_not_wrong_bytes(link: Control, name: str) -> None:
+def test_an_acknowledgement_ahead_of_a_slow_link_gives_it_a_gap_not_wrong_bytes(
+    link: Control, name: str
+) -> None:
     size = 4 << 20
     link.start(name, sys.executable, "-c", WRITER, "0", f"1:{size}")
     link.event("exited", proc=name)
@@ -254,7 +289,9 @@ def test_an_acknowledgement_ahead_of_a_slow_link_gives_it_a_gap_not_wrong_bytes(
         (None, 0, "made-up", "bad ticket"),
     ],
 )
-def test_an_attach_that_makes_no_sense_is_refused(link: Control, name: str, proc: str | None, out: int, ticket: str | None, reason: str) -> None:
+def test_an_attach_that_makes_no_sense_is_refused(
+    link: Control, name: str, proc: str | None, out: int, ticket: str | None, reason: str
+) -> None:
     link.start(name, "printf", "0123456789")
     link.event("exited", proc=name)
     refused = Link(link.path)
@@ -262,8 +299,12 @@ def test_an_attach_that_makes_no_sense_is_refused(link: Control, name: str, proc
     assert wire.parse_error(refused.rest()) == reason
 
 
-def test_input_for_a_process_that_does_not_read_is_held_back_and_not_lost(link: Control, name: str) -> None:
-    link.start(name, sys.executable, "-c", "import sys; print(len(sys.stdin.buffer.read()), end='')")
+def test_input_for_a_process_that_does_not_read_is_held_back_and_not_lost(
+    link: Control, name: str
+) -> None:
+    link.start(
+        name, sys.executable, "-c", "import sys; print(len(sys.stdin.buffer.read()), end='')"
+    )
     attached = link.attach(name)
     piece = b"z" * 200_000
     for seq in range(1, 11):
@@ -296,7 +337,9 @@ def test_a_process_that_never_reads_takes_a_bounded_amount(link: Control, name: 
     assert link.event("exited", proc=name)["exit"] == {"code": None, "signal": 9}
 
 
-def test_input_for_a_process_that_closed_its_stdin_is_taken_and_dropped(link: Control, name: str) -> None:
+def test_input_for_a_process_that_closed_its_stdin_is_taken_and_dropped(
+    link: Control, name: str
+) -> None:
     link.start(name, "sh", "-c", "exec <&-; echo closed; exec sleep 60")
     attached = link.attach(name)
     attached.until(lambda: attached.out == b"closed\n")
@@ -306,7 +349,9 @@ def test_input_for_a_process_that_closed_its_stdin_is_taken_and_dropped(link: Co
     link.ask("signal", proc=name, signal="KILL")
 
 
-def test_a_link_nobody_reads_holds_the_process_back_and_not_the_host(link: Control, shared: HostProcess, name: str) -> None:
+def test_a_link_nobody_reads_holds_the_process_back_and_not_the_host(
+    link: Control, shared: HostProcess, name: str
+) -> None:
     before = link.ask("stats")["rss"]
     link.start(name, "cat", "/dev/zero", spool_bytes=1 << 20)
     attached = link.attach(name)
@@ -321,7 +366,9 @@ def test_a_link_nobody_reads_holds_the_process_back_and_not_the_host(link: Contr
     attached.until(lambda: True)
 
 
-def test_what_a_killed_process_had_written_is_all_there_even_when_the_spool_was_full(link: Control, name: str) -> None:
+def test_what_a_killed_process_had_written_is_all_there_even_when_the_spool_was_full(
+    link: Control, name: str
+) -> None:
     """DESIGN 6: nothing lost; the pipe's last bytes are read after the spool has room again."""
     link.start(name, sys.executable, "-c", WRITER, "5", "1:60000", spool_bytes=4096)
     link.event("spool_full", proc=name)

@@ -29,13 +29,19 @@ def challenged(host: HostProcess, nonce: str = "a" * 32) -> tuple[Link, dict]:
     return link, json.loads(link.line())
 
 
-def test_the_host_proves_itself_first_and_says_hello_after_the_servers_proof(shared: HostProcess) -> None:
+def test_the_host_proves_itself_first_and_says_hello_after_the_servers_proof(
+    shared: HostProcess,
+) -> None:
     link, first = challenged(shared)
     assert first["proof"] == wire.host_proof(shared.key, "a" * 32, first["challenge"])
     assert len(first["challenge"]) == 32
     shared.epoch += 1
     proof = wire.server_proof(shared.key, first["challenge"], "a" * 32)
-    link.send(wire.encode_json({"proof": proof, "epoch": shared.epoch, "versions": [1, 9], "new": "field"}))
+    link.send(
+        wire.encode_json(
+            {"proof": proof, "epoch": shared.epoch, "versions": [1, 9], "new": "field"}
+        )
+    )
     hello = json.loads(link.line())
     assert hello["event"] == "hello"
     assert hello["versions"] == [1, 1]
@@ -60,14 +66,18 @@ def test_the_challenge_is_new_each_time_and_the_boot_is_not(shared: HostProcess)
         {},
     ],
 )
-def test_without_the_right_proof_the_link_is_refused(shared: HostProcess, link: Control, answer: dict) -> None:
+def test_without_the_right_proof_the_link_is_refused(
+    shared: HostProcess, link: Control, answer: dict
+) -> None:
     stranger, _ = challenged(shared)
     stranger.send(wire.encode_json(answer))
     assert wire.parse_error(stranger.rest()) == "bad proof"
     assert link.ask("stats")["procs"] == 0  # the server's own link is as it was
 
 
-def test_the_hosts_own_proof_does_not_pass_for_the_servers(shared: HostProcess, link: Control) -> None:
+def test_the_hosts_own_proof_does_not_pass_for_the_servers(
+    shared: HostProcess, link: Control
+) -> None:
     """An agent can make the host compute HMACs over nonces of its choice; they are of no use to it."""
     stranger, first = challenged(shared)
     stranger.send(wire.encode_json({"proof": first["proof"], "epoch": 10**9}))
@@ -83,7 +93,9 @@ def test_a_recorded_proof_cannot_be_replayed(shared: HostProcess) -> None:
     nonce = os.urandom(16).hex()
     link, first = challenged(shared, nonce)
     shared.epoch += 1
-    answer = wire.encode_json({"proof": wire.server_proof(shared.key, first["challenge"], nonce), "epoch": shared.epoch})
+    answer = wire.encode_json(
+        {"proof": wire.server_proof(shared.key, first["challenge"], nonce), "epoch": shared.epoch}
+    )
     link.send(answer)
     assert json.loads(link.line())["event"] == "hello"
     replay, _ = challenged(shared, nonce)
@@ -92,14 +104,22 @@ def test_a_recorded_proof_cannot_be_replayed(shared: HostProcess) -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, True, "7", None, 1.5])
-def test_an_epoch_that_is_no_number_is_refused_even_with_the_proof(shared: HostProcess, epoch: object) -> None:
+def test_an_epoch_that_is_no_number_is_refused_even_with_the_proof(
+    shared: HostProcess, epoch: object
+) -> None:
     link, first = challenged(shared)
-    link.send(wire.encode_json({"proof": wire.server_proof(shared.key, first["challenge"], "a" * 32), "epoch": epoch}))
+    link.send(
+        wire.encode_json(
+            {"proof": wire.server_proof(shared.key, first["challenge"], "a" * 32), "epoch": epoch}
+        )
+    )
     assert wire.parse_error(link.rest()) == "epoch is not a number"
 
 
 @pytest.mark.parametrize("versions", [[2, 3], "x", [], 5, [[], {}]])
-def test_a_server_that_speaks_no_common_version_is_refused(shared: HostProcess, versions: object) -> None:
+def test_a_server_that_speaks_no_common_version_is_refused(
+    shared: HostProcess, versions: object
+) -> None:
     link, first = challenged(shared)
     proof = wire.server_proof(shared.key, first["challenge"], "a" * 32)
     link.send(wire.encode_json({"proof": proof, "epoch": shared.epoch, "versions": versions}))
@@ -197,7 +217,9 @@ def test_a_broken_line_is_answered_and_the_next_one_works(link: Control, line: b
     assert link.ask("stats")["procs"] == 0
 
 
-@pytest.mark.parametrize("request_", [{"verb": None}, {"verb": ["start"]}, {"verb": {}}, {"id": {"x": 1}, "verb": 3}])
+@pytest.mark.parametrize(
+    "request_", [{"verb": None}, {"verb": ["start"]}, {"verb": {}}, {"id": {"x": 1}, "verb": 3}]
+)
 def test_a_request_without_a_verb_is_answered_under_its_id(link: Control, request_: dict) -> None:
     link.send(wire.encode_json(request_))
     with pytest.raises(Refusal) as refused:
@@ -214,20 +236,26 @@ def test_an_oversize_line_is_answered_and_the_next_one_works(link: Control) -> N
 
 
 def test_requests_cut_anywhere_are_answered_in_order(link: Control) -> None:
-    stream = b"".join(wire.encode_json({"id": i, "verb": "ticket", "purpose": "attach"}) for i in range(20))
+    stream = b"".join(
+        wire.encode_json({"id": i, "verb": "ticket", "purpose": "attach"}) for i in range(20)
+    )
     for start in range(0, len(stream), 7):
         link.send(stream[start : start + 7])
     for i in range(20):
         assert len(link.answer(i)["tickets"]) == 1
 
 
-def test_a_server_that_does_not_read_is_held_back_and_then_served(link: Control, shared: HostProcess) -> None:
+def test_a_server_that_does_not_read_is_held_back_and_then_served(
+    link: Control, shared: HostProcess
+) -> None:
     count = 4000
     link.sock.settimeout(10)
     pid = os.fork()
     if pid == 0:
         for i in range(count):
-            link.sock.sendall(wire.encode_json({"id": i, "verb": "ticket", "purpose": "attach", "count": 20}))
+            link.sock.sendall(
+                wire.encode_json({"id": i, "verb": "ticket", "purpose": "attach", "count": 20})
+            )
         os._exit(0)
     for i in range(count):
         assert len(link.answer(i)["tickets"]) == 20
@@ -244,16 +272,30 @@ def test_stats_count_what_is_held(link: Control) -> None:
 
 def test_expect_names_the_field_that_is_wrong(link: Control) -> None:
     good = {"session": "s", "project": "p", "digest": "0" * 64, "depth": 0}
-    for field, value in [("session", ""), ("project", "a b"), ("digest", "short"), ("depth", -1), ("session", 5)]:
+    for field, value in [
+        ("session", ""),
+        ("project", "a b"),
+        ("digest", "short"),
+        ("depth", -1),
+        ("session", 5),
+    ]:
         with pytest.raises(Refusal) as refused:
             link.ask("expect", **{**good, field: value})
         assert refused.value.code == "invalid"
         assert refused.value.message.startswith(field)
 
 
-def test_cutting_the_link_after_every_byte_of_a_start_gives_one_process_or_none(shared: HostProcess) -> None:
+def test_cutting_the_link_after_every_byte_of_a_start_gives_one_process_or_none(
+    shared: HostProcess,
+) -> None:
     """DESIGN 4.1: `start` is idempotent by id, so a server that does not know repeats it."""
-    request = {"id": 1, "verb": "start", "proc": "", "argv": ["sleep", "60"], "env": {"PATH": os.environ["PATH"]}}
+    request = {
+        "id": 1,
+        "verb": "start",
+        "proc": "",
+        "argv": ["sleep", "60"],
+        "env": {"PATH": os.environ["PATH"]},
+    }
     size = len(wire.encode_json({**request, "proc": "cut-000"}))
     for cut in range(size + 1):
         proc = f"cut-{cut:03}"

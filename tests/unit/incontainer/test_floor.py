@@ -17,7 +17,9 @@ from tests import requirements
 from tests.unit.incontainer.hostclient import ROOT, HostProcess
 
 MODULES = build.sources()
-SINCE_3_10 = frozenset(("tomllib", "_aix_support", "_collections_abc"))  # not in 3.9's library, or not public
+SINCE_3_10 = frozenset(
+    ("tomllib", "_aix_support", "_collections_abc")
+)  # not in 3.9's library, or not public
 RUN = [sys.executable, "-I"]
 
 
@@ -57,7 +59,12 @@ class _Runtime(ast.NodeVisitor):
         """Annotations are never evaluated."""
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for part in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults), *node.body):
+        for part in (
+            *node.decorator_list,
+            *node.args.defaults,
+            *filter(None, node.args.kw_defaults),
+            *node.body,
+        ):
             self.visit(part)
 
     visit_FunctionDef = visit_AsyncFunctionDef = _function
@@ -66,7 +73,11 @@ class _Runtime(ast.NodeVisitor):
         """`int | str` and `X | None` as values came with 3.10."""
         sides = [node.left, node.right]
         if isinstance(node.op, ast.BitOr) and any(
-            (isinstance(side, ast.Constant) and side.value is None) or (isinstance(side, ast.Name) and side.id in {"int", "str", "bytes", "float", "dict", "list", "bool"})
+            (isinstance(side, ast.Constant) and side.value is None)
+            or (
+                isinstance(side, ast.Name)
+                and side.id in {"int", "str", "bytes", "float", "dict", "list", "bool"}
+            )
             for side in sides
         ):
             self.wrong.append(f"line {node.lineno}: a union as a value")
@@ -74,10 +85,24 @@ class _Runtime(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         """Arguments and functions that came with 3.10 or later."""
-        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        name = (
+            node.func.id
+            if isinstance(node.func, ast.Name)
+            else node.func.attr
+            if isinstance(node.func, ast.Attribute)
+            else ""
+        )
         if name == "zip" and any(keyword.arg == "strict" for keyword in node.keywords):
             self.wrong.append(f"line {node.lineno}: zip(strict=)")
-        if name in {"aiter", "anext", "bit_count", "pairwise", "batched", "add_note", "file_digest"} or any(keyword.arg in {"slots", "kw_only"} for keyword in node.keywords):
+        if name in {
+            "aiter",
+            "anext",
+            "bit_count",
+            "pairwise",
+            "batched",
+            "add_note",
+            "file_digest",
+        } or any(keyword.arg in {"slots", "kw_only"} for keyword in node.keywords):
             self.wrong.append(f"line {node.lineno}: {name} came with 3.10 or later")
         self.generic_visit(node)
 
@@ -85,10 +110,14 @@ class _Runtime(ast.NodeVisitor):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_a_module_has_no_syntax_or_call_of_a_newer_python(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    newer = [node for node in ast.walk(tree) if type(node).__name__ in {"Match", "TryStar", "TypeAlias"}]
+    newer = [
+        node for node in ast.walk(tree) if type(node).__name__ in {"Match", "TryStar", "TypeAlias"}
+    ]
     assert not newer
     if len(tree.body) > 1:
-        assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+        assert any(
+            isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
+        )
     visitor = _Runtime()
     visitor.visit(tree)
     assert not visitor.wrong
@@ -96,21 +125,36 @@ def test_a_module_has_no_syntax_or_call_of_a_newer_python(path: Path) -> None:
 
 def test_the_checks_find_what_they_look_for() -> None:
     visitor = _Runtime()
-    visitor.visit(ast.parse("isinstance(x, int | str)\nlist(zip(a, b, strict=True))\nX = dict | None\ndef f(x: int | None = None) -> str | None: ...\n"))
+    visitor.visit(
+        ast.parse(
+            "isinstance(x, int | str)\nlist(zip(a, b, strict=True))\nX = dict | None\ndef f(x: int | None = None) -> str | None: ...\n"
+        )
+    )
     assert len(visitor.wrong) == 3
-    assert imports(ast.parse("def f():\n import msgspec.json\n from incontainer import wire")) == {"msgspec", "incontainer"}
+    assert imports(ast.parse("def f():\n import msgspec.json\n from incontainer import wire")) == {
+        "msgspec",
+        "incontainer",
+    }
 
 
 def test_every_module_imports_without_site_packages() -> None:
     code = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('incontainer.' + name) for name in sys.argv[2:]]"
     names = [path.stem for path in MODULES if path.stem not in {"__init__", "__main__"}]
-    done = subprocess.run([*RUN, "-S", "-c", code, str(ROOT), *names], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        [*RUN, "-S", "-c", code, str(ROOT), *names],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_host_imports_none_of_the_slow_modules_before_it_is_ready() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import incontainer.host, incontainer.options; print(sorted({'asyncio', 'typing', 'subprocess', 'hmac', 'hashlib', 'dataclasses', 'logging', 'argparse', 'inspect', 'threading'} & set(sys.modules)))"
-    done = subprocess.run([*RUN, "-S", "-c", code, str(ROOT)], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        [*RUN, "-S", "-c", code, str(ROOT)], capture_output=True, text=True, timeout=20, check=False
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -128,11 +172,19 @@ class TestOnPython39:
         python = oldest()
         code = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('incontainer.' + name) for name in sys.argv[2:]]"
         names = [path.stem for path in MODULES if path.stem not in {"__init__", "__main__"}]
-        done = subprocess.run([python, "-I", "-S", "-W", "error", "-c", code, str(ROOT), *names], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [python, "-I", "-S", "-W", "error", "-c", code, str(ROOT), *names],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.parametrize("packed", [False, True])
-    def test_a_host_serves_pairs_and_processes_and_drains(self, packed: bool, tmp_path: Path) -> None:
+    def test_a_host_serves_pairs_and_processes_and_drains(
+        self, packed: bool, tmp_path: Path
+    ) -> None:
         python = oldest()
         target = [str(build.build(tmp_path / "o.pyz"))] if packed else None
         with HostProcess(python=python, target=target) as host:
@@ -143,7 +195,14 @@ class TestOnPython39:
             assert up.exactly(2) == b"hi"
             up.close()
             assert down.rest() == b""
-            control.start("p", "sh", "-c", "cat; echo err >&2; exit 3", limits={"nofile": 64}, deadline_seconds=20)
+            control.start(
+                "p",
+                "sh",
+                "-c",
+                "cat; echo err >&2; exit 3",
+                limits={"nofile": 64},
+                deadline_seconds=20,
+            )
             attached = control.attach("p")
             for seq in range(1, 5):
                 attached.stdin(seq, b"x" * 100_000)

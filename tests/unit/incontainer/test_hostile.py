@@ -71,7 +71,9 @@ def refusal(host: HostProcess, data: bytes) -> str | None:
         '{"id":1,"verb":"start"}\n'.encode(),
     ],
 )
-def test_what_is_no_valid_header_is_refused_with_one_line(shared: HostProcess, nothing_leaks: None, data: bytes) -> None:
+def test_what_is_no_valid_header_is_refused_with_one_line(
+    shared: HostProcess, nothing_leaks: None, data: bytes
+) -> None:
     link = shared.dial()
     link.send(data)
     answer = link.rest()
@@ -80,10 +82,18 @@ def test_what_is_no_valid_header_is_refused_with_one_line(shared: HostProcess, n
     link.close()
 
 
-def test_a_header_of_exactly_the_limit_is_read_and_one_byte_more_is_not(shared: HostProcess, nothing_leaks: None) -> None:
+def test_a_header_of_exactly_the_limit_is_read_and_one_byte_more_is_not(
+    shared: HostProcess, nothing_leaks: None
+) -> None:
     start = b"OUBLIETTE-DOWNSTREAM " + b"p" * 256 + b" " + b"s" * 256 + b" "
-    assert refusal(shared, start + b"x" * (1023 - len(start)) + b"\n") == "OUBLIETTE-DOWNSTREAM: a word is empty, too long or not printable"
-    assert refusal(shared, start + b"x" * (1024 - len(start)) + b"\n") == "header longer than 1024 bytes"
+    assert (
+        refusal(shared, start + b"x" * (1023 - len(start)) + b"\n")
+        == "OUBLIETTE-DOWNSTREAM: a word is empty, too long or not printable"
+    )
+    assert (
+        refusal(shared, start + b"x" * (1024 - len(start)) + b"\n")
+        == "header longer than 1024 bytes"
+    )
 
 
 @given(st.binary(max_size=1500))
@@ -121,7 +131,9 @@ def test_slow_headers_slow_proofs_and_lone_downstreams_are_cut_at_their_deadline
         assert control.settle()["links"] == 1
 
 
-def test_a_flood_of_silent_connections_does_not_keep_the_server_out(shared: HostProcess, link: Control) -> None:
+def test_a_flood_of_silent_connections_does_not_keep_the_server_out(
+    shared: HostProcess, link: Control
+) -> None:
     fds = shared.fds()
     flood = []
     for _ in range(600):
@@ -158,7 +170,9 @@ def test_out_of_descriptors_the_host_still_serves_its_server() -> None:
         newer.start("fine", "true")
 
 
-def test_refusals_are_told_to_the_server_but_cannot_flood_it(shared: HostProcess, link: Control) -> None:
+def test_refusals_are_told_to_the_server_but_cannot_flood_it(
+    shared: HostProcess, link: Control
+) -> None:
     refusal(shared, b"OUBLIETTE-DOWNSTREAM p s wrong\n")
     assert link.event("refused")["session"] == "s"
     for _ in range(2000):
@@ -226,7 +240,19 @@ def test_an_agent_cannot_play_the_host_or_the_server_and_cannot_look_into_the_ho
         key_file.chmod(0o644)
         root = outer.control()
         python = "/usr/bin/python3"
-        pid = root.start("host", python, str(pyz), "host", "--socket", str(inner), "--key", str(key_file), "--ready-fd", "1", uid=4321)
+        pid = root.start(
+            "host",
+            python,
+            str(pyz),
+            "host",
+            "--socket",
+            str(inner),
+            "--key",
+            str(key_file),
+            "--ready-fd",
+            "1",
+            uid=4321,
+        )
         ready = root.attach("host")
         ready.until(lambda: ready.out == b"ready\n")
         assert not key_file.exists()
@@ -248,14 +274,19 @@ def test_an_agent_cannot_play_the_host_or_the_server_and_cannot_look_into_the_ho
             "fds": "PermissionError",
         }
         control.settle()
-        assert {event["reason"] for event in control.events if event["event"] == "refused"} >= {"bad ticket", "a ticket is needed"}
+        assert {event["reason"] for event in control.events if event["event"] == "refused"} >= {
+            "bad ticket",
+            "a ticket is needed",
+        }
         control.ask("drain")
         assert root.event("exited", proc="host")["exit"] == {"code": 0, "signal": None}
         control.close()
         agent.close()
 
 
-def test_a_peer_in_a_parent_pid_namespace_is_outside_and_needs_no_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_in_a_parent_pid_namespace_is_outside_and_needs_no_ticket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """SO_PEERCRED shows pid 0 for who has no number in our namespace."""
     from incontainer import kernel
 
@@ -272,7 +303,10 @@ def test_a_peer_in_a_parent_pid_namespace_is_outside_and_needs_no_ticket(monkeyp
 
 
 def test_a_defect_in_one_link_does_not_end_the_others() -> None:
-    code = "from incontainer import pairing\ndef boom(*_): raise RuntimeError('defect')\npairing.Pairing.downstream = boom\n" + RUN
+    code = (
+        "from incontainer import pairing\ndef boom(*_): raise RuntimeError('defect')\npairing.Pairing.downstream = boom\n"
+        + RUN
+    )
     host = HostProcess(target=["-c", code])
     with pytest.raises(AssertionError, match="defect"), host:
         control = host.control()
@@ -291,4 +325,3 @@ def test_nothing_secret_is_in_argv_or_the_environment(shared: HostProcess) -> No
             content = file.read()
         assert shared.key not in content
         assert shared.key.hex().encode() not in content
-

@@ -16,10 +16,13 @@ from tests.unit.incontainer.hostclient import ROOT, HostProcess
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "incontainer", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=10)
+    argv = [sys.executable, "-m", "incontainer", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
 
 
-def test_the_key_is_gone_before_anybody_can_connect_and_the_socket_is_the_owners(host: HostProcess) -> None:
+def test_the_key_is_gone_before_anybody_can_connect_and_the_socket_is_the_owners(
+    host: HostProcess,
+) -> None:
     assert not (host.folder / "key").exists()
     state = os.stat(host.socket)
     assert stat.S_ISSOCK(state.st_mode)
@@ -34,7 +37,19 @@ def test_a_stale_socket_is_replaced(host: HostProcess) -> None:
     old.bind(path)
     old.close()
     (host.folder / "key2").write_bytes(host.key)
-    process = subprocess.Popen([sys.executable, "-m", "incontainer", "host", f"--socket={path}", f"--key={host.folder}/key2", "--ready-fd=1"], cwd=ROOT, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "incontainer",
+            "host",
+            f"--socket={path}",
+            f"--key={host.folder}/key2",
+            "--ready-fd=1",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     with socket.socket(socket.AF_UNIX) as link:
@@ -56,7 +71,9 @@ def test_a_stale_socket_is_replaced(host: HostProcess) -> None:
         (["--key", "/etc/passwd", "--spool", "/etc/passwd"], 2, "--spool /etc/passwd"),
     ],
 )
-def test_a_host_that_cannot_start_says_why_in_one_line(arguments: list[str], code: int, says: str) -> None:
+def test_a_host_that_cannot_start_says_why_in_one_line(
+    arguments: list[str], code: int, says: str
+) -> None:
     done = run("host", *arguments)
     assert done.returncode == code
     assert says in done.stderr
@@ -71,7 +88,12 @@ def test_a_key_of_the_wrong_size_or_behind_a_link_is_refused(host: HostProcess) 
     target = host.folder / "target"
     target.write_bytes(b"x" * 32)
     (host.folder / "link").symlink_to(target)
-    assert run("host", "--key", str(host.folder / "link"), "--socket", str(host.folder / "s")).returncode == 2
+    assert (
+        run(
+            "host", "--key", str(host.folder / "link"), "--socket", str(host.folder / "s")
+        ).returncode
+        == 2
+    )
     assert target.exists()
 
 
@@ -95,7 +117,9 @@ STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); p
 def test_draining_ends_the_processes_tells_their_exit_and_leaves_with_zero(how: str) -> None:
     with HostProcess() as host:
         control = host.control()
-        pid = control.start("p", "sh", "-c", "setsid sleep 60 & trap 'echo bye; exit 5' TERM; echo up; wait")
+        pid = control.start(
+            "p", "sh", "-c", "setsid sleep 60 & trap 'echo bye; exit 5' TERM; echo up; wait"
+        )
         attached = control.attach("p")
         attached.until(lambda: attached.out == b"up\n")
         if how == "drain":
@@ -204,4 +228,9 @@ def test_a_host_started_without_standard_streams_works() -> None:
 
 def test_the_header_constants_are_the_designs() -> None:
     """DESIGN 4.1."""
-    assert (wire.MAX_HEADER, wire.HEADER_TIMEOUT, wire.MAX_FRAME, wire.MAX_SESSION_LINE) == (1024, 5.0, 256 * 1024, 16 << 20)
+    assert (wire.MAX_HEADER, wire.HEADER_TIMEOUT, wire.MAX_FRAME, wire.MAX_SESSION_LINE) == (
+        1024,
+        5.0,
+        256 * 1024,
+        16 << 20,
+    )

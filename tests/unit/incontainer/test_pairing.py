@@ -14,7 +14,9 @@ from incontainer import wire
 from tests.unit.incontainer.hostclient import Control, HostProcess, Link
 
 
-def downstream(host: HostProcess, session: str = "s", secret: str = "sec", project: str = "p") -> Link:
+def downstream(
+    host: HostProcess, session: str = "s", secret: str = "sec", project: str = "p"
+) -> Link:
     link = host.dial()
     link.send(wire.Downstream(project, session, secret).line())
     return link
@@ -31,7 +33,9 @@ def expecting(control: Control) -> Control:
 
 
 @pytest.mark.parametrize("first", ["upstream", "downstream"])
-def test_the_two_halves_meet_in_either_order_and_bytes_flow_both_ways(host: HostProcess, expecting: Control, first: str) -> None:
+def test_the_two_halves_meet_in_either_order_and_bytes_flow_both_ways(
+    host: HostProcess, expecting: Control, first: str
+) -> None:
     if first == "upstream":
         up, down = expecting.upstream("s"), downstream(host)
     else:
@@ -45,7 +49,9 @@ def test_the_two_halves_meet_in_either_order_and_bytes_flow_both_ways(host: Host
     assert down.is_silent()
 
 
-def test_bytes_sent_in_one_piece_with_the_header_are_not_lost(host: HostProcess, expecting: Control) -> None:
+def test_bytes_sent_in_one_piece_with_the_header_are_not_lost(
+    host: HostProcess, expecting: Control
+) -> None:
     down = host.dial()
     down.send(wire.Downstream("p", "s", "sec").line() + b"first words")
     up = Link(host.socket)
@@ -55,12 +61,16 @@ def test_bytes_sent_in_one_piece_with_the_header_are_not_lost(host: HostProcess,
     up.close()
 
 
-def test_each_session_gets_its_own_upstream_whatever_the_order(host: HostProcess, control: Control) -> None:
+def test_each_session_gets_its_own_upstream_whatever_the_order(
+    host: HostProcess, control: Control
+) -> None:
     names = [f"s{i}" for i in range(20)]
     for name in names:
         control.expect(name, f"secret-{name}")
     ups = {name: control.upstream(name) for name in random.sample(names, len(names))}
-    downs = {name: downstream(host, name, f"secret-{name}") for name in random.sample(names, len(names))}
+    downs = {
+        name: downstream(host, name, f"secret-{name}") for name in random.sample(names, len(names))
+    }
     for name in names:
         downs[name].send(name.encode())
     for name in names:
@@ -71,7 +81,9 @@ def test_each_session_gets_its_own_upstream_whatever_the_order(host: HostProcess
     ("session", "secret", "project"),
     [("s", "wrong", "p"), ("s", "sec", "other"), ("unknown", "sec", "p"), ("s2", "sec", "p")],
 )
-def test_a_downstream_without_the_sessions_secret_is_refused_and_learns_nothing(host: HostProcess, expecting: Control, session: str, secret: str, project: str) -> None:
+def test_a_downstream_without_the_sessions_secret_is_refused_and_learns_nothing(
+    host: HostProcess, expecting: Control, session: str, secret: str, project: str
+) -> None:
     expecting.expect("s2", "other secret")
     link = downstream(host, session, secret, project)
     assert reason(link) == "unknown session or wrong secret"
@@ -79,7 +91,9 @@ def test_a_downstream_without_the_sessions_secret_is_refused_and_learns_nothing(
     assert expecting.event("refused")["session"] == session
 
 
-def test_a_second_client_is_refused_while_the_first_lives_and_taken_when_it_is_dead(host: HostProcess, expecting: Control) -> None:
+def test_a_second_client_is_refused_while_the_first_lives_and_taken_when_it_is_dead(
+    host: HostProcess, expecting: Control
+) -> None:
     first = downstream(host)
     up = expecting.upstream("s")
     expecting.event("paired")
@@ -105,7 +119,9 @@ def test_a_second_waiting_client_is_refused_too(host: HostProcess, expecting: Co
     assert up.exactly(1) == b"3"
 
 
-def test_a_client_that_died_behind_a_full_link_is_replaced(host: HostProcess, expecting: Control) -> None:
+def test_a_client_that_died_behind_a_full_link_is_replaced(
+    host: HostProcess, expecting: Control
+) -> None:
     """The host does not read a side whose other side is full, so it has to look before it refuses."""
     down, up = downstream(host), expecting.upstream("s")
     expecting.event("paired")
@@ -121,7 +137,9 @@ def test_a_client_that_died_behind_a_full_link_is_replaced(host: HostProcess, ex
     up.close()
 
 
-def test_a_newer_upstream_takes_over_and_the_client_is_told_by_its_link_closing(host: HostProcess, expecting: Control) -> None:
+def test_a_newer_upstream_takes_over_and_the_client_is_told_by_its_link_closing(
+    host: HostProcess, expecting: Control
+) -> None:
     down, up = downstream(host), expecting.upstream("s")
     expecting.event("paired")
     newer = expecting.upstream("s")
@@ -133,7 +151,9 @@ def test_a_newer_upstream_takes_over_and_the_client_is_told_by_its_link_closing(
 
 
 @pytest.mark.parametrize("side", ["upstream", "downstream"])
-def test_a_half_close_passes_on_and_the_other_direction_goes_on(host: HostProcess, expecting: Control, side: str) -> None:
+def test_a_half_close_passes_on_and_the_other_direction_goes_on(
+    host: HostProcess, expecting: Control, side: str
+) -> None:
     down, up = downstream(host), expecting.upstream("s")
     one, other = (up, down) if side == "upstream" else (down, up)
     one.send(b"last words")
@@ -147,7 +167,9 @@ def test_a_half_close_passes_on_and_the_other_direction_goes_on(host: HostProces
 
 
 @pytest.mark.parametrize("side", ["upstream", "downstream"])
-def test_when_one_side_goes_the_other_is_closed_after_all_its_bytes(host: HostProcess, expecting: Control, side: str) -> None:
+def test_when_one_side_goes_the_other_is_closed_after_all_its_bytes(
+    host: HostProcess, expecting: Control, side: str
+) -> None:
     down, up = downstream(host), expecting.upstream("s")
     expecting.event("paired")
     one, other = (up, down) if side == "upstream" else (down, up)
@@ -174,7 +196,9 @@ def test_a_half_close_before_pairing_is_kept(host: HostProcess, expecting: Contr
     assert down.rest() == b"thanks"
 
 
-def test_a_reader_that_stops_holds_the_writer_back_without_filling_the_host(host: HostProcess, expecting: Control) -> None:
+def test_a_reader_that_stops_holds_the_writer_back_without_filling_the_host(
+    host: HostProcess, expecting: Control
+) -> None:
     down, up = downstream(host), expecting.upstream("s")
     expecting.event("paired")
     before = expecting.ask("stats")["rss"]
@@ -192,7 +216,9 @@ def test_a_reader_that_stops_holds_the_writer_back_without_filling_the_host(host
     assert len(down.rest()) == sent
 
 
-def test_unexpect_cuts_the_links_and_forgets_the_secret(host: HostProcess, expecting: Control) -> None:
+def test_unexpect_cuts_the_links_and_forgets_the_secret(
+    host: HostProcess, expecting: Control
+) -> None:
     down, up = downstream(host), expecting.upstream("s")
     expecting.event("paired")
     assert expecting.ask("unexpect", session="s") == {"known": True}
@@ -201,7 +227,9 @@ def test_unexpect_cuts_the_links_and_forgets_the_secret(host: HostProcess, expec
     assert expecting.ask("unexpect", session="s") == {"known": False}
 
 
-def test_expecting_again_changes_nothing_and_a_new_secret_cuts_the_old_ones_link(host: HostProcess, expecting: Control) -> None:
+def test_expecting_again_changes_nothing_and_a_new_secret_cuts_the_old_ones_link(
+    host: HostProcess, expecting: Control
+) -> None:
     down, up = downstream(host), expecting.upstream("s")
     expecting.event("paired")
     expecting.expect("s", "sec")
@@ -212,7 +240,9 @@ def test_expecting_again_changes_nothing_and_a_new_secret_cuts_the_old_ones_link
     assert reason(downstream(host)) == "unknown session or wrong secret"
 
 
-def test_an_upstream_that_came_before_its_announcement_is_found(host: HostProcess, control: Control) -> None:
+def test_an_upstream_that_came_before_its_announcement_is_found(
+    host: HostProcess, control: Control
+) -> None:
     up = control.upstream("s")
     control.expect("s", "sec")
     down = downstream(host)
@@ -221,7 +251,9 @@ def test_an_upstream_that_came_before_its_announcement_is_found(host: HostProces
 
 
 @pytest.mark.parametrize(("project", "depth"), [("other", 0), ("p", 1)])
-def test_an_upstream_must_claim_what_was_announced(expecting: Control, project: str, depth: int) -> None:
+def test_an_upstream_must_claim_what_was_announced(
+    expecting: Control, project: str, depth: int
+) -> None:
     """DESIGN 4.1: what a header claims is checked, never trusted."""
     link = expecting.upstream("s", project, depth)
     assert reason(link) == "project or depth is not the session's"
@@ -231,11 +263,16 @@ def test_hello_tells_which_sessions_are_paired(host: HostProcess, expecting: Con
     expecting.expect("t", "x")
     links = downstream(host), expecting.upstream("s")
     expecting.event("paired")
-    assert host.control().hello["sessions"] == [{"session": "s", "paired": True}, {"session": "t", "paired": False}]
+    assert host.control().hello["sessions"] == [
+        {"session": "s", "paired": True},
+        {"session": "t", "paired": False},
+    ]
     assert len(links) == 2
 
 
-def test_any_number_of_reconnects_leaves_nothing_behind(host: HostProcess, expecting: Control) -> None:
+def test_any_number_of_reconnects_leaves_nothing_behind(
+    host: HostProcess, expecting: Control
+) -> None:
     fds = host.fds()
     for i in range(100):
         down, up = downstream(host), expecting.upstream("s")
@@ -297,7 +334,9 @@ def test_a_bare_client_that_left_is_not_paired(bare_host: HostProcess) -> None:
     assert up.exactly(4) == b"here"
 
 
-def test_a_bare_client_never_gets_the_upstream_of_an_announced_session(bare_host: HostProcess) -> None:
+def test_a_bare_client_never_gets_the_upstream_of_an_announced_session(
+    bare_host: HostProcess,
+) -> None:
     control = bare_host.control()
     control.expect("s", "sec")
     up = control.upstream("s")
@@ -368,7 +407,9 @@ def shared() -> HostProcess:
 
 @given(moves, st.sampled_from(["up", "down", "both"]), st.integers(0, 2**32))
 @settings(max_examples=40)
-def test_whatever_both_sides_send_arrives_once_and_in_order(shared: HostProcess, plan: list[tuple[str, int]], closer: str, seed: int) -> None:
+def test_whatever_both_sides_send_arrives_once_and_in_order(
+    shared: HostProcess, plan: list[tuple[str, int]], closer: str, seed: int
+) -> None:
     rng = random.Random(seed)
     control = shared.control()
     control.expect("prop", "sec")
@@ -388,7 +429,9 @@ def test_whatever_both_sides_send_arrives_once_and_in_order(shared: HostProcess,
         data = rng.randbytes(size)
         sides[name].send(data)
         sent[name] += data
-    for name in ("up", "down") if closer == "both" else (closer, {"up": "down", "down": "up"}[closer]):
+    for name in (
+        ("up", "down") if closer == "both" else (closer, {"up": "down", "down": "up"}[closer])
+    ):
         sides[name].half_close()
     for reader in readers:
         reader.join(10)
@@ -398,7 +441,9 @@ def test_whatever_both_sides_send_arrives_once_and_in_order(shared: HostProcess,
     control.ask("unexpect", session="prop")
 
 
-def test_cutting_the_upstream_after_every_byte_loses_and_repeats_nothing_that_was_sent(shared: HostProcess) -> None:
+def test_cutting_the_upstream_after_every_byte_loses_and_repeats_nothing_that_was_sent(
+    shared: HostProcess,
+) -> None:
     """Each cut point of a short conversation; the client then reconnects and is served again."""
     control = shared.control()
     control.expect("cut", "sec")

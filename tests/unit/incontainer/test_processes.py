@@ -63,7 +63,9 @@ def wait_until_dead(*pids: int) -> None:
 # Start
 
 
-def test_starting_again_with_the_same_id_gives_the_same_process(link: Control, shared: HostProcess, name: str) -> None:
+def test_starting_again_with_the_same_id_gives_the_same_process(
+    link: Control, shared: HostProcess, name: str
+) -> None:
     pid = link.start(name, "sleep", "60")
     assert link.start(name, "sleep", "60") == pid
     assert shared.control().start(name, "something", "else") == pid
@@ -110,10 +112,20 @@ def test_two_starts_at_once_give_one_process(link: Control, name: str) -> None:
         (["true", "x" * 200_000], {}, "limit", "true"),
     ],
 )
-def test_a_start_that_cannot_be_says_why_and_names_it(link: Control, shared: HostProcess, name: str, argv: list[str], fields: dict, code: str, says: str) -> None:
+def test_a_start_that_cannot_be_says_why_and_names_it(
+    link: Control,
+    shared: HostProcess,
+    name: str,
+    argv: list[str],
+    fields: dict,
+    code: str,
+    says: str,
+) -> None:
     fds = shared.fds()
     with pytest.raises(Refusal) as refused:
-        link.ask("start", proc=name, **{"argv": argv, "env": {"PATH": os.environ["PATH"]}, **fields})
+        link.ask(
+            "start", proc=name, **{"argv": argv, "env": {"PATH": os.environ["PATH"]}, **fields}
+        )
     assert refused.value.code == code
     assert says in refused.value.message
     link.settle()
@@ -129,7 +141,9 @@ def test_a_failed_start_can_be_tried_again(link: Control, name: str) -> None:
 
 def test_the_environment_is_what_was_asked_for_and_the_cookie(link: Control, name: str) -> None:
     got = output(link, name, "env", env={"PATH": os.environ["PATH"], "A": "ä b"})
-    assert sorted(got.splitlines()) == sorted(["A=ä b", f"OUBLIETTE_PROC={name}", f"PATH={os.environ['PATH']}"])
+    assert sorted(got.splitlines()) == sorted(
+        ["A=ä b", f"OUBLIETTE_PROC={name}", f"PATH={os.environ['PATH']}"]
+    )
 
 
 def test_the_process_leads_its_own_session_and_group(link: Control, name: str) -> None:
@@ -138,7 +152,9 @@ def test_the_process_leads_its_own_session_and_group(link: Control, name: str) -
     link.ask("signal", proc=name, signal="KILL")
 
 
-def test_no_descriptor_but_the_three_reaches_the_process(link: Control, shared: HostProcess, name: str) -> None:
+def test_no_descriptor_but_the_three_reaches_the_process(
+    link: Control, shared: HostProcess, name: str
+) -> None:
     link.start(f"other-{name}", "sleep", "60")
     attached = link.attach(f"other-{name}")
     script = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd)))"
@@ -157,7 +173,10 @@ def test_the_process_has_the_default_signals_and_an_empty_mask(link: Control, na
 def test_the_process_cannot_gain_privileges_and_dies_with_its_host(name: str) -> None:
     with HostProcess() as host:
         link = host.control()
-        assert output(link, name, "grep", "NoNewPrivs", "/proc/self/status").split() == ["NoNewPrivs:", "1"]
+        assert output(link, name, "grep", "NoNewPrivs", "/proc/self/status").split() == [
+            "NoNewPrivs:",
+            "1",
+        ]
         pid = link.start(f"{name}-2", "sleep", "60")
         host.process.kill()
         host.process.wait()
@@ -175,7 +194,9 @@ def test_another_user_is_taken_on_with_its_group_and_no_others(link: Control, na
 
 
 @needs_root
-def test_the_group_is_the_users_own_unless_one_is_given_and_the_folder_is_entered_as_that_user(link: Control, name: str) -> None:
+def test_the_group_is_the_users_own_unless_one_is_given_and_the_folder_is_entered_as_that_user(
+    link: Control, name: str
+) -> None:
     assert output(link, name, "id", "-g", uid=4321) == "4321\n"
     with pytest.raises(Refusal) as refused:
         link.start(f"{name}-2", "true", uid=4321, cwd="/root")
@@ -184,7 +205,9 @@ def test_the_group_is_the_users_own_unless_one_is_given_and_the_folder_is_entere
 
 @needs_root
 def test_the_first_other_user_gets_the_socket_so_that_its_client_can_connect(name: str) -> None:
-    script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print('in')"
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print('in')"
+    )
     with HostProcess() as host:
         host.folder.chmod(0o755)
         link = host.control()
@@ -207,7 +230,19 @@ def test_a_host_that_is_not_root_runs_processes_as_itself_and_as_nobody_else(nam
         from incontainer.build import build
 
         build(pyz)
-        link.start(name, "/usr/bin/python3", str(pyz), "host", "--socket", inner, "--key", str(key_file), "--ready-fd", "1", uid=4321)
+        link.start(
+            name,
+            "/usr/bin/python3",
+            str(pyz),
+            "host",
+            "--socket",
+            inner,
+            "--key",
+            str(key_file),
+            "--ready-fd",
+            "1",
+            uid=4321,
+        )
         ready = link.attach(name)
         ready.until(lambda: ready.out == b"ready\n")
         control = Control(inner, key, 1)
@@ -225,13 +260,26 @@ def test_a_host_that_is_not_root_runs_processes_as_itself_and_as_nobody_else(nam
 
 
 def test_limits_are_set_and_files_are_limited_as_before_the_host(link: Control, name: str) -> None:
-    limits = {"nofile": 77, "core": 0, "cpu_seconds": 100, "nproc": 5000, "as_bytes": 1 << 30, "unknown": 3}
+    limits = {
+        "nofile": 77,
+        "core": 0,
+        "cpu_seconds": 100,
+        "nproc": 5000,
+        "as_bytes": 1 << 30,
+        "unknown": 3,
+    }
     script = "import resource as r; print([r.getrlimit(x)[0] for x in (r.RLIMIT_NOFILE, r.RLIMIT_CORE, r.RLIMIT_CPU, r.RLIMIT_NPROC, r.RLIMIT_AS)])"
-    assert output(link, name, sys.executable, "-c", script, limits=limits) == f"[77, 0, 100, 5000, {1 << 30}]\n"
+    assert (
+        output(link, name, sys.executable, "-c", script, limits=limits)
+        == f"[77, 0, 100, 5000, {1 << 30}]\n"
+    )
     script = "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE))"
     import resource
 
-    assert output(link, f"{name}-2", sys.executable, "-c", script) == f"{resource.getrlimit(resource.RLIMIT_NOFILE)}\n"
+    assert (
+        output(link, f"{name}-2", sys.executable, "-c", script)
+        == f"{resource.getrlimit(resource.RLIMIT_NOFILE)}\n"
+    )
 
 
 def test_stdin_may_be_off_and_stderr_may_go_with_stdout(link: Control, name: str) -> None:
@@ -244,7 +292,9 @@ def test_stdin_may_be_off_and_stderr_may_go_with_stdout(link: Control, name: str
 # Signals and the end
 
 
-def test_a_signal_goes_by_number_or_name_and_delivered_says_whether_somebody_was_there(link: Control, name: str) -> None:
+def test_a_signal_goes_by_number_or_name_and_delivered_says_whether_somebody_was_there(
+    link: Control, name: str
+) -> None:
     link.start(name, "sleep", "60")
     assert link.ask("signal", proc=name, signal=0) == {"delivered": True}
     assert link.ask("signal", proc=name, signal="SIGTERM") == {"delivered": True}
@@ -271,7 +321,9 @@ sys.stdin.read()
 """
 
 
-def test_a_tree_is_killed_with_those_that_left_the_session_or_lost_their_parent(link: Control, shared: HostProcess, name: str) -> None:
+def test_a_tree_is_killed_with_those_that_left_the_session_or_lost_their_parent(
+    link: Control, shared: HostProcess, name: str
+) -> None:
     pid = link.start(name, sys.executable, "-c", TREE)
     attached = link.attach(name)
     attached.until(lambda: b"ready" in attached.out and len(attached.out.split()) == 6)
@@ -315,7 +367,12 @@ def test_another_processs_tree_is_left_alone(link: Control, name: str) -> None:
 
 
 def test_orphans_that_end_are_reaped(link: Control, shared: HostProcess, name: str) -> None:
-    link.start(name, "sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'echo $$; exec >&-; sleep 0.05' &) ; done")
+    link.start(
+        name,
+        "sh",
+        "-c",
+        "for i in 1 2 3 4 5; do (setsid sh -c 'echo $$; exec >&-; sleep 0.05' &) ; done",
+    )
     attached = link.attach(name)
     attached.until_exit()
     pids = [int(word) for word in attached.out.split()]
@@ -325,7 +382,9 @@ def test_orphans_that_end_are_reaped(link: Control, shared: HostProcess, name: s
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
 
 
-def test_a_grandchild_that_holds_stdout_does_not_keep_the_exit_back(link: Control, name: str) -> None:
+def test_a_grandchild_that_holds_stdout_does_not_keep_the_exit_back(
+    link: Control, name: str
+) -> None:
     link.start(name, "sh", "-c", "sleep 60 & echo written; exit 4")
     attached = link.attach(name)
     before = time.monotonic()
@@ -350,7 +409,9 @@ def test_a_process_within_its_deadline_is_left_alone(link: Control, name: str) -
 # What is kept
 
 
-def test_an_exit_is_kept_over_reconnects_until_it_is_forgotten(link: Control, shared: HostProcess, name: str) -> None:
+def test_an_exit_is_kept_over_reconnects_until_it_is_forgotten(
+    link: Control, shared: HostProcess, name: str
+) -> None:
     pid = link.start(name, "sh", "-c", "echo out; exit 3", session="sess")
     ended = link.event("exited", proc=name)
     assert (ended["exit"], ended["out"], ended["err"]) == ({"code": 3, "signal": None}, 4, 0)
@@ -358,15 +419,23 @@ def test_an_exit_is_kept_over_reconnects_until_it_is_forgotten(link: Control, sh
     later = shared.control()
     (record,) = [proc for proc in later.hello["procs"] if proc["id"] == name]
     assert record == {
-        "id": name, "pid": pid, "session": "sess", "state": "exited",
-        "out": [2, 4], "err": [0, 0], "stdin": 0, "exit": {"code": 3, "signal": None},
+        "id": name,
+        "pid": pid,
+        "session": "sess",
+        "state": "exited",
+        "out": [2, 4],
+        "err": [0, 0],
+        "stdin": 0,
+        "exit": {"code": 3, "signal": None},
     }
     assert later.ask("forget", proc=name) == {}
     assert later.ask("forget", proc=name) == {}
     assert name not in [proc["id"] for proc in shared.control().hello["procs"]]
 
 
-def test_a_running_process_is_not_forgotten_and_an_unknown_one_is_named(link: Control, name: str) -> None:
+def test_a_running_process_is_not_forgotten_and_an_unknown_one_is_named(
+    link: Control, name: str
+) -> None:
     link.start(name, "sleep", "60")
     with pytest.raises(Refusal) as refused:
         link.ask("forget", proc=name)
@@ -378,7 +447,9 @@ def test_a_running_process_is_not_forgotten_and_an_unknown_one_is_named(link: Co
     link.ask("signal", proc=name, signal="KILL")
 
 
-def test_an_acknowledgement_beyond_the_end_is_refused_and_an_old_one_harmless(link: Control, name: str) -> None:
+def test_an_acknowledgement_beyond_the_end_is_refused_and_an_old_one_harmless(
+    link: Control, name: str
+) -> None:
     link.start(name, "printf", "12345")
     link.event("exited", proc=name)
     with pytest.raises(Refusal) as refused:
@@ -391,7 +462,9 @@ def test_an_acknowledgement_beyond_the_end_is_refused_and_an_old_one_harmless(li
     assert (attached.out, attached.gaps) == (b"5", [])
 
 
-def test_a_hundred_starts_leave_no_descriptor_and_no_zombie(link: Control, shared: HostProcess, name: str) -> None:
+def test_a_hundred_starts_leave_no_descriptor_and_no_zombie(
+    link: Control, shared: HostProcess, name: str
+) -> None:
     link.settle()
     fds = shared.fds()
     for i in range(100):
@@ -401,7 +474,9 @@ def test_a_hundred_starts_leave_no_descriptor_and_no_zombie(link: Control, share
         link.ask("forget", proc=f"{name}-{i}")
     assert shared.fds() == fds
     with open(f"/proc/{shared.pid}/task/{shared.pid}/children") as children:
-        assert children.read().split() == [pid for pid in children.read().split() if is_alive(int(pid))]
+        assert children.read().split() == [
+            pid for pid in children.read().split() if is_alive(int(pid))
+        ]
 
 
 def test_there_is_a_limit_to_processes(name: str) -> None:

@@ -89,7 +89,9 @@ def test_the_file_has_no_name_and_is_the_owners_only(small: None, tmp_path: Path
     spool.close_file()
 
 
-def test_a_full_disk_holds_back_and_loses_nothing(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_holds_back_and_loses_nothing(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = Spool("/tmp", 100_000)
     real = os.pwrite
 
@@ -111,7 +113,9 @@ def test_a_full_disk_holds_back_and_loses_nothing(small: None, monkeypatch: pyte
     spool.close_file()
 
 
-def test_a_disk_that_fills_in_the_middle_of_a_spill_keeps_the_order(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_in_the_middle_of_a_spill_keeps_the_order(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = Spool("/tmp", 100_000)
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:333], offset))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from incontainer import wire
 
-word = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=40).filter(lambda w: w.isprintable() and " " not in w)
+word = st.text(
+    st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=40
+).filter(lambda w: w.isprintable() and " " not in w)
 count = st.integers(0, wire.MAX_COUNT)
 hexes = st.binary(min_size=16, max_size=16).map(bytes.hex)
 headers = st.one_of(
@@ -39,7 +41,9 @@ def test_garbage_is_refused_with_a_reason_and_nothing_else(line: bytes) -> None:
 
 
 @given(headers, st.data())
-def test_a_damaged_header_is_refused_or_still_a_header(header: wire.Upstream, data: st.DataObject) -> None:
+def test_a_damaged_header_is_refused_or_still_a_header(
+    header: wire.Upstream, data: st.DataObject
+) -> None:
     line = bytearray(header.line())
     line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -95,7 +99,11 @@ def test_a_header_that_cannot_be_read_back_is_not_written() -> None:
 
 
 def test_secrets_do_not_show_in_a_representation() -> None:
-    shown = repr(wire.Downstream("p", "s", "hush")) + repr(wire.Attach("p", 0, 0, "hush")) + repr(wire.Upstream("s", "p", 0, "hush"))
+    shown = (
+        repr(wire.Downstream("p", "s", "hush"))
+        + repr(wire.Attach("p", 0, 0, "hush"))
+        + repr(wire.Upstream("s", "p", 0, "hush"))
+    )
     assert "hush" not in shown
 
 
@@ -108,9 +116,13 @@ def test_an_error_line_carries_its_reason_on_one_line() -> None:
 def test_proofs_are_those_of_the_design() -> None:
     """DESIGN 4.1: HMAC-SHA256 over label, own view of both nonces; the labels keep the roles apart."""
     key, nonce, challenge = b"k" * 32, "a" * 32, "b" * 32
-    expected = hmac.new(key, f"oubliette-host|{nonce}|{challenge}".encode(), hashlib.sha256).hexdigest()
+    expected = hmac.new(
+        key, f"oubliette-host|{nonce}|{challenge}".encode(), hashlib.sha256
+    ).hexdigest()
     assert wire.host_proof(key, nonce, challenge) == expected
-    expected = hmac.new(key, f"oubliette-server|{challenge}|{nonce}".encode(), hashlib.sha256).hexdigest()
+    expected = hmac.new(
+        key, f"oubliette-server|{challenge}|{nonce}".encode(), hashlib.sha256
+    ).hexdigest()
     assert wire.server_proof(key, challenge, nonce) == expected
     assert wire.digest("s") == hashlib.sha256(b"s").hexdigest()
 
@@ -121,11 +133,18 @@ def test_anything_but_the_right_secret_is_different(given: object) -> None:
     assert not wire.same(given, "a")
 
 
-frames = st.lists(st.builds(wire.Frame, st.sampled_from(sorted(wire.FRAME_KINDS)), count, st.binary(max_size=300)), max_size=6)
+frames = st.lists(
+    st.builds(
+        wire.Frame, st.sampled_from(sorted(wire.FRAME_KINDS)), count, st.binary(max_size=300)
+    ),
+    max_size=6,
+)
 
 
 @given(frames, st.data())
-def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[wire.Frame], data: st.DataObject) -> None:
+def test_frames_come_out_as_they_went_in_however_they_are_cut(
+    sent: list[wire.Frame], data: st.DataObject
+) -> None:
     stream = b"".join(wire.encode_frame(f.kind, f.n, f.payload) for f in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     decoder, got = wire.FrameDecoder(), []
@@ -145,7 +164,9 @@ def test_a_cut_after_any_byte_yields_whole_frames_only(sent: list[wire.Frame]) -
         assert got == sent[: sum(end <= cut for end in ends)]
 
 
-@pytest.mark.parametrize("head", [(9, 0, 0), (0, 0, 0), (1, 0, wire.MAX_FRAME + 1), (3, 1, 0xFFFFFFFF)])
+@pytest.mark.parametrize(
+    "head", [(9, 0, 0), (0, 0, 0), (1, 0, wire.MAX_FRAME + 1), (3, 1, 0xFFFFFFFF)]
+)
 def test_an_oversize_or_unknown_frame_is_refused_at_its_head(head: tuple[int, int, int]) -> None:
     with pytest.raises(wire.WireError):
         wire.FrameDecoder().feed(wire.FRAME_HEAD.pack(*head))
@@ -154,14 +175,18 @@ def test_an_oversize_or_unknown_frame_is_refused_at_its_head(head: tuple[int, in
 
 
 @given(st.lists(st.binary(max_size=30).filter(lambda b: b"\n" not in b), max_size=8), st.data())
-def test_lines_come_out_as_they_went_in_and_long_ones_are_reported(lines: list[bytes], data: st.DataObject) -> None:
+def test_lines_come_out_as_they_went_in_and_long_ones_are_reported(
+    lines: list[bytes], data: st.DataObject
+) -> None:
     limit = 12
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     reader, got = wire.LineReader(limit), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += reader.feed(stream[start:end])
-    assert [line.size if isinstance(line, wire.OversizeLine) else line for line in got] == [len(line) if len(line) > limit else line for line in lines]
+    assert [line.size if isinstance(line, wire.OversizeLine) else line for line in got] == [
+        len(line) if len(line) > limit else line for line in lines
+    ]
     assert reader.end() is None
 
 
@@ -183,7 +208,13 @@ def test_what_follows_the_last_newline_is_told_at_the_end() -> None:
     assert reader.end() == b"b"
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+)
 def test_any_json_value_crosses_as_one_line_lone_surrogates_included(value: object) -> None:
     line = wire.encode_json({"v": value})
     assert line.count(b"\n") == 1

@@ -26,7 +26,12 @@ def test_the_same_sources_give_the_same_bytes(packed: Path) -> None:
 def test_it_holds_every_module_with_bytecode_and_not_the_builder(packed: Path) -> None:
     with zipfile.ZipFile(packed) as archive:
         names = set(archive.namelist())
-    assert {"__main__.py", "incontainer/host.py", "incontainer/host.pyc", "incontainer/wire.py"} <= names
+    assert {
+        "__main__.py",
+        "incontainer/host.py",
+        "incontainer/host.pyc",
+        "incontainer/wire.py",
+    } <= names
     assert "incontainer/build.py" not in names
     assert packed.stat().st_mode & 0o777 == 0o755
 
@@ -40,22 +45,45 @@ def test_a_host_runs_from_it(packed: Path) -> None:
 
 def test_the_bytecode_is_what_runs_where_it_fits(packed: Path) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import incontainer.wire as w; print(w.__cached__ or w.__spec__.loader.get_filename('incontainer.wire'), w.parse_header.__code__.co_filename)"
-    done = subprocess.run([sys.executable, "-I", "-c", code, str(packed)], capture_output=True, text=True, check=True, timeout=10)
-    assert done.stdout.split()[1] == "incontainer/wire.py"  # as compiled at build time, not in the zip
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(packed)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
+    assert (
+        done.stdout.split()[1] == "incontainer/wire.py"
+    )  # as compiled at build time, not in the zip
 
 
 def test_the_exit_code_comes_through(packed: Path) -> None:
     for arguments, code in [(["host", "--nonsense"], 2), ([], 2)]:
-        assert subprocess.run([sys.executable, str(packed), *arguments], capture_output=True, timeout=10, check=False).returncode == code
+        assert (
+            subprocess.run(
+                [sys.executable, str(packed), *arguments],
+                capture_output=True,
+                timeout=10,
+                check=False,
+            ).returncode
+            == code
+        )
 
 
 def test_the_module_builds_from_the_command_line(tmp_path: Path, packed: Path) -> None:
-    subprocess.run([sys.executable, "-m", "incontainer.build", str(tmp_path / "x.pyz")], cwd=ROOT, check=True, timeout=20)
+    subprocess.run(
+        [sys.executable, "-m", "incontainer.build", str(tmp_path / "x.pyz")],
+        cwd=ROOT,
+        check=True,
+        timeout=20,
+    )
     assert (tmp_path / "x.pyz").read_bytes() == packed.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["x.pyz"]
 
 
-def test_a_checkout_builds_it_once_per_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_builds_it_once_per_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(zipapp, "BUNDLED", tmp_path / "none")
     first = zipapp.zipapp_path(tmp_path)
     before = first.stat().st_mtime_ns

@@ -15,7 +15,7 @@ from incontainer import client_tools as tools
 from incontainer import kernel, wire
 from incontainer.client_json import as_object
 from incontainer.client_lines import Lines
-from incontainer.client_link import Call, CallFailed, Link, new_call_id
+from incontainer.client_link import LINK_BROKE, Call, CallFailed, Link, new_call_id
 from incontainer.client_mcp import INVALID_PARAMS, McpServer
 from incontainer.loop import Loop
 
@@ -244,6 +244,8 @@ class Client:
             return
 
         def done(result: object, failed: CallFailed | None) -> None:
+            if failed is not None and failed.kind == LINK_BROKE:
+                return  # the next link asks again
             self._key_answered = True
             if failed is None:
                 found = as_object(result) or {}

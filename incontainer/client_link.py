@@ -36,6 +36,7 @@ METHOD_NOT_FOUND = -32601
 
 # Errors that arise on this side; the server's own kinds are tool_error, timeout, caller_gone, …
 LINK_ERROR = -32000
+LINK_BROKE = "unknown"  # kind of a call that may or may not have been carried out
 
 
 class CallFailed:
@@ -330,7 +331,7 @@ class Link:
                     "the link to Oubliette broke while the call ran, so its outcome is not known: "
                     "look before you call again"
                 )
-                self._fail(number, message, "unknown")
+                self._fail(number, message, LINK_BROKE)
             elif was_paired:
                 call.outage_due = time.monotonic() + call.outage_seconds
                 self._arm(call.outage_due)

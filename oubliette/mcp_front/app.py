@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from oubliette.config import Config
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import Who
+    from oubliette.mcp_front.connections import GuardedProtocol
     from oubliette.mcp_front.ports import Ready, ToolTable, Verify
 
 UNAUTHENTICATED: Final = -32001
@@ -104,8 +105,8 @@ class Front:
         return self._http.url
 
     @property
-    def connections(self) -> int:
-        """How many connections are open."""
+    def connections(self) -> frozenset[GuardedProtocol]:
+        """The connections that are open now."""
         return self._http.connections
 
     async def start(self) -> str:

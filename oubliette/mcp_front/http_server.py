@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 import uvicorn
@@ -15,6 +15,8 @@ from oubliette.mcp_front.connections import Deadlines, guarded
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
+
+    from oubliette.mcp_front.connections import GuardedProtocol
 
 BACKLOG: Final = 512
 KEEP_ALIVE: Final = 65  # seconds that an idle connection is kept: longer than clients keep theirs
@@ -58,9 +60,9 @@ class HttpServer:
         return host, port
 
     @property
-    def connections(self) -> int:
-        """How many connections are open."""
-        return len(self._uvicorn.server_state.connections)
+    def connections(self) -> frozenset[GuardedProtocol]:
+        """The connections that are open now."""
+        return frozenset(cast("set[GuardedProtocol]", self._uvicorn.server_state.connections))
 
     @property
     def url(self) -> str:
@@ -76,7 +78,9 @@ class HttpServer:
             ConfigError: it is taken, or not ours to take.
         """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named: asyncio turns Nagle's algorithm off only where it is, and with it
+        # an answer in two writes would wait 40 ms for the client's delayed acknowledgement.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((self._host, self._port))

@@ -102,7 +102,12 @@ class Listening:
             async with self.counted(link):
                 streams = call.takes_events
                 opened = await link.open(
-                    after=params.after, lend=not params.observe, stream=streams, tools=tools
+                    after=params.after,
+                    lend=not params.observe,
+                    stream=streams,
+                    tools=tools,
+                    # Who resumes a stream may have died with a request in hand (DESIGN 4.3).
+                    again=streams,
                 )
                 # Wherever the wait is when the client goes: the link ends, and with it the wait.
                 call.exchange.on_end(lambda: link.close(GONE))

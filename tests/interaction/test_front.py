@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -85,3 +86,12 @@ async def test_other_paths_and_methods_are_refused():
             await r.body()
             assert r.status == 405
             assert r.headers["allow"] == "GET, POST, DELETE"
+
+
+async def test_answers_do_not_wait_for_acknowledgements():
+    """Nagle's algorithm with a client's delayed acknowledgement would cost 40 ms a call."""
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        await caller.call("echo")
+        (connection,) = w.front.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -32,7 +32,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what is kept."""
 
 
-class Limits(Record):
+class Limits(Record, frozen=True):
     """Limits of one tree of sessions; None = the configured default (DESIGN 6)."""
 
     max_depth: int | None = None
@@ -46,7 +46,7 @@ def _any_object() -> dict[str, Any]:
     return {"type": "object"}
 
 
-class CallerTool(Record, rename="camel"):
+class CallerTool(Record, frozen=True, rename="camel"):
     """A tool that a caller lends (seed 002, `caller_tools`)."""
 
     name: str
@@ -55,7 +55,7 @@ class CallerTool(Record, rename="camel"):
     durable: bool = False
 
 
-class Principal(Record):
+class Principal(Record, frozen=True):
     """Who owns tokens and sessions; a token may be replaced, a principal stays."""
 
     id: str
@@ -64,7 +64,7 @@ class Principal(Record):
     tenant: str = "default"
 
 
-class Token(Record):
+class Token(Record, frozen=True):
     """A key. Only its id and the SHA-256 of its secret are kept."""
 
     id: str
@@ -81,7 +81,7 @@ class Token(Record):
     doors: tuple[str, ...] = ("http", "socket")
 
 
-class Project(Record):
+class Project(Record, frozen=True):
     """A project; its folder is a view of this record."""
 
     id: str
@@ -103,7 +103,7 @@ class Project(Record):
     deleted_at: float | None = None
 
 
-class Workspace(Record):
+class Workspace(Record, frozen=True):
     """A folder that sessions work in."""
 
     id: str
@@ -116,7 +116,7 @@ class Workspace(Record):
     deleted_at: float | None = None
 
 
-class Container(Record):
+class Container(Record, frozen=True):
     """A container that this instance made, until it was removed."""
 
     id: str
@@ -135,7 +135,7 @@ class Container(Record):
     """What the runtime needs to find it again."""
 
 
-class Session(Record):
+class Session(Record, frozen=True):
     """One agent session, root or child."""
 
     id: str
@@ -179,7 +179,7 @@ class Session(Record):
     given_key: bool = False
 
 
-class Turn(Record):
+class Turn(Record, frozen=True):
     """One message to an agent, from its acceptance to its end."""
 
     session_id: str
@@ -195,7 +195,7 @@ class Turn(Record):
     result: str | None = None
 
 
-class Event(Record):
+class Event(Record, frozen=True):
     """One entry of a session's log.
 
     `index` counts 0, 1, 2 … within the session; `seq` is global, in commit order, set by the store.
@@ -216,7 +216,7 @@ class Event(Record):
     """`{process}:{offset}:{ordinal}` of the output it was read from; unique within the session."""
 
 
-class CallerRequest(Record):
+class CallerRequest(Record, frozen=True):
     """One call of a caller's tool; settled exactly once."""
 
     id: str
@@ -237,7 +237,7 @@ class CallerRequest(Record):
     settled_at: float | None = None
 
 
-class IdempotencyKey(Record):
+class IdempotencyKey(Record, frozen=True):
     """The answer that a request with this key got (unique per principal, kept 24 h)."""
 
     principal: str

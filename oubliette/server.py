@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +23,9 @@ from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
 from oubliette.control import ControlSocket
+from oubliette.control import ControlSocket
 from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
-from oubliette.kit import System
+from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.app import Front
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.runtime.agents.scripted import ScriptedRuntime
@@ -45,11 +47,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.records import Token
+    from oubliette.runtime.agents.port import AgentRuntime
     from oubliette.runtime.containers.port import ContainerRuntime
     from oubliette.tools.table import ToolResult
     from oubliette.tools.tool import CallContext
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
+SWITCH_SECONDS: Final = 0.0005  # for the writer's thread to get its turn beside a busy loop
 _INSTANCE: Final = "instance"
 _EPOCH: Final = "epoch"
 
@@ -142,14 +146,15 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             reader = Reader(database)
             stack.push_async_callback(reader.aclose)
             system = await stack.enter_async_context(System("oubliette"))
-            store = system.spawn(StoreActor, database, name="store")
+            system.spawn(Supervisor, [_store_spec(database)], name="stores")
+            store = system.ref("stores/store")
             instance, epoch = await _identify(store, reader)
         commit = commits(store)
         clock = SystemClock()
         keys = Keys(commit, reader, clock)
         await keys.load()
         stack.push_async_callback(keys.aclose)
-        agents = {"scripted": ScriptedRuntime()}
+        agents: dict[str, AgentRuntime] = {"scripted": ScriptedRuntime()}
         services = Services(
             config=config,
             clock=clock,
@@ -195,12 +200,20 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         house.listen = front.listening
         url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
         stack.push_async_callback(system.ref("front").stop, 5.0)
+        control = ControlSocket(house, home, {"url": url, "pid": os.getpid()})
+        await control.start()
+        stack.push_async_callback(control.aclose)
         control = ControlSocket(
             house, home, {"pid": os.getpid(), "url": url, "version": __version__}
         )
         await control.start()
         stack.push_async_callback(control.aclose)
         yield Server(system=system, services=services, house=house, keys=keys, url=url)
+
+
+def _store_spec(database: Database) -> ChildSpec:
+    """The store ends last, and in a second (DESIGN 3.4)."""
+    return ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=2.0)
 
 
 class _Stages:
@@ -306,6 +319,7 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
     Raises:
         OublietteError: as `running`.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -145,8 +145,8 @@ class Journal:
             weight = _weight(event)
             self._ring.append((event, weight))
             self._ring_bytes += weight
-        if batch.events:
-            self.log_end = batch.events[-1].index
+        if stored:
+            self.log_end = stored[-1].index
         while self._ring and (len(self._ring) > self._ring_size or self._ring_bytes > RING_BYTES):
             self._ring_bytes -= self._ring.popleft()[1]
         if self._pending:

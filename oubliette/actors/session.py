@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -769,6 +769,6 @@ class SessionActor(Actor):
 
 def _appended(results: tuple[Any, ...]) -> tuple[Event, ...]:
     """The events among the results of a transaction; ours is the last operation."""
-    last = results[-1] if results else None
-    return tuple(last) if isinstance(last, tuple) else ()
+    last: object = results[-1] if results else None
+    return cast("tuple[Event, ...]", last) if isinstance(last, tuple) else ()
 

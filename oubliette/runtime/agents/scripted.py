@@ -85,9 +85,20 @@ class ScriptedAdapter:
 class ScriptedRuntime(StreamExecution):
     """`AgentRuntime` of the scripted agent, which is part of the zipapp."""
 
-    name: Final = "scripted"
-    reattach: Final = True
-    resume: Final = True
+    @property
+    def name(self) -> str:
+        """`scripted`."""
+        return "scripted"
+
+    @property
+    def reattach(self) -> bool:
+        """Each line says its turn, so a new server can read on anywhere."""
+        return True
+
+    @property
+    def resume(self) -> bool:
+        """What it remembers lies in its HOME."""
+        return True
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
         """There is nothing to configure."""

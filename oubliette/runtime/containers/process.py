@@ -84,8 +84,6 @@ class ProcessRuntime:
         bwrap: path of bubblewrap; None = from PATH.
     """
 
-    name: Final = "process"
-
     def __init__(
         self,
         base: Path,
@@ -102,6 +100,11 @@ class ProcessRuntime:
         self._probe: probe.Probe | None = None
         self._kit: kit.Kit | None = None
         self._containers: dict[str, _Container] = {}
+
+    @property
+    def name(self) -> str:
+        """`process`."""
+        return "process"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -230,7 +233,11 @@ class ProcessRuntime:
         folders.write_private(spec.runtime_dir / KEY_FILE, key, uid=plan.host_uid)
         plan.log.unlink(missing_ok=True)
         with contextlib.ExitStack() as stack:
-            data = _etc(plan.agent_uid, stack) if self._sandboxed else {}
+            data: dict[str, int] = {}
+            sources: dict[str, int] = {}
+            if self._sandboxed:
+                data = _etc(plan.agent_uid, stack)
+                sources = _sources(spec, stack)
 
             def argv(pipes: launch.Pipes) -> Sequence[str]:
                 command = plan.command(inside, pipes.ready)
@@ -250,6 +257,7 @@ class ProcessRuntime:
                     runtime_dir=spec.runtime_dir,
                     spool=plan.spool,
                     mounts=spec.mounts,
+                    sources=sources if found.bind_fd else None,
                     tmp_bytes=spec.limits.tmp_bytes,
                     data=data,
                     info_fd=pipes.info,
@@ -261,7 +269,7 @@ class ProcessRuntime:
                 env={**inside.env, **spec.env},
                 log=plan.log,
                 status=plan.status,
-                data=tuple(data.values()),
+                data=(*data.values(), *(sources.values() if found.bind_fd else ())),
                 wait_info=self._sandboxed,
                 wait_ready=spec.command is None,
                 uid=plan.host_uid,
@@ -455,6 +463,16 @@ class ProcessRuntime:
 async def _finishes(task: asyncio.Task[None], timeout: float) -> bool:
     done, _ = await asyncio.wait([task], timeout=timeout)
     return bool(done)
+
+
+def _sources(spec: ContainerSpec, stack: contextlib.ExitStack) -> dict[str, int]:
+    """Descriptors of what is to be mounted, by target: agents may have planted links since."""
+    sources: dict[str, int] = {}
+    for mount in spec.mounts:
+        fd = folders.open_source(mount.source)
+        stack.callback(os.close, fd)
+        sources[mount.target] = fd
+    return sources
 
 
 def _etc(uid: int | None, stack: contextlib.ExitStack) -> dict[str, int]:

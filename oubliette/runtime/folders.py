@@ -33,7 +33,8 @@ class Folders:
     """The folders of one home. All methods block; call them in a worker thread."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
+        # Without links: containers refuse those on the way to what they mount.
+        self.home = home = home.resolve()
         self.projects = home / "projects"
         self.homes = home / "homes"
         self.logs = home / "logs"

@@ -13,6 +13,7 @@ import socket
 
 import pytest
 
+from oubliette.errors import RuntimeFailure
 from oubliette.runtime.containers import Mount
 from oubliette.runtime.containers.folders import make_owned
 from oubliette.runtime.host import VerbFailed
@@ -200,13 +201,32 @@ async def test_a_link_planted_for_a_folder_is_not_followed(bench: Bench) -> None
     secret.mkdir(mode=0o700)
     project = bench.project()
     (project / "planted").symlink_to(secret)
-    from oubliette.errors import RuntimeFailure
-
     with pytest.raises(RuntimeFailure, match="link"):
         make_owned(project, "planted", uid=bench.agent_uid)
     with pytest.raises(RuntimeFailure, match="link"):
         await bench.runtime.create(bench.spec(mounts=(Mount(project / "planted", "/workspace"),)))
     assert secret.stat().st_uid == os.geteuid()
+
+
+async def test_a_file_that_an_agent_replaced_by_a_link_is_not_mounted_at_the_next_start(
+    isolated: Bench,
+) -> None:
+    secret = isolated.folder / "secret"
+    secret.write_text("do not tell", encoding="utf-8")
+    secret.chmod(0o644)
+    project = isolated.project()
+    (project / "metadata.json").write_text("{}", encoding="utf-8")
+    mounts = (
+        Mount(project, "/workspace"),
+        Mount(project / "metadata.json", "/workspace/metadata.json", read_only=True),
+    )
+    running = await isolated.start(isolated.spec(mounts=mounts))
+    assert await attempt(running, "open('/workspace/metadata.json').read()") == "{}"
+    await isolated.runtime.stop(running.spec.id)
+    (project / "metadata.json").unlink()
+    (project / "metadata.json").symlink_to(secret)
+    with pytest.raises(RuntimeFailure, match=r"metadata\.json is a link"):
+        await isolated.runtime.start(running.spec.id, key=running.key)
 
 
 async def test_an_agent_cannot_play_the_server(bench: Bench) -> None:

@@ -44,7 +44,7 @@ def openings() -> list[str]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "choice",
-    ["container and not best-effort and not streams", "best-effort and (adoption or lifecycle)"],
+    ["(lifecycle or hardening or adoption) and not best-effort", "best-effort and adoption"],
     ids=["bubblewrap", "best-effort"],
 )
 def test_the_suite_holds_for_an_ordinary_user(choice: str) -> None:

@@ -69,6 +69,8 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """Folder with `oubliette-client` and `oubliette-relay`."""
     sizes: bool = True
     """This bwrap knows `--size`."""
+    bind_fd: bool = False
+    """This bwrap knows `--bind-fd`: what was checked is what is mounted."""
 
 
 def arguments(
@@ -79,12 +81,15 @@ def arguments(
     runtime_dir: Path | None = None,
     spool: Path | None = None,
     mounts: Sequence[Mount] = (),
+    sources: Mapping[str, int] | None = None,
     tmp_bytes: int | None = None,
     data: Mapping[str, int] | None = None,
     info_fd: int | None = None,
     status_fd: int | None = None,
 ) -> list[str]:
     """The whole argv. `data` maps files inside to descriptors that hold what is to be in them.
+
+    `sources` maps the targets of mounts to descriptors of their sources; bwrap closes both kinds.
 
     There is no `--die-with-parent`: the container must outlive a killed server (DESIGN 6). The
     environment is given by the caller's `exec`, since a command line can be read by everybody.
@@ -125,7 +130,12 @@ def arguments(
         argv += ["--bind", str(spool), SPOOL]
     # A mount below another one's target must come after it.
     for mount in sorted(mounts, key=lambda item: item.target.rstrip("/").count("/")):
-        argv += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
+        option = "--ro-bind" if mount.read_only else "--bind"
+        fd = (sources or {}).get(mount.target)
+        if fd is None:
+            argv += [option, str(mount.source), mount.target]
+        else:
+            argv += [f"{option}-fd", str(fd), mount.target]
     # Last: what is not bound writable is not writable, the root of the sandbox included.
     argv += ["--remount-ro", "/", "--chdir", "/"]
     return [*argv, "--", *command]

@@ -23,6 +23,8 @@ MAX_SOCKET_PATH: Final = 103
 """Bytes. macOS has room for 104 with the final zero, Linux for 108; one limit for both."""
 
 _OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_PATH: Final = os.O_PATH | os.O_CLOEXEC if hasattr(os, "O_PATH") else os.O_RDONLY
+_MAX_LINKS: Final = 40
 
 
 def runtime_base(configured: Path | str | None = None) -> Path:
@@ -151,6 +153,47 @@ def _give(name: str, parent_fd: int, *, uid: int | None, mode: int | None, shown
             os.fchmod(fd, mode)
     finally:
         os.close(fd)
+
+
+def open_source(path: Path) -> int:
+    """Open a mount's source (`O_PATH`) so that no agent decides what it is.
+
+    A link on the way counts only in a folder of root's: everywhere else an agent may have put it
+    there, to have something of the server's mounted at the next start (CVE-2024-42472 was that).
+
+    Raises:
+        RuntimeFailure: there is such a link; the message names it.
+        OSError: it cannot be opened.
+    """
+    todo = list(reversed(path.parts[1:]))
+    links = 0
+    way = Path("/")
+    fd = os.open("/", _OPEN_PATH)
+    try:
+        while todo:
+            name = todo.pop()
+            inner = os.open(name, _OPEN_PATH | os.O_NOFOLLOW, dir_fd=fd)
+            if not stat.S_ISLNK(os.fstat(inner).st_mode):
+                os.close(fd)
+                fd, way = inner, way / name
+                continue
+            os.close(inner)
+            links += 1
+            _check_link(way / name, owner=os.fstat(fd).st_uid, links=links)
+            target = Path(os.readlink(name, dir_fd=fd))
+            todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            if target.is_absolute():
+                os.close(fd)
+                fd, way = os.open("/", _OPEN_PATH), Path("/")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_link(link: Path, *, owner: int, links: int) -> None:
+    if owner != 0 or links > _MAX_LINKS:
+        raise RuntimeFailure(f"{link} is a link", hint="give the path that it leads to")
 
 
 def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None = None) -> None:

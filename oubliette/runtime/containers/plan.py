@@ -66,13 +66,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return record.beside(self.spec.runtime_dir, "status")
 
     def prepare(self) -> None:
-        """Make the folders; let the agents' user pass to the relay socket, and to nothing else."""
+        """Make the folders; let the agents' user pass to the relay socket, and to nothing else.
+
+        Sources of mounts stay as their owner made them.
+        """
         spec = self.spec
         spec.runtime_dir.mkdir(mode=0o700, exist_ok=True)
         self.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for mount in spec.mounts:
-            if not mount.read_only and mount.source.is_dir():
-                folders.give_folder(mount.source, uid=self.agent_uid)
         if self.root and self.sandboxed:
             spec.runtime_dir.chmod(0o711)
         elif self.root:
@@ -152,8 +152,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidParameter(
                 f"mounts: target {target!r} is not a plain absolute path", field="mounts"
             )
-        if not source.is_absolute() or not source.exists():
-            raise InvalidParameter(f"mounts: {source} does not exist", field="mounts")
+        if not source.is_absolute():
+            raise InvalidParameter(f"mounts: {source} is not absolute", field="mounts")
+        try:
+            os.close(folders.open_source(source))
+        except OSError as error:
+            raise InvalidParameter(f"mounts: {source}: {error.strerror}", field="mounts") from error
         if self.sandboxed or self.agent_uid is None:
             return
         closed = folders.first_closed_folder(source.parent, self.agent_uid)

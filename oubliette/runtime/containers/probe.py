@@ -34,6 +34,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     python_prefix: Path | None = None
     network_none: bool = False
     sizes: bool = True
+    bind_fd: bool = False
     bwrap: str = "bwrap"
     reason: str | None = None
     remedy: str | None = None
@@ -121,6 +122,7 @@ def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
                     python_prefix=prefix,
                     network_none=network == "none",
                     sizes=sandbox.sizes,
+                    bind_fd="--bind-fd" in usage and "--ro-bind-fd" in usage,
                     bwrap=path,
                 )
             failure = f"{python} in {version}: exit {code}: {text[-300:]}"

@@ -106,6 +106,60 @@ def test_giving_a_link_away_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_uid == os.geteuid()
 
 
+ours = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+
+
+def names(fd: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+@ours
+def test_a_link_in_an_agents_folder_decides_nothing(short: Path) -> None:
+    """An agent owns its project: what it plants there must not be mounted at the next start."""
+    (short / "secret").mkdir()
+    project = short / "project"
+    project.mkdir()
+    (project / "real").mkdir()
+    (project / "planted").symlink_to(short / "secret")
+    (project / "relative").symlink_to("../secret")
+    (project / "file").symlink_to("/etc/shadow")
+    os.chown(project, 12345, 12345)
+    for name in ("planted", "relative", "file"):
+        with pytest.raises(RuntimeFailure, match=f"{name} is a link"):
+            folders.open_source(project / name)
+        with pytest.raises(RuntimeFailure, match="is a link"):
+            folders.open_source(project / name / "below")
+    assert names(folders.open_source(project / "real")) == []
+
+
+@ours
+def test_links_of_root_are_followed_as_far_as_they_lead_through_folders_of_root(
+    short: Path,
+) -> None:
+    (short / "a" / "b").mkdir(parents=True)
+    (short / "a" / "b" / "found").mkdir()
+    (short / "absolute").symlink_to(short / "a")
+    (short / "relative").symlink_to("a/b")
+    (short / "up").symlink_to("a/b/../../absolute/b")
+    for name in ("absolute/b", "relative", "up"):
+        assert names(folders.open_source(short / name)) == ["found"]
+    (short / "one").symlink_to("two")
+    (short / "two").symlink_to("one")
+    with pytest.raises(RuntimeFailure, match="is a link"):
+        folders.open_source(short / "one")
+
+
+def test_a_missing_source_leaves_no_descriptor_open(short: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (short / "none", short / "none" / "below"):
+        with pytest.raises(FileNotFoundError):
+            folders.open_source(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_clearing_away_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "file").write_text("kept", encoding="utf-8")

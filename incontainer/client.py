@@ -7,31 +7,29 @@ tell it. Standard library only; ready within 150 ms, because its agent waits for
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 
 from incontainer import client_tools as tools
 from incontainer import kernel, wire
+from incontainer.client_calls import LINK_BROKE, Call, CallFailed, new_call_id
 from incontainer.client_json import as_object
 from incontainer.client_lines import Lines
-from incontainer.client_link import LINK_BROKE, Call, CallFailed, Link, new_call_id
-from incontainer.client_mcp import INVALID_PARAMS, McpServer
+from incontainer.client_link import Link
+from incontainer.client_mcp import McpServer
+from incontainer.client_process import Settings, log, take_stdio
+from incontainer.client_request import INVALID_PARAMS
 from incontainer.loop import Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
     from typing import Any
 
-    from incontainer.client_mcp import AgentRequest
+    from incontainer.client_request import AgentRequest
 
     Json = dict[str, Any]
 
-DEFAULT_SOCKET = "/mcp/relay.sock"
-
-CONFIG_GRACE = 2.0  # seconds from the start that a tool list waits for the caller's tools …
-CONFIG_GRACE_BARE = 0.1  # … and without a secret, where none may ever come
 FLUSH_SECONDS = 0.5  # for the last words to agent and relay, once the agent has gone
 DEADLINE_MARGIN = 15.0  # seconds that the client waits longer than the server
 OUTAGE_SECONDS = 30.0  # the link may be down this long before a call fails (DESIGN 3.4)
@@ -42,35 +40,6 @@ TOOL_SECONDS = 3600.0  # Oubliette's own tools: some build images
 
 # Oubliette's tools that change nothing: they may run twice when the link breaks on the way.
 READS = ("_list", "_get", "_events", "_options", "_limits", "_logs", "_read")
-
-
-class Settings:
-    """What the environment says; the secrets are taken out of it."""
-
-    def __init__(self, environ: MutableMapping[str, str], arguments: list[str]) -> None:
-        """Read the settings.
-
-        Raises:
-            wire.WireError: A word that the relay's header cannot carry is missing or malformed.
-
-        """
-        secret = environ.pop("OUBLIETTE_PAIRING_SECRET", "") or None
-        self.api_key = environ.pop("OUBLIETTE_API_KEY", "") or None
-        self.socket = arguments[0] if arguments else environ.get("OUBLIETTE_RELAY_SOCKET", "")
-        self.socket = self.socket or DEFAULT_SOCKET
-        project = environ.get("OUBLIETTE_PROJECT_ID", "")
-        session = environ.get("OUBLIETTE_SESSION_ID", "")
-        if not project or (secret and not session):
-            raise wire.WireError(
-                "OUBLIETTE_PROJECT_ID is not set: this program is started by an agent in a "
-                "container of Oubliette"
-                if not project
-                else "OUBLIETTE_PAIRING_SECRET is set, but OUBLIETTE_SESSION_ID is not"
-            )
-        paired = wire.Downstream(project, session, secret)
-        self.header = paired if secret else wire.Downstream(project)
-        self.header.line()  # refuses what the header cannot carry
-        self.grace = CONFIG_GRACE if secret else CONFIG_GRACE_BARE
 
 
 class Client:
@@ -302,28 +271,6 @@ class Client:
 
 def _seconds(value: object) -> float:
     return float(min(max(value, 0), 3600)) if isinstance(value, (int, float)) else 0.0
-
-
-def log(message: str) -> None:
-    """One line for whoever reads the agent's log; a full pipe loses it rather than stopping us."""
-    line = f"oubliette-client: {' '.join(message.split())}"[:1000]
-    writable = select.poll()
-    writable.register(2, select.POLLOUT)
-    if writable.poll(0):
-        try:
-            os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
-        except OSError:
-            pass
-
-
-def take_stdio() -> tuple[int, int]:
-    """Own copies of stdin and stdout; what else reads or prints gets /dev/null and stderr."""
-    stdin, stdout = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    return stdin, stdout
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 
 from incontainer import wire
+from incontainer.client_calls import LINK_BROKE, Call, Calls
 from incontainer.client_json import as_object, as_text
 from incontainer.client_lines import Lines, LongLine
 
@@ -27,102 +27,8 @@ if TYPE_CHECKING:
 
 BACKOFF_FIRST = 0.05  # seconds
 BACKOFF_LAST = 2.0  # seconds
-QUIET_SECONDS = 10.0  # a call without news for this long tells the agent that it still runs
-SWEEP_SECONDS = 0.25  # deadlines are looked at no more often than this
-
-FAR = float("inf")
 
 METHOD_NOT_FOUND = -32601
-
-# Errors that arise on this side; the server's own kinds are tool_error, timeout, caller_gone, …
-LINK_ERROR = -32000
-LINK_BROKE = "unknown"  # kind of a call that may or may not have been carried out
-
-
-class CallFailed:
-    """Why a call has no result: a JSON-RPC error of the server, or one that arose here."""
-
-    __slots__ = ("code", "kind", "message")
-
-    def __init__(self, code: int, message: str, kind: str) -> None:
-        self.code = code
-        self.message = message
-        self.kind = kind
-
-
-class Call:
-    """One request to the server that waits for its answer."""
-
-    __slots__ = (
-        "done",
-        "due",
-        "method",
-        "news_due",
-        "on_progress",
-        "outage_due",
-        "outage_seconds",
-        "params",
-        "repeatable",
-        "request_id",
-        "sent",
-        "started",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        params: Json,
-        *,
-        done: Callable[[object, CallFailed | None], None],
-        outage_seconds: float,
-        repeatable: bool = True,
-        on_progress: Callable[[str], None] | None = None,
-    ) -> None:
-        """Describe a call.
-
-        Args:
-            method: The JSON-RPC method.
-            params: Its parameters, `call_id` included where the method knows one.
-            done: Called once with the result, or with None and the failure.
-            outage_seconds: How long the link may be down before the call fails.
-            repeatable: Whether it may be sent again when the link broke after it was sent.
-            on_progress: Called with each progress message of the server, and with one of our
-                own when there was none for `QUIET_SECONDS`.
-
-        """
-        self.method = method
-        self.params = params
-        self.done = done
-        self.outage_seconds = outage_seconds
-        self.repeatable = repeatable
-        self.on_progress = on_progress
-        self.request_id = 0
-        self.sent = False
-        self.started = time.monotonic()
-        self.due = FAR
-        self.outage_due = FAR
-        self.news_due = FAR if on_progress is None else self.started + QUIET_SECONDS
-
-    def line(self) -> bytes:
-        """The request as one line."""
-        return wire.encode_json(
-            {
-                "jsonrpc": "2.0",
-                "id": self.request_id,
-                "method": self.method,
-                "params": self.params,
-            }
-        )
-
-
-def new_call_id() -> str:
-    """A UUID version 4, without the 3 ms that `import uuid` takes."""
-    raw = bytearray(os.urandom(16))
-    raw[6] = raw[6] & 0x0F | 0x40
-    raw[8] = raw[8] & 0x3F | 0x80
-    digits = raw.hex()
-    parts = digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]
-    return "-".join(parts)
 
 
 class Link:
@@ -154,16 +60,13 @@ class Link:
         self._on_unreachable = on_unreachable
         self._on_full = on_full
         self._log = log
-        self._calls: dict[int, Call] = {}
-        self._last_id = 0
+        self._calls = Calls(loop, self._notify_cancelled)
         self._socket: socket.socket | None = None
         self._lines: Lines | None = None
         self._paired = False
         self._failures = 0
         self._trouble = ""
         self._retry: Timer | None = None
-        self._sweep: Timer | None = None
-        self._sweep_due = FAR
         self._paused = False
         self._closing = False
 
@@ -193,7 +96,7 @@ class Link:
         self._lines.send(self._header)
         if not self._says_hello:
             self._pair()
-        for call in list(self._calls.values()):
+        for call in self._calls.pending():
             self._send(call)
         if not lines.closed:
             self._on_connected()
@@ -214,33 +117,18 @@ class Link:
         """Send a call, now or as soon as there is a link.
 
         Returns:
-            The number by which it can be cancelled; `call.done` may have been called already.
+            The number by which it can be cancelled; 0 if it has failed already.
 
         """
-        self._last_id += 1
-        call.request_id = number = self._last_id
-        try:
-            size = len(call.line())
-        except (ValueError, RecursionError) as error:
-            call.done(None, CallFailed(LINK_ERROR, f"cannot be sent: {error}", "invalid"))
-            return number
-        if size > wire.MAX_SESSION_LINE:
-            message = (
-                f"the arguments take {size} bytes, at most {wire.MAX_SESSION_LINE} can be sent"
-            )
-            call.done(None, CallFailed(LINK_ERROR, message, "too_large"))
-            return number
-        self._calls[number] = call
-        call.due = call.started + deadline_seconds
-        if not self._paired:
-            call.outage_due = call.started + call.outage_seconds
-        self._arm(min(call.due, call.outage_due, call.news_due))
+        number = self._calls.add(call, deadline_seconds)
+        if number is None:
+            return 0
         self._send(call)
         return number
 
     def cancel(self, number: int) -> None:
         """Tell the server that nobody waits for this call any more; harmless when it has ended."""
-        if self._calls.pop(number, None) is not None:
+        if self._calls.take(number) is not None:
             self._notify_cancelled(number)
 
     def close(self) -> None:
@@ -248,63 +136,21 @@ class Link:
         self._closing = True
         if self._retry is not None:
             self._retry.cancel()
-        for number in list(self._calls):
-            self.cancel(number)
+        for call in self._calls.pending():
+            self.cancel(call.number)
 
     # Calls
 
     def _send(self, call: Call) -> None:
         if self._lines is not None:
             call.sent = True
-            self._lines.send(call.line())
-
-    def _fail(self, number: int, message: str, kind: str) -> None:
-        call = self._calls.pop(number, None)
-        if call is not None:
-            call.done(None, CallFailed(LINK_ERROR, message, kind))
+            self._lines.send(call.line)
 
     def _notify_cancelled(self, number: int) -> None:
         if self._lines is not None:
             params = {"requestId": number}
             note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
             self._lines.send(wire.encode_json(note))
-
-    # Deadlines: one timer for all calls, because most calls end long before theirs
-
-    def _arm(self, due: float) -> None:
-        if self._sweep_due <= due:
-            return
-        if self._sweep is not None:
-            self._sweep.cancel()
-        now = time.monotonic()
-        self._sweep_due = max(due, now + SWEEP_SECONDS)
-        self._sweep = self._loop.call_later(self._sweep_due - now, self._swept)
-
-    def _swept(self) -> None:
-        self._sweep = None
-        self._sweep_due = FAR
-        now = time.monotonic()
-        for number, call in list(self._calls.items()):
-            if call.due <= now:
-                message = f"no answer within {call.due - call.started:g} s"
-                self._give_up(number, message, "timeout")
-            elif call.outage_due <= now:
-                reason = self._trouble or "no server answers on the relay"
-                message = f"not connected to Oubliette for {call.outage_seconds:g} s: {reason}"
-                self._give_up(number, message, "disconnected")
-            elif call.news_due <= now:
-                self._news(call, f"still running after {now - call.started:.0f} s")
-        times = (min(call.due, call.outage_due, call.news_due) for call in self._calls.values())
-        self._arm(min(times, default=FAR))
-
-    def _give_up(self, number: int, message: str, kind: str) -> None:
-        self._notify_cancelled(number)
-        self._fail(number, message, kind)
-
-    def _news(self, call: Call, message: str) -> None:
-        if call.on_progress is not None:
-            call.news_due = time.monotonic() + QUIET_SECONDS
-            call.on_progress(message)
 
     # The link's state
 
@@ -316,25 +162,21 @@ class Link:
         self._paired = True
         self._failures = 0
         self._trouble = ""
-        for call in self._calls.values():
-            call.outage_due = FAR
+        self._calls.linked()
 
     def _broken(self, reason: str) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = self._lines = None
-        was_paired, self._paired = self._paired, False
+        self._paired = False
         self._on_full(False)
-        for number, call in list(self._calls.items()):
+        for call in self._calls.pending():
             if call.sent and not call.repeatable:
                 message = (
                     "the link to Oubliette broke while the call ran, so its outcome is not known: "
                     "look before you call again"
                 )
-                self._fail(number, message, LINK_BROKE)
-            elif was_paired:
-                call.outage_due = time.monotonic() + call.outage_seconds
-                self._arm(call.outage_due)
+                self._calls.fail(call.number, message, LINK_BROKE)
         self._down(f"link {reason}")
 
     def _down(self, trouble: str) -> None:
@@ -343,6 +185,7 @@ class Link:
         if trouble != self._trouble:
             self._trouble = trouble
             self._log(trouble)
+        self._calls.unlinked(trouble)
         self._on_unreachable()
         longest = min(BACKOFF_LAST, BACKOFF_FIRST * 2.0 ** min(self._failures, 16))
         self._failures += 1
@@ -386,12 +229,11 @@ class Link:
         reason = f"the answer takes {line.size} bytes, at most {wire.MAX_SESSION_LINE} can be read"
         self._log(f"dropped a line of the server: {reason}")
         if isinstance(line.request_id, int):
-            self._fail(line.request_id, reason, "too_large")
+            self._calls.fail(line.request_id, reason, "too_large")
 
     def _message(self, message: Json) -> None:
-        method = message.get(
-            "method", message.get("type")
-        )  # the seeds' configuration has no method
+        # the seeds' configuration has a type in place of a method
+        method = message.get("method", message.get("type"))
         params = as_object(message.get("params"))
         if method == "caller_tools_config":
             # some writers put the fields beside the type
@@ -406,9 +248,8 @@ class Link:
 
     def _progress(self, params: Json) -> None:
         number: object = params.get("id")
-        call = self._calls.get(number) if isinstance(number, int) else None
-        if call is not None:
-            self._news(call, as_text(params.get("message")))
+        if isinstance(number, int):
+            self._calls.news(number, as_text(params.get("message")))
 
     def _answer_unknown(self, request_id: object, method: object) -> None:
         error = {"code": METHOD_NOT_FOUND, "message": f"Method not found: {method}"}
@@ -418,29 +259,7 @@ class Link:
 
     def _response(self, message: Json) -> None:
         number: object = message.get("id")
-        if not isinstance(number, int) or isinstance(number, bool):
-            if message.get("error") is not None:
-                self._log(f"the server reports: {json.dumps(message['error'])[:300]}")
-            return
-        call = self._calls.pop(number, None)
-        if call is None:
-            return  # cancelled, or answered before the link broke
-        error: object = message.get("error")
-        if error is None:
-            call.done(message.get("result"), None)
-        else:
-            call.done(None, failure(error))
-
-
-def failure(error: object) -> CallFailed:
-    """Read a JSON-RPC error object, whatever shape it has."""
-    fields = as_object(error)
-    if fields is None:
-        return CallFailed(LINK_ERROR, json.dumps(error), "error")
-    code: object = fields.get("code")
-    data = as_object(fields.get("data")) or {}
-    return CallFailed(
-        code if isinstance(code, int) else LINK_ERROR,
-        as_text(fields.get("message"), "failed without a reason"),
-        as_text(data.get("kind"), "error"),
-    )
+        if isinstance(number, int) and not isinstance(number, bool):
+            self._calls.settle(number, message)
+        elif message.get("error") is not None:
+            self._log(f"the server reports: {json.dumps(message['error'])[:300]}")

@@ -16,6 +16,22 @@ import traceback
 from incontainer import wire
 from incontainer.client_json import as_array, as_object
 from incontainer.client_lines import LongLine
+from incontainer.client_request import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    META_CAPABILITIES,
+    META_SUBSCRIPTION,
+    META_VERSION,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    SERVER_INFO,
+    UNSUPPORTED_VERSION,
+    AgentRequest,
+    Batch,
+    Fault,
+    error_message,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,25 +53,11 @@ if TYPE_CHECKING:
             ...
 
 
-VERSION = "0.1.0"
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)
 
-META_VERSION = "io.modelcontextprotocol/protocolVersion"
-META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-META_SERVER = "io.modelcontextprotocol/serverInfo"
-META_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
-
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
-UNSUPPORTED_VERSION = -32022
-
 MAX_SUBSCRIPTIONS = 64
 
-SERVER_INFO = {"name": "oubliette-client", "title": "Oubliette", "version": VERSION}
 CAPABILITIES = {"tools": {"listChanged": True}}
 INSTRUCTIONS = (
     "You run in a container of Oubliette. session_message gives work to further agents. Tools "
@@ -69,90 +71,6 @@ def _no_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)  # else NaN and Infinity would pass
-
-
-class _Fault(Exception):
-    """Becomes the JSON-RPC error that answers a request."""
-
-    def __init__(self, code: int, message: str, data: object = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.data = data
-
-
-class _Batch:
-    """Collects the answers to one array of requests (2025-03-26), to send them as one."""
-
-    def __init__(self, send: Callable[[object], None]) -> None:
-        self._send = send
-        self._answers: list[Json] = []
-        self._open = 1  # the reader itself, until the whole array is handed out
-
-    def opened(self) -> None:
-        """One more request is to be answered."""
-        self._open += 1
-
-    def closed(self, answer: Json | None) -> None:
-        """A request has ended, with or without an answer."""
-        if answer is not None:
-            self._answers.append(answer)
-        self._open -= 1
-        if not self._open and self._answers:
-            self._send(self._answers)
-
-
-class AgentRequest:
-    """One request of the agent, answered at most once."""
-
-    __slots__ = ("_batch", "_progress", "_server", "modern", "on_cancel", "request_id", "token")
-
-    def __init__(
-        self, server: McpServer, request_id: RequestId, meta: Json, batch: _Batch | None
-    ) -> None:
-        self._server = server
-        self._batch = batch
-        self._progress = 0
-        self.request_id = request_id
-        self.modern = META_VERSION in meta  # and answered so, unless it breaks the generation
-        token: object = meta.get("progressToken")
-        self.token = token if isinstance(token, (str, int)) else None
-        self.on_cancel: Callable[[], None] | None = None
-
-    def answer(self, result: Json) -> None:
-        """Send the result."""
-        if self.modern:
-            stamped = {META_SERVER: SERVER_INFO, **(as_object(result.get("_meta")) or {})}
-            result = {"resultType": "complete", **result, "_meta": stamped}
-        self._settle({"jsonrpc": "2.0", "id": self.request_id, "result": result})
-
-    def fail(self, code: int, message: str, data: object = None) -> None:
-        """Send a JSON-RPC error."""
-        self._settle(_error(self.request_id, code, message, data))
-
-    def progress(self, message: str) -> None:
-        """Tell the agent that the call is alive, if it asked to be told."""
-        if self.token is not None:
-            self._progress += 1
-            params: Json = {"progressToken": self.token, "progress": self._progress}
-            if message:
-                params["message"] = message
-            self._server.notify("notifications/progress", params)
-
-    def cancelled(self) -> None:
-        """Stop the work; a cancelled request is not answered."""
-        if self._server.settled(self):
-            if self.on_cancel is not None:
-                self.on_cancel()
-            if self._batch is not None:
-                self._batch.closed(None)
-
-    def _settle(self, reply: Json) -> None:
-        if not self._server.settled(self):
-            return
-        if self._batch is None:
-            self._server.send(reply)
-        else:
-            self._batch.closed(reply)
 
 
 class McpServer:
@@ -181,7 +99,7 @@ class McpServer:
             self._line(line)
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            self.send(_error(None, INTERNAL_ERROR, "oubliette-client failed at this line"))
+            self.send(error_message(None, INTERNAL_ERROR, "oubliette-client failed at this line"))
 
     def tools_changed(self) -> None:
         """Tell the agent, in the way of its generation, that the tool list is another one."""
@@ -205,7 +123,7 @@ class McpServer:
         except (ValueError, RecursionError) as error:
             request_id = (as_object(message) or {}).get("id")
             reason = f"the result cannot be written as JSON: {error}"
-            line = wire.encode_json(_error(request_id, INTERNAL_ERROR, reason))
+            line = wire.encode_json(error_message(request_id, INTERNAL_ERROR, reason))
         self._write(line)
 
     def settled(self, request: AgentRequest) -> bool:
@@ -222,16 +140,16 @@ class McpServer:
     def _line(self, line: bytes | LongLine) -> None:
         if isinstance(line, LongLine):
             reason = f"a line of {line.size} bytes; at most {wire.MAX_SESSION_LINE} are read"
-            self.send(_error(line.request_id, INVALID_REQUEST, reason))
+            self.send(error_message(line.request_id, INVALID_REQUEST, reason))
             return
         if not line.strip():
             return
         try:
             message: Any = _DECODER.decode(line.decode())
         except UnicodeDecodeError:
-            self.send(_error(None, PARSE_ERROR, "Parse error: the line is not UTF-8"))
+            self.send(error_message(None, PARSE_ERROR, "Parse error: the line is not UTF-8"))
         except (ValueError, RecursionError) as error:
-            self.send(_error(None, PARSE_ERROR, f"Parse error: {error}"))
+            self.send(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
         else:
             messages = as_array(message)
             if messages is None:
@@ -241,18 +159,18 @@ class McpServer:
 
     def _array(self, messages: list[Any]) -> None:
         if not messages:
-            self.send(_error(None, INVALID_REQUEST, "Invalid Request: an empty array"))
+            self.send(error_message(None, INVALID_REQUEST, "Invalid Request: an empty array"))
             return
-        batch = _Batch(self.send)
+        batch = Batch(self.send)
         for message in messages:
             self._message(message, batch)
         batch.closed(None)
 
-    def _message(self, message: object, batch: _Batch | None) -> None:
+    def _message(self, message: object, batch: Batch | None) -> None:
         fields = as_object(message)
         reason = "not an object" if fields is None else _malformed(fields)
         if fields is None or reason:
-            reply = _error(None, INVALID_REQUEST, f"Invalid Request: {reason}")
+            reply = error_message(None, INVALID_REQUEST, f"Invalid Request: {reason}")
             if batch is None:
                 self.send(reply)
             else:
@@ -279,7 +197,7 @@ class McpServer:
             self._initialized = True
 
     def _request(
-        self, request_id: RequestId, method: str, params: object, batch: _Batch | None
+        self, request_id: RequestId, method: str, params: object, batch: Batch | None
     ) -> None:
         given = as_object({} if params is None else params)
         meta = as_object((given or {}).get("_meta"))
@@ -288,7 +206,7 @@ class McpServer:
             batch.opened()
         key = (type(request_id), request_id)
         if key in self._open:
-            reply = _error(request_id, INVALID_REQUEST, "Invalid Request: this id is in use")
+            reply = error_message(request_id, INVALID_REQUEST, "Invalid Request: this id is in use")
             if batch is None:
                 self.send(reply)
             else:
@@ -302,7 +220,7 @@ class McpServer:
                 self._modern(request, method, given)
             else:
                 self._handshake(request, method, given, in_batch=batch is not None)
-        except _Fault as fault:
+        except Fault as fault:
             request.fail(fault.code, str(fault), fault.data)
         except Exception:
             traceback.print_exc(file=sys.stderr)
@@ -315,8 +233,8 @@ class McpServer:
     ) -> None:
         if self._generation == "modern":
             if method != "initialize":
-                raise _Fault(INVALID_PARAMS, _needs_envelope())
-            raise _Fault(
+                raise Fault(INVALID_PARAMS, _needs_envelope())
+            raise Fault(
                 UNSUPPORTED_VERSION,
                 "connection is serving the 2026-07-28 protocol; "
                 "the initialize handshake is not accepted",
@@ -325,7 +243,7 @@ class McpServer:
         request.modern = False
         if method == "initialize":
             if in_batch:
-                raise _Fault(INVALID_REQUEST, "initialize must not be part of an array")
+                raise Fault(INVALID_REQUEST, "initialize must not be part of an array")
             self._generation = "handshake"
             wanted: object = params.get("protocolVersion")
             known = wanted in HANDSHAKE_VERSIONS
@@ -340,9 +258,9 @@ class McpServer:
         elif method == "ping":
             request.answer({})
         elif method not in ("tools/list", "tools/call"):
-            raise _Fault(METHOD_NOT_FOUND, f"Method not found: {method}", method)
+            raise Fault(METHOD_NOT_FOUND, f"Method not found: {method}", method)
         elif not self._generation:
-            raise _Fault(INVALID_PARAMS, f"{method} before initialize")
+            raise Fault(INVALID_PARAMS, f"{method} before initialize")
         else:
             self._tools(request, method, params)
 
@@ -351,16 +269,16 @@ class McpServer:
         version: object = meta[META_VERSION]
         if self._generation == "handshake":
             request.modern = False
-            raise _Fault(
+            raise Fault(
                 INVALID_REQUEST,
                 "this connection serves the handshake protocol era; requests carrying the "
                 "2026-07-28 envelope are not accepted on it",
             )
         if META_CAPABILITIES not in meta or not isinstance(version, str):
-            raise _Fault(INVALID_PARAMS, _needs_envelope())
+            raise Fault(INVALID_PARAMS, _needs_envelope())
         if version not in MODERN_VERSIONS:
             supported = {"supported": list(MODERN_VERSIONS), "requested": version}
-            raise _Fault(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
+            raise Fault(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
         if method == "server/discover":
             # a probe: whoever then finds no version in common may still shake hands
             request.answer(
@@ -379,14 +297,14 @@ class McpServer:
         elif method in ("tools/list", "tools/call"):
             self._tools(request, method, params)
         else:
-            raise _Fault(METHOD_NOT_FOUND, f"Method not found: {method}", method)
+            raise Fault(METHOD_NOT_FOUND, f"Method not found: {method}", method)
 
     def _listen(self, request: AgentRequest, params: Json) -> None:
         wanted = as_object(params.get("notifications"))
         if wanted is None:
-            raise _Fault(INVALID_PARAMS, "notifications must be an object")
+            raise Fault(INVALID_PARAMS, "notifications must be an object")
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
-            raise _Fault(INTERNAL_ERROR, "Subscription limit reached")
+            raise Fault(INTERNAL_ERROR, "Subscription limit reached")
         honored: Json = {"toolsListChanged": True} if wanted.get("toolsListChanged") is True else {}
         meta = {META_SUBSCRIPTION: request.request_id}
         acknowledged = {"_meta": meta, "notifications": honored}
@@ -403,9 +321,9 @@ class McpServer:
         given = params.get("arguments")
         arguments = as_object({} if given is None else given)
         if not isinstance(name, str):
-            raise _Fault(INVALID_PARAMS, "name must be a string")
+            raise Fault(INVALID_PARAMS, "name must be a string")
         if arguments is None:
-            raise _Fault(INVALID_PARAMS, "arguments must be an object")
+            raise Fault(INVALID_PARAMS, "arguments must be an object")
         self._toolbox.call_tool(request, name, arguments)
 
 
@@ -428,10 +346,3 @@ def _malformed(fields: Json) -> str:
 
 def _needs_envelope() -> str:
     return f"params._meta must carry {META_VERSION} and {META_CAPABILITIES}"
-
-
-def _error(request_id: RequestId | None, code: int, message: str, data: object = None) -> Json:
-    error: Json = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
-    return {"jsonrpc": "2.0", "id": request_id, "error": error}

@@ -6,8 +6,9 @@ import types
 
 import pytest
 
-from incontainer import client_link, wire
-from incontainer.client_link import Call, Link
+from incontainer import client_calls, wire
+from incontainer.client_calls import Call
+from incontainer.client_link import Link
 from tests.unit.incontainer.fake_server import ADD, FakeServer, RawAgent
 
 pytestmark = pytest.mark.anyio
@@ -255,7 +256,7 @@ class VirtualLoop:
 @pytest.fixture
 def loop(monkeypatch):
     loop = VirtualLoop()
-    monkeypatch.setattr(client_link, "time", types.SimpleNamespace(monotonic=lambda: loop.now))
+    monkeypatch.setattr(client_calls, "time", types.SimpleNamespace(monotonic=lambda: loop.now))
     return loop
 
 
@@ -274,6 +275,14 @@ def unreachable_link(loop, logged=None):
         log=nothing if logged is None else logged.append,
     )
     link.connect()
+    return link
+
+
+def paired_link(loop):
+    """A link that its server has greeted."""
+    link = unreachable_link(loop)
+    link._retry.cancel()
+    link._pair()
     return link
 
 
@@ -299,8 +308,7 @@ def test_a_call_ends_when_the_link_is_down_for_too_long(loop):
 
 def test_a_call_ends_at_its_deadline(loop):
     outcomes = []
-    link = unreachable_link(loop)
-    link._pair()
+    link = paired_link(loop)
     link.call(make_call(outcomes), 75.0)
     link.call(make_call(outcomes), 5.0)
     loop.advance(4.9)
@@ -315,8 +323,7 @@ def test_a_call_ends_at_its_deadline(loop):
 
 def test_a_silent_call_reports_every_ten_seconds_and_less_often_when_the_server_does(loop):
     outcomes, news = [], []
-    link = unreachable_link(loop)
-    link._pair()
+    link = paired_link(loop)
     number = link.call(make_call(outcomes, on_progress=news.append), 75.0)
     loop.advance(31.0)
     assert len(news) == 3
@@ -332,8 +339,7 @@ def test_a_silent_call_reports_every_ten_seconds_and_less_often_when_the_server_
 
 def test_many_ended_calls_leave_no_timers_behind(loop):
     outcomes = []
-    link = unreachable_link(loop)
-    link._pair()
+    link = paired_link(loop)
     for _ in range(1000):
         number = link.call(make_call(outcomes, on_progress=print), 75.0)
         link._line(wire.encode_json({"id": number, "result": 1}))

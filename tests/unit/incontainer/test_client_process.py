@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from incontainer import wire
-from incontainer.client import DEFAULT_SOCKET, Settings
+from incontainer.client_process import DEFAULT_SOCKET, Settings
 from tests.unit.incontainer.fake_server import (
     ADD,
     CLIENT,

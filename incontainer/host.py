@@ -96,7 +96,11 @@ class Host:
                 return
             if len(self._greetings) >= GREETINGS:
                 next(iter(self._greetings)).drop()
-            greeting = Greeting(self.loop, sock, self._accept, self._greeted, self._refused)
+            try:
+                greeting = Greeting(self.loop, sock, self._accept, self._greeted, self._refused)
+            except OSError:  # the kernel has no room to watch it; the listener must go on
+                sock.close()
+                return
             self._greetings[greeting] = None
 
     def _make_room(self) -> None:

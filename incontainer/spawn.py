@@ -80,12 +80,13 @@ def spawn(spec: Spec, streams: tuple[int, int, int]) -> tuple[int, int]:
 
     """
     report_in, report_out = os.pipe()
+    host = os.getpid()
     # A signal between fork and exec would run the host's handlers in the child
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
         if pid == 0:
-            _become(spec, streams, report_out)
+            _become(spec, streams, report_out, host)
     except OSError:
         os.close(report_in)
         raise
@@ -116,7 +117,7 @@ def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
     return "limit", f"limit {stage}: {why}"
 
 
-def _become(spec: Spec, streams: tuple[int, int, int], report: int) -> None:
+def _become(spec: Spec, streams: tuple[int, int, int], report: int, host: int) -> None:
     """Turn the forked child into the program; never returns."""
     stage = "exec"
     try:
@@ -142,6 +143,8 @@ def _become(spec: Spec, streams: tuple[int, int, int], report: int) -> None:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         # After the change of user, which would clear it. An agent must not outlive its host.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != host:
+            os._exit(127)
         stage = "cwd"
         os.chdir(spec.cwd)
         if "as_bytes" in spec.limits:  # last, or this very code might run out of memory

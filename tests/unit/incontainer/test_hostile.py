@@ -36,7 +36,7 @@ def nothing_leaks(shared: HostProcess, link: Control):
     fds = shared.fds()
     yield
     assert link.settle()["links"] == 0
-    assert shared.fds() == fds
+    assert shared.fds() <= fds
 
 
 def refusal(host: HostProcess, data: bytes) -> str | None:
@@ -125,7 +125,7 @@ def test_slow_headers_slow_proofs_and_lone_downstreams_are_cut_at_their_deadline
         for link in (silent, trickling, unproven, lone):
             link.close()
         assert control.settle()["links"] == 0
-        assert host.fds() == fds
+        assert host.fds() <= fds
         again = host.dial()  # the place is free again
         again.send(wire.Downstream("p", "s", "sec").line())
         assert control.settle()["links"] == 1

@@ -283,7 +283,7 @@ def test_any_number_of_reconnects_leaves_nothing_behind(
         assert other.rest() == b""
         other.close()
     expecting.settle()
-    assert host.fds() == fds
+    assert host.fds() <= fds
 
 
 # Bare clients
@@ -477,4 +477,4 @@ def test_cutting_the_header_after_every_byte_leaves_nothing_behind(shared: HostP
             link.sock.shutdown(socket.SHUT_RDWR)
         link.close()
     assert control.settle()["links"] == 0
-    assert shared.fds() == fds
+    assert shared.fds() <= fds

@@ -129,7 +129,7 @@ def test_a_start_that_cannot_be_says_why_and_names_it(
     assert refused.value.code == code
     assert says in refused.value.message
     link.settle()
-    assert shared.fds() == fds
+    assert shared.fds() <= fds
     assert name not in [proc["id"] for proc in shared.control().hello["procs"]]
 
 
@@ -472,7 +472,7 @@ def test_a_hundred_starts_leave_no_descriptor_and_no_zombie(
     for i in range(100):
         link.event("exited", proc=f"{name}-{i}")
         link.ask("forget", proc=f"{name}-{i}")
-    assert shared.fds() == fds
+    assert shared.fds() <= fds
     with open(f"/proc/{shared.pid}/task/{shared.pid}/children") as children:
         assert children.read().split() == [
             pid for pid in children.read().split() if is_alive(int(pid))

@@ -245,6 +245,8 @@ class Front:
         binder = None
         try:
             session_id = header(scope["headers"], SESSION_HEADER)
+            # We give no event ids; without a store of them the SDK would answer nothing at all.
+            scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
             exchange = Exchange(who, scope, send)
             if session_id is not None:
                 exchange.expect_open()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
-from oubliette.testing.callers import Caller
+from oubliette.testing.callers import Caller, ToolFailed
 from tests.interaction.frontkit import world
 
 pytestmark = pytest.mark.anyio
@@ -352,3 +353,84 @@ async def test_a_callers_actor_that_was_killed_is_listened_to_again():
         await caller.event(n=3)
         assert not waiter.lost.done()
     assert numbers(caller) == [1, 2, 3]
+
+
+# ---------------------------------------------------------------- cancelled, dropped, resumed
+
+
+async def test_a_cancelled_listener_of_a_handshake_client_ends_at_once():
+    async with world(callers={"stream_grace_seconds": 0.1}) as w, w.caller(mode="legacy") as caller:
+        async with asyncio.timeout(10):
+            await caller.listen()
+            waiter = await w.track()
+            note = {
+                "jsonrpc": "2.0",
+                "method": "notifications/cancelled",
+                "params": {"requestId": 1, "reason": "enough"},
+            }
+            async with caller.http.request("POST", json_body=note) as response:
+                assert response.status == 202
+                await response.body()
+            assert await waiter.lost == "caller tester is not connected: it disconnected"
+            assert w.front.quotas.listeners == {}
+            assert (await caller.call("echo"))["principal"] == "alice"
+
+
+async def test_a_last_event_id_is_not_believed():
+    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(10):
+        caller.http.headers["last-event-id"] = "17"
+        await caller.open_get_stream()
+        await caller.call("session_spawn", caller_id="tester")
+        await w.events({"n": 1})
+        await caller.event(n=1)
+
+
+@modes
+async def test_tools_that_cannot_be_lent_are_refused_by_name(mode):
+    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(10):
+        for tools, reason in (
+            ([{"name": "a b"}], r"caller_tools\[0\].name"),
+            ([{"name": "a"}, {"name": "a"}], "there twice"),
+            ([{"name": "a", "inputSchema": {"type": "array"}}], 'must be "object"'),
+            ([{"name": "a", "inputSchema": {"$ref": "https://x/y"}}], "another document"),
+            ([{"name": "a", "what": 1}], "unknown parameter"),
+        ):
+            with pytest.raises(ToolFailed, match=reason):
+                await caller.call("caller_listen", caller_id="tester", caller_tools=tools)
+        with pytest.raises(ToolFailed, match="begin with 'oubliette'"):
+            await caller.call("caller_listen", caller_id="oubliette_x")
+    assert w.front.quotas.listeners == {}
+    assert w.front.quotas.calls == {}
+
+
+@modes
+async def test_many_listeners_of_many_callers_each_miss_nothing(mode):
+    """Twelve callers, three sessions each, all at once, two of them coming and going."""
+    async with world(callers={"max_listeners": 32}) as w, contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(30):
+            key = w.key()
+            callers = [
+                await stack.enter_async_context(w.caller(mode=mode, key=key, caller_id=f"c{n}"))
+                for n in range(12)
+            ]
+            await asyncio.gather(*(caller.listen() for caller in callers))
+
+            async def produce(name: str, session: str) -> None:
+                for n in range(20):
+                    await w.events({"n": n}, session=session, caller_id=name)
+
+            async def come_and_go(caller: Caller) -> None:
+                for n in range(3, 18, 5):
+                    await caller.event(n=n, session_id=f"s-{caller.caller_id}-0")
+                    await caller.listen(after=caller.next)
+
+            await asyncio.gather(
+                *(produce(f"c{n}", f"s-c{n}-{k}") for n in range(12) for k in range(3)),
+                *(come_and_go(caller) for caller in callers[:2]),
+            )
+            for caller in callers:
+                for k in range(3):
+                    session = f"s-{caller.caller_id}-{k}"
+                    await caller.event(n=19, session_id=session)
+                    seen = [e["n"] for e in caller.of("message") if e["session_id"] == session]
+                    assert seen == list(range(20))

@@ -307,6 +307,7 @@ async def test_without_a_python_below_usr_the_servers_own_is_bound(
         pytest.skip("the tests run with the system's Python")
     monkeypatch.setattr(probe, "_SYSTEM_PYTHONS", ())
     bench = Bench(ENGINES[0])
+    bench.runtime._probe = None  # type: ignore[attr-defined] -- to probe anew
     try:
         running = await bench.start()
         result = await running.python("import sys; print(sys.prefix)")

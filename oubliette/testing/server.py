@@ -1,0 +1,270 @@
+"""A real server process for tests: started, killed and started again on the same home.
+
+    async with ServerProcess() as server:
+        await server.start()
+        token = server.token("write")
+        await server.kill()
+        await server.start()          # the same home, the same address
+
+It owns all that it starts: when the block ends, the server is gone, every container of its
+instance with all processes in it, and the home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import msgspec
+
+from oubliette.cli.control_client import ControlClient
+from oubliette.runtime.containers import adoption, besteffort, procfs
+from oubliette.runtime.home import DATABASE
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from oubliette.testing.zygote import Zygote
+
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 15.0
+ORPHAN_GRACE: Final = 120.0  # seconds; what a killed test run leaves behind ends by itself
+
+
+class ServerProcess:
+    """One home, and the server that runs on it now.
+
+    Args:
+        settings: configuration, `section.key` → value as in the environment.
+        zygote: starts servers fast; without one, each is a new interpreter.
+    """
+
+    def __init__(
+        self, *, settings: Mapping[str, object] | None = None, zygote: Zygote | None = None
+    ) -> None:
+        # Short, because sockets lie below it.
+        self.home = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+        self.sandboxed = shutil.which("bwrap") is not None
+        self.url = ""
+        self.pid = 0
+        self._zygote = zygote
+        self._settings: dict[str, object] = {
+            "containers.runtime_dir": self.home / "r",
+            "containers.orphan_grace_seconds": ORPHAN_GRACE,
+            "process.sandbox": "bubblewrap" if self.sandboxed else "best-effort",
+            **(settings or {}),
+        }
+        self._port = 0
+        self._stdin: int | None = None
+        self._stdout: asyncio.StreamReader | None = None
+        self._pipe: asyncio.BaseTransport | None = None
+        self._link: socket.socket | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.kill()
+            await self._sweep()
+        finally:
+            await asyncio.to_thread(shutil.rmtree, self.home, ignore_errors=True)
+
+    # ------------------------------------------------------------ life
+
+    async def start(
+        self, *, failpoints: str = "", settings: Mapping[str, object] | None = None
+    ) -> Self:
+        """Start the server and wait until it is ready; the port is the one it had before.
+
+        Raises:
+            RuntimeError: it ended instead; with the end of its log.
+            TimeoutError: neither, within 30 s.
+        """
+        assert not self.running
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("OUBLIETTE_")
+        }
+        environment["OUBLIETTE_FAILPOINTS"] = failpoints
+        for key, value in {**self._settings, **(settings or {})}.items():
+            environment["OUBLIETTE_" + key.replace(".", "__").upper()] = str(value)
+        arguments = ["serve", "--home", str(self.home), "--port", str(self._port), "-o", "json"]
+        own_in, self._stdin = os.pipe()
+        own_out, out = os.pipe()
+        log = os.open(self.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            self._begin(arguments, environment, own_in, out, log)
+        finally:
+            for fd in (own_in, out, log):
+                os.close(fd)
+        self._stdout = asyncio.StreamReader()
+        self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(cast("asyncio.StreamReader", self._stdout)),
+            os.fdopen(own_out, "rb", buffering=0),
+        )
+        async with asyncio.timeout(START_SECONDS):
+            line = await self._stdout.readline()
+        if not line:
+            code = await self.ended()
+            raise RuntimeError(f"the server ended with {code}:\n{self.log()[-4000:]}")
+        self.url = json.loads(line)["url"]
+        self._port = int(self.url.split(":")[2].split("/")[0])
+        return self
+
+    def _begin(
+        self, arguments: list[str], environment: dict[str, str], own: int, out: int, log: int
+    ) -> None:
+        if self._zygote is not None:
+            self.pid, self._link = self._zygote.start(
+                arguments, environment, stdin=own, stdout=out, stderr=log
+            )
+            return
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "oubliette.testing.faulty", *arguments],
+            env=environment,
+            stdin=own,
+            stdout=out,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.pid = self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether a server was started and its end not awaited yet."""
+        return self._link is not None or self._child is not None
+
+    async def ended(self, timeout: float = STOP_SECONDS) -> int:
+        """Wait for the server's end; its exit code, negative for a signal.
+
+        Raises:
+            TimeoutError: it goes on.
+        """
+        async with asyncio.timeout(timeout):
+            if self._link is not None:
+                self._link.setblocking(False)
+                answer = await asyncio.get_running_loop().sock_recv(self._link, 64)
+                self._link.close()
+                self._link = None
+                code = int(answer)
+            else:
+                assert self._child is not None
+                process = procfs.identify(self._child.pid)
+                if process is not None:
+                    await procfs.ended(process)
+                code = self._child.wait()
+                self._child = None
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        return code
+
+    async def kill(self) -> None:
+        """Kill it with -9, and wait for it; nothing if it does not run."""
+        if self.running:
+            self.signal(signal.SIGKILL)
+            await self.ended()
+
+    async def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.ended()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    async def arm(self, failpoints: str) -> None:
+        """Replace the active failpoints of the running server; "" takes them away."""
+        assert self._stdin is not None
+        assert self._stdout is not None
+        os.write(self._stdin, failpoints.encode() + b"\n")
+        async with asyncio.timeout(10):
+            assert json.loads(await self._stdout.readline()) == {"armed": failpoints}
+
+    # ------------------------------------------------------------ look
+
+    @property
+    def log_file(self) -> Path:
+        """Where its logs go, all of its lives."""
+        return self.home / "server.log"
+
+    def log(self) -> str:
+        """All that it has logged."""
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
+
+    def control(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool as the operator, through the control socket."""
+        with ControlClient(self.home) as client:
+            return client.call(tool, arguments)
+
+    def token(self, scope: str = "write", *, principal: str | None = None) -> str:
+        """A new key."""
+        made = self.control("token_create", scope=scope, name="test", principal=principal)
+        return str(made["token"])
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Read the database; also while no server runs."""
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.home / DATABASE}?mode=ro", uri=True)
+        ) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    def instance(self) -> str:
+        """The id of this server's instance; empty before the first start."""
+        if not (self.home / DATABASE).exists():
+            return ""
+        with contextlib.suppress(sqlite3.Error):
+            for (value,) in self.query("SELECT value FROM meta WHERE key = 'instance'"):
+                return value.decode() if isinstance(value, bytes) else str(value)
+        return ""
+
+    def containers(self) -> dict[str, procfs.Process]:
+        """Container id → host process, of this instance, alive."""
+        instance = self.instance()
+        if not instance:
+            return {}
+        found = adoption.find_living(instance, sandboxed=self.sandboxed)
+        return {container_id: living.process for container_id, living in found.items()}
+
+    def agents(self, session_id: str) -> list[procfs.Process]:
+        """The agent processes of a session, alive."""
+        return [
+            process
+            for pid in procfs.pids()
+            if "scripted-agent" in procfs.command_line(pid)
+            and procfs.environment(pid).get("OUBLIETTE_SESSION_ID") == session_id
+            and (process := procfs.identify(pid)) is not None
+        ]
+
+    # ------------------------------------------------------------ clearing up
+
+    async def _sweep(self) -> None:
+        """Kill every container of this instance, and wait until it is gone."""
+        async with asyncio.timeout(STOP_SECONDS):
+            for container_id, process in self.containers().items():
+                procfs.send_signal(process, signal.SIGKILL)
+                await procfs.ended(process)
+                if not self.sandboxed:
+                    await asyncio.to_thread(besteffort.sweep, container_id)
+
+
+def encoded(value: object) -> Any:
+    """As JSON gives it back; to compare what was told with what is stored."""
+    return json.loads(msgspec.json.encode(value))

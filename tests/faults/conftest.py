@@ -1,0 +1,27 @@
+"""Server processes that can be started, killed and started again in a fraction of a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oubliette.testing.server import ServerProcess
+from oubliette.testing.zygote import Zygote
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Forks servers; one for all tests of this process."""
+    with Zygote() as started:
+        yield started
+
+
+@pytest.fixture
+async def server(zygote: Zygote) -> AsyncIterator[ServerProcess]:
+    """A server process that is not started yet, on a home of its own."""
+    async with ServerProcess(zygote=zygote) as process:
+        yield process

@@ -28,6 +28,7 @@ NONCE_HEX = 32  # characters of a nonce, a challenge
 MAX_CONTROL_LINE = 1 << 20  # bytes of one JSON line on the control link
 MAX_SESSION_LINE = 16 << 20  # bytes of one JSON line on a session link
 MAX_FRAME = 256 * 1024  # bytes of payload in one frame
+MAX_STDIN_FRAME = MAX_SESSION_LINE  # a frame of input holds a whole message: all of it or nothing
 MAX_WORD = 256  # characters of an id or a secret in a header
 MAX_COUNT = (1 << 64) - 1  # offsets and sequence numbers are u64 on the wire
 
@@ -276,15 +277,19 @@ class Frame(_Record):
         self.payload = payload
 
 
+def _most(kind: int) -> int:
+    return MAX_STDIN_FRAME if kind == STDIN else MAX_FRAME
+
+
 def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
     """One frame as bytes.
 
     Raises:
-        WireError: The payload is longer than `MAX_FRAME`.
+        WireError: The payload is longer than a frame of this kind may be.
 
     """
-    if len(payload) > MAX_FRAME:
-        raise WireError(f"frame longer than {MAX_FRAME} bytes")
+    if len(payload) > _most(kind):
+        raise WireError(f"frame longer than {_most(kind)} bytes")
     return FRAME_HEAD.pack(kind, n, len(payload)) + payload
 
 
@@ -315,8 +320,8 @@ class FrameDecoder:
             kind, n, length = FRAME_HEAD.unpack_from(buffer, start)
             if kind not in FRAME_KINDS:
                 raise WireError(f"unknown frame kind {kind}")
-            if length > MAX_FRAME:
-                raise WireError(f"frame longer than {MAX_FRAME} bytes")
+            if length > _most(kind):
+                raise WireError(f"frame longer than {_most(kind)} bytes")
             end = start + size + length
             if len(buffer) < end:
                 break

@@ -47,6 +47,13 @@ async def test_turns_follow_each_other_in_one_process(bench: Bench, agent: Agent
             assert (done.data["turn"], done.data["final_text"]) == (number, f"turn {number}")
 
 
+async def test_a_very_long_prompt_arrives_whole(bench: Bench, agent: Agent) -> None:
+    running = await bench.start()
+    text = "é" * 700_000
+    async with talking(agent, running) as talk:
+        assert (await talk.turn(agent.say(text))).data["final_text"] == text
+
+
 async def test_an_interrupted_turn_says_so_and_the_next_one_works(
     bench: Bench, agent: Agent
 ) -> None:

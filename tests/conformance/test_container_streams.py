@@ -114,6 +114,18 @@ async def test_lines_of_one_megabyte_pass_both_ways(bench: Bench) -> None:
     assert result.out == line * 4
 
 
+async def test_a_message_of_sixteen_megabytes_is_one_frame_of_input(bench: Bench) -> None:
+    running = await bench.start()
+    data = b"y" * (16 << 20)
+    process = running.process("sh", "-c", "wc -c")
+    async with asyncio.timeout(SECONDS):
+        await running.link.start(process)
+        async with await running.link.attach(process.proc) as stream:
+            await stream.write(1, data)
+            await stream.write_eof(2)
+            assert (await read_all(stream)).text.strip() == str(len(data))
+
+
 async def test_closing_the_input_leaves_the_output_open(bench: Bench) -> None:
     running = await bench.start()
     result = await running.run("sh", "-c", "cat; echo after; echo aside >&2", stdin=b"before ")

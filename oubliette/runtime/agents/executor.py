@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette import ids
 from oubliette.errors import Conflict, RuntimeFailure
-from oubliette.runtime.host import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk, pieces
+from oubliette.runtime.host import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
 from oubliette.runtime.host.errors import VerbFailed
 
 if TYPE_CHECKING:
@@ -120,9 +120,8 @@ class Executor:
         if not data:
             return
         async with self._writing:
-            for piece in pieces(data):
-                self._seq += 1
-                await self._stream.write(self._seq, piece)
+            self._seq += 1
+            await self._stream.write(self._seq, data)
 
     async def close(self) -> None:
         """End the process: its input, then after a grace the process itself and all it started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,26 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
     """
     try:
         if isinstance(dial, Path):
-            reader, writer = await asyncio.open_unix_connection(str(dial), limit=limit)
+            reader, writer = await asyncio.open_unix_connection(sock=_connected(dial), limit=limit)
         else:
             reader, writer = await dial(limit)
     except OSError as error:
         raise HostUnreachable(f"no host listens at {_where(dial)}: {error.strerror}") from error
     writer.write(header)
     return reader, writer
+
+
+def _connected(path: Path) -> socket.socket:
+    # A Unix socket connects at once or not at all. Asyncio takes the EAGAIN of a full backlog for a
+    # connection under way and hands out a socket that is connected to nobody.
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.setblocking(False)
+        link.connect(str(path))
+    except OSError:
+        link.close()
+        raise
+    return link
 
 
 def _where(dial: Dial) -> str:

@@ -67,8 +67,12 @@ _ERROR = wire.ERROR.encode()
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """Cut input into frames: each is accepted whole or not at all, and needs its own number."""
-    return [data[at : at + wire.MAX_FRAME] for at in range(0, len(data), wire.MAX_FRAME)]
+    """Cut input that is not one message into frames, each with a number of its own.
+
+    A message is better sent as one frame (up to 16 MiB): it is accepted whole or not at all.
+    """
+    most = wire.MAX_FRAME
+    return [data[at : at + most] for at in range(0, len(data), most)]
 
 
 class ProcessStream:
@@ -149,9 +153,10 @@ class ProcessStream:
             InvalidParameter: longer than a frame; see `pieces`.
             LinkClosed: the link has ended; whether it arrived is told by the next `StdinOk`.
         """
-        if len(data) > wire.MAX_FRAME:
+        if len(data) > wire.MAX_STDIN_FRAME:
             raise InvalidParameter(
-                f"data: {len(data)} bytes do not fit into a frame of {wire.MAX_FRAME}", field="data"
+                f"data: {len(data)} bytes do not fit into a frame of {wire.MAX_STDIN_FRAME}",
+                field="data",
             )
         await self._send(wire.STDIN, seq, data)
 

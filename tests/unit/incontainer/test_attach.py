@@ -216,7 +216,7 @@ def test_a_frame_that_skips_a_number_closes_the_link_and_nothing_of_it_arrives(
     [
         wire.encode_frame(wire.STDOUT, 0, b"x"),
         wire.encode_frame(wire.EXIT, 0),
-        wire.FRAME_HEAD.pack(wire.STDIN, 1, wire.MAX_FRAME + 1),
+        wire.FRAME_HEAD.pack(wire.STDIN, 1, wire.MAX_STDIN_FRAME + 1),
         b"\xff" * 13,
     ],
 )

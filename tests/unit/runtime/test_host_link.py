@@ -352,9 +352,10 @@ async def test_input_longer_than_a_frame_is_refused_and_can_be_cut(host: StandIn
     data = b"x" * (wire.MAX_FRAME * 2 + 1)
     assert [len(piece) for piece in pieces(data)] == [wire.MAX_FRAME, wire.MAX_FRAME, 1]
     assert b"".join(pieces(data)) == data
+    too_long = bytes(wire.MAX_STDIN_FRAME + 1)
     async with await connect(host) as link, await attached(host, link, b"") as stream:
         with pytest.raises(InvalidParameter):
-            await stream.write(1, data)
+            await stream.write(1, too_long)
 
 
 async def test_a_bridge_serves_where_sockets_do_not_cross(host: StandIn) -> None:

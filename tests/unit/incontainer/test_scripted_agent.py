@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 
 import pytest
@@ -484,12 +485,14 @@ async def test_a_line_that_is_no_message_is_an_error_and_serving_goes_on(agent):
 async def test_a_client_that_died_is_started_again_at_the_next_use(tmp_path):
     async with FakeServer(ADD) as server, ScriptedProcess(tmp_path, server.path) as agent:
         await agent.says("tools")
-        first = await server.link()
+        await server.link()
         children = await asyncio.to_thread(os.popen, f"pgrep -P {agent.process.pid}")
         with children:
-            (client,) = children.read().split()
-        os.kill(int(client), signal.SIGKILL)
-        await first.ended()
+            (client,) = map(int, children.read().split())
+        end = os.pidfd_open(client)
+        os.kill(client, signal.SIGKILL)
+        assert await asyncio.to_thread(select.select, [end], [], [], SECONDS) == ([end], [], [])
+        os.close(end)
         agent.prompt("call ant_add")
         link = await server.link()
         link.answer(await link.request(), "again")

@@ -15,7 +15,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.agent_start import start_request
-from oubliette.actors.container_messages import Acquire, Release
+from oubliette.actors.container_messages import Acquire
 from oubliette.actors.session_messages import (
     AckOutput,
     AgentAttached,
@@ -23,6 +23,7 @@ from oubliette.actors.session_messages import (
     AgentItem,
     AgentSpoke,
     AgentStage,
+    AgentStarting,
     EndAgent,
     WriteFrame,
 )
@@ -116,33 +117,33 @@ class AgentProcessActor(Actor):
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Let go of the stream. The process goes on unless EndAgent ended it."""
-        del error
+        del reason, error
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
-        if reason != "failed" and self._told:
-            self._host_gate.container.tell(Release(session_id=self._record.id))
+        if self._ending and not self._told:
+            await self._kill_and_forget()
 
     # ------------------------------------------------------------------ running
 
     async def _serve(self) -> AgentGone:
         began = time.monotonic()
-        reattach = self._process is not None
-        if not reattach:
+        fresh = self._process is None or self._record.status == "created"
+        if fresh:
             await self._host_gate.container.ask(
                 Acquire(session_id=self._record.id),
                 timeout=self._services.config.containers.start_timeout_seconds + 10.0,
             )
             self._stage("container", began)
         else:
-            self._host_gate.container.tell(Acquire(session_id=self._record.id))
+            self._host_gate.container.tell(Acquire(session_id=self._record.id, start=False))
         started = False
         while True:
             link = await self._host_gate.wait(RECONNECT)
-            if self._process is None:
+            if fresh:
+                fresh, started = False, True
                 began = time.monotonic()
-                self._process = await self._start(link)
-                started = True
+                await self._start(link)
                 self._stage("agent", began)
             gone = await self._attend(link, started=started)
             if gone is not None:
@@ -153,16 +154,18 @@ class AgentProcessActor(Actor):
         if self._session.is_alive():
             self._session.tell(AgentStage(stage=stage, seconds=time.monotonic() - began))
 
-    async def _start(self, link: HostLink) -> str:
-        process = ids.new_id(ids.PROCESS)
+    async def _start(self, link: HostLink) -> None:
         info = self._host_gate.info
         assert info is not None
+        if self._process is None or self._record.container_id != info.id:
+            self._process, self._offset, self._stderr_offset = ids.new_id(ids.PROCESS), 0, 0
+            await self._session.ask(AgentStarting(process_id=self._process, container_id=info.id))
+        process = self._process
         request = await start_request(self._services, self._record, info, process)
         failpoint("agent.before_start")
         async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
             await link.start(request)
         failpoint("agent.after_start")
-        return process
 
     async def _attend(self, link: HostLink, *, started: bool) -> AgentGone | None:
         """Read one attachment to its end; None: it broke, and the process may live on."""
@@ -294,15 +297,20 @@ class AgentProcessActor(Actor):
             self._told = True
             if self._session.is_alive():
                 self._session.tell(message.gone)
-            link = self._host_gate.current
-            if link is not None and self._process is not None:
-                try:
-                    async with asyncio.timeout(2.0):
-                        await link.signal(self._process, "KILL", tree=True)
-                        await link.forget(self._process)
-                except (OublietteError, TimeoutError) as error:
-                    log.debug("forget failed", reason=str(error))
+            await self._kill_and_forget()
         self.stop()
+
+    async def _kill_and_forget(self) -> None:
+        """Whatever the agent left behind in its process group goes too."""
+        link = self._host_gate.current
+        if link is None or self._process is None:
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await link.signal(self._process, "KILL", tree=True)
+                await link.forget(self._process)
+        except (OublietteError, TimeoutError) as error:
+            log.debug("forget failed", session_id=self._record.id, reason=str(error))
 
     # ------------------------------------------------------------------ writing
 

@@ -147,6 +147,8 @@ class ContainerActor(Actor):
     @handles(Acquire)
     def _acquire(self, message: Acquire) -> str | None:
         self._host_gate.leases.add(message.session_id)
+        if not message.start:
+            return self._record.id if self._record is not None else None
         if self._running and self._record is not None and not self._stopping:
             return self._record.id
         self._waiting.append(self.defer())

@@ -13,6 +13,8 @@ class Acquire(Message, Reply[str]):
     """
 
     session_id: str
+    start: bool = True
+    """False: only the lease; the container runs, or is lost."""
 
 
 class Release(Message):

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 from oubliette.errors import ContainerLost, DeadlineExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oubliette.actors.session_messages import OpenLink
     from oubliette.kit import Ref
-    from oubliette.records import Session
     from oubliette.runtime.containers.port import ContainerInfo
     from oubliette.runtime.host.link import HostLink
 
@@ -37,7 +34,6 @@ class HostGate:
         self._link: HostLink | None = None
         self._lost: str | None = None
         self._changed = asyncio.Event()
-        self.on_rest: Callable[[str, Session], None] = _nothing
 
     def opened(self, link: HostLink, info: ContainerInfo) -> None:
         """A link is there."""
@@ -95,11 +91,3 @@ class HostGate:
     async def wait_changed(self) -> None:
         """Return at the next change of the gate."""
         await self._changed.wait()
-
-    def session_rested(self, session_id: str, record: Session) -> None:
-        """Tell the unit that a session came to rest."""
-        self.on_rest(session_id, record)
-
-
-def _nothing(session_id: str, record: Session) -> None:
-    del session_id, record

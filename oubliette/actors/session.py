@@ -15,7 +15,7 @@ import msgspec
 
 from oubliette.actors import session_state
 from oubliette.actors.agent_process import AgentProcessActor
-from oubliette.actors.container_messages import ContainerStage
+from oubliette.actors.container_messages import ContainerStage, Release
 from oubliette.actors.journal import RING_BYTES, Batch, Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
@@ -34,6 +34,7 @@ from oubliette.actors.session_messages import (
     AgentItem,
     AgentSpoke,
     AgentStage,
+    AgentStarting,
     AgentWorks,
     ChildSpawned,
     ChildTurnEnded,
@@ -83,6 +84,10 @@ class _IdleCheck(Message):
     pass
 
 
+class _LetGo(Message):
+    pass
+
+
 class _EndOverdue(Message):
     pass
 
@@ -128,6 +133,7 @@ class SessionActor(Actor):
         self.journal: Journal
         self.link: SessionLink
         self._agent: Ref | None = None
+        self._agent_down = asyncio.Event()
         self._attached = False
         self._stdin_seq = 0
         self._seen: tuple[int, int] = (-1, -1)
@@ -414,15 +420,17 @@ class SessionActor(Actor):
             },
         )
 
+    @handles(AgentStarting)
+    def _agent_starting(self, message: AgentStarting) -> None:
+        answer = self.defer()
+        self._seen = (-1, -1)
+        self._stdin_seq = 0
+        self.journal.change(process_id=message.process_id, container_id=message.container_id)
+        self.journal.then(lambda: answer.set(None))
+
     @handles(AgentAttached)
     def _agent_attached(self, message: AgentAttached) -> None:
         self._attached = True
-        record = self.journal.record
-        if record.process_id != message.process_id:
-            self._seen = (-1, -1)
-            self._stdin_seq = 0
-        if (record.process_id, record.container_id) != (message.process_id, message.container_id):
-            self.journal.change(process_id=message.process_id, container_id=message.container_id)
         turn = self._turn
         if turn is not None and message.started:
             self._turn_ended("failed", "the agent was started anew")
@@ -558,6 +566,7 @@ class SessionActor(Actor):
     @handles(Down)
     def _down(self, message: Down) -> None:
         if self._agent is not None and message.name == self._agent.name:
+            self._agent_down.set()
             if not self._finished:
                 self._agent_gone(
                     AgentGone(reason=message.error or "the actor of its agent process ended")
@@ -652,11 +661,23 @@ class SessionActor(Actor):
             answer.set(self.journal.record.status)
         self._ending.clear()
         self._wake_waiters()
-        if self._agent is not None and self._agent.is_alive():
-            self._agent.tell(EndAgent())
         self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
         self.services.secrets.pop(self.session_id, None)
-        self.host_gate.session_rested(self.session_id, self.journal.record)
+        self.services.directory.leave(self.session_id, self.name)
+        self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
+
+    async def _let_go(self) -> None:
+        """End the agent, where it still lives, and the keys that were minted for it."""
+        if self.services.keys is not None:
+            await self.services.keys.end_session(self.session_id)
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(EndAgent())
+            async with asyncio.timeout(END_LIMIT):
+                await self._agent_down.wait()
+
+    @handles(_LetGo)
+    def _let_gone(self, _: _LetGo) -> None:
+        self.host_gate.container.tell(Release(session_id=self.session_id))
         self.stop()
 
     # ------------------------------------------------------------------ readers
@@ -771,4 +792,3 @@ def _appended(results: tuple[Any, ...]) -> tuple[Event, ...]:
     """The events among the results of a transaction; ours is the last operation."""
     last: object = results[-1] if results else None
     return cast("tuple[Event, ...]", last) if isinstance(last, tuple) else ()
-

@@ -46,6 +46,16 @@ class AgentStage(Message):
     seconds: float
 
 
+class AgentStarting(Message, Reply[None]):
+    """A process with this id is about to be started; answered once that is in the log.
+
+    Whoever finds the id later starts it again, which is the same process (DESIGN 4.1).
+    """
+
+    process_id: str
+    container_id: str
+
+
 class AgentAttached(Message):
     """The agent's streams are open; it holds every frame up to `stdin_accepted`."""
 

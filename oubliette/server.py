@@ -23,11 +23,11 @@ from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
 from oubliette.control import ControlSocket
-from oubliette.control import ControlSocket
 from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.app import Front
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
+from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.scripted import ScriptedRuntime
 from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.containers.process import ProcessRuntime
@@ -40,7 +40,6 @@ from oubliette.runtime.zipapp import zipapp_path
 from oubliette.tools.door import SocketDoor, context_of
 from oubliette.tools.house import House, Offers, commits
 from oubliette.tools.keys import Keys
-from oubliette.tools.table import TABLE, call, input_schema, listed, output_schema
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from oubliette.records import Token
     from oubliette.runtime.agents.port import AgentRuntime
     from oubliette.runtime.containers.port import ContainerRuntime
-    from oubliette.tools.table import ToolResult
-    from oubliette.tools.tool import CallContext
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
 SWITCH_SECONDS: Final = 0.0005  # for the writer's thread to get its turn beside a busy loop
@@ -68,40 +65,6 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     runtime: str
     isolation: str
-
-
-class HttpTools:
-    """The tool table at the HTTP door (`mcp_front.ports.ToolTable`)."""
-
-    def __init__(self, house: House) -> None:
-        self._house = house
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a tool, for anybody."""
-        tool = TABLE.get(name)
-        return tool is not None and "http" in tool.doors
-
-    def list(self, context: CallContext) -> list[dict[str, Any]]:
-        """The tools that this key may call, in the order of the table."""
-        return [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "inputSchema": input_schema(tool),
-                "outputSchema": output_schema(tool),
-                "annotations": {
-                    "readOnlyHint": tool.read_only,
-                    "destructiveHint": tool.destructive,
-                },
-            }
-            for tool in listed(context.scope, "http")
-        ]
-
-    async def call(
-        self, context: CallContext, name: str, arguments: dict[str, Any] | None
-    ) -> ToolResult:
-        """Call one."""
-        return await call(self._house, context, name, arguments)
 
 
 class Server:
@@ -181,6 +144,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             projects=system.ref("projects"),
             callers=system.ref("callers"),
             find_session=services.directory.session,
+            ask_live=services.directory.ask,
             find_actor=system.lookup,
             name_actor=system.ref,
             forget_session=lambda project_id, session_id: asyncio.to_thread(
@@ -200,9 +164,6 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         house.listen = front.listening
         url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
         stack.push_async_callback(system.ref("front").stop, 5.0)
-        control = ControlSocket(house, home, {"url": url, "pid": os.getpid()})
-        await control.start()
-        stack.push_async_callback(control.aclose)
         control = ControlSocket(
             house, home, {"pid": os.getpid(), "url": url, "version": __version__}
         )
@@ -288,7 +249,7 @@ def _front(config: Config, house: House, system: System, store: Any) -> Front:
 
     return Front(
         config=config,
-        tools=HttpTools(house),
+        tools=HouseTools(house),
         verify=verify,
         ready=ready,
         callers=system.ref("callers"),

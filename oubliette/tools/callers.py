@@ -106,32 +106,10 @@ async def caller_tool_response(
     house: House, context: CallContext, params: CallerToolResponse
 ) -> Accepted:
     """Answer a caller_tool_request event with the result of the tool, or with an error."""
-    owned = await house.owned(params.session_id)
-    if owned.principal == context.principal and context.scope.reaches(owned.project_id):
-        ref = house.session_ref(params.session_id)
-        try:
-            if ref is not None and await ref.ask(
-                AnswerCallerTool(
-                    principal=context.principal,
-                    request_id=params.request_id,
-                    result=params.result,
-                    error=params.error,
-                )
-            ):
-                return Accepted(accepted=True)
-        except ActorDead:
-            ref = None
-        if ref is None:
-            request = await house.reader.request(params.request_id)
-            if (
-                request is not None
-                and request.session_id == params.session_id
-                and request.outcome is None
-            ):
-                raise Unavailable(
-                    "the session is being taken over after a failure; the request is still open",
-                    hint="send the answer again in a moment",
-                )
+    if await _may_answer(house, context, params.session_id) and await _answered(
+        house, context, params
+    ):
+        return Accepted(accepted=True)
     _log.info(
         "answer to no open request",
         session_id=params.session_id,
@@ -139,6 +117,37 @@ async def caller_tool_response(
         principal=context.principal,
     )
     raise NotFound(NOT_OPEN)
+
+
+async def _may_answer(house: House, context: CallContext, session_id: str) -> bool:
+    try:
+        owned = await house.owned(session_id)
+    except NotFound:
+        return False
+    return owned.principal == context.principal and context.scope.reaches(owned.project_id)
+
+
+async def _answered(house: House, context: CallContext, params: CallerToolResponse) -> bool:
+    ref = house.session_ref(params.session_id)
+    if ref is not None:
+        try:
+            return await ref.ask(
+                AnswerCallerTool(
+                    principal=context.principal,
+                    request_id=params.request_id,
+                    result=params.result,
+                    error=params.error,
+                )
+            )
+        except ActorDead:
+            pass  # it failed and starts anew, or has come to rest: the store tells
+    request = await house.reader.request(params.request_id)
+    if request is not None and request.session_id == params.session_id and request.outcome is None:
+        raise Unavailable(
+            "the session is being taken over after a failure; the request is still open",
+            hint="send the answer again in a moment",
+        )
+    return False
 
 
 def listener_tools(house: House, params: CallerListen) -> tuple[CallerTool, ...] | None:

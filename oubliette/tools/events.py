@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta
 
 from oubliette.actors.protocol import ReadEvents
-from oubliette.errors import NotFound
+from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorDead
 from oubliette.tools import fields, sizes
 from oubliette.tools.house import session_not_found
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from oubliette.records import Event, Session
     from oubliette.tools.house import House
     from oubliette.tools.tool import CallContext
+    from oubliette.tools.tree_log import TreeSlice
 
 MAX_PAGE: Final = sizes.MAX_RESULT - sizes.MAX_TEXT - 20_000
 """Bytes of events in one answer; a larger event is told as a reference."""
@@ -109,11 +110,9 @@ async def session_events(
         # In slices: a caller that waits here is present, and a restarted actor is found again.
         left = until - house.clock.monotonic()
         wait = max(0.0, min(left, house.config.callers.poll_grace_seconds / 2))
-        if params.include_children:
-            page = await _tree_page(house, params, wait)
-        else:
-            page = await _page(house, params, wait)
-        if page.events or left <= 0 or house.session_ref(session.id) is None:
+        reading = _tree_page if params.include_children else _page
+        page, live = await reading(house, params, wait)
+        if page.events or left <= 0 or not live:
             return page
 
 
@@ -146,31 +145,36 @@ async def _seen(house: House, context: CallContext, session: Session) -> None:
         await house.caller_seen(context.principal, session.caller_id)
 
 
-async def _page(house: House, params: SessionEventsParams, wait: float) -> SessionEventsPage:
-    ref = house.session_ref(params.session_id)
-    if ref is not None:
-        try:
-            found: SessionEvents = await ref.ask(
-                ReadEvents(
-                    since_index=params.since_index,
-                    max_events=params.max_events,
-                    max_bytes=MAX_PAGE,
-                    wait_seconds=wait,
-                ),
-                timeout=wait + ASK_MARGIN,
-            )
-        except ActorDead:
-            pass  # it has come to rest, or starts anew: the log has what it committed
-        else:
-            return await _told(
-                house,
-                found.session,
-                found.events,
-                last=found.last_index,
-                more=found.last_index < found.log_end and bool(found.events),
-                truncated=found.truncated_before,
-                done=found.turn_done,
-            )
+async def _page(
+    house: House, params: SessionEventsParams, wait: float
+) -> tuple[SessionEventsPage, bool]:
+    """A page, and whether it came from a live session, where waiting may bring more."""
+    try:
+        found: SessionEvents = await house.ask_session(
+            params.session_id,
+            ReadEvents(
+                since_index=params.since_index,
+                max_events=params.max_events,
+                max_bytes=MAX_PAGE,
+                wait_seconds=wait,
+            ),
+            wait + ASK_MARGIN,
+        )
+    except (ActorDead, NotFound, Unavailable):
+        return await _page_of_log(house, params), False
+    page = await _told(
+        house,
+        found.session,
+        found.events,
+        last=found.last_index,
+        more=found.last_index < found.log_end and bool(found.events),
+        truncated=found.truncated_before,
+        done=found.turn_done,
+    )
+    return page, True
+
+
+async def _page_of_log(house: House, params: SessionEventsParams) -> SessionEventsPage:
     session, done = await _at_rest(house, params.session_id)
     log = await house.reader.log(params.session_id, params.since_index, params.max_events, MAX_PAGE)
     return await _told(
@@ -184,38 +188,35 @@ async def _page(house: House, params: SessionEventsParams, wait: float) -> Sessi
     )
 
 
-async def _tree_page(house: House, params: SessionEventsParams, wait: float) -> SessionEventsPage:
+async def _tree_page(
+    house: House, params: SessionEventsParams, wait: float
+) -> tuple[SessionEventsPage, bool]:
     root = params.session_id
 
-    async def read() -> Any:
+    async def read() -> TreeSlice:
         return await house.reader.run(
             tree_log, root, params.since_index, params.max_events, MAX_PAGE
         )
 
     found = await read()
-    if not found.events and wait > 0:
-        refs = [ref for ref in map(house.session_ref, {root, *found.live}) if ref is not None]
+    if not found.events and wait > 0 and found.live:
+        # Where each log ends is asked first, then the logs again: what comes between is not lost.
         ends = {each: await house.reader.last_index(each) for each in found.live}
-        again = await read()
-        if not again.events and refs:
+        found = await read()
+        if not found.events:
             await first_of(
                 [
-                    ref.ask(
-                        ReadEvents(
-                            since_index=ends.get(session_id, -1),
-                            max_events=1,
-                            wait_seconds=wait,
-                        ),
-                        timeout=wait + ASK_MARGIN,
+                    house.ask_session(
+                        session_id,
+                        ReadEvents(since_index=end, max_events=1, wait_seconds=wait),
+                        wait + ASK_MARGIN,
                     )
-                    for session_id in found.live
-                    if (ref := house.session_ref(session_id)) is not None
+                    for session_id, end in ends.items()
                 ]
             )
-            again = await read()
-        found = again
+            found = await read()
     session, done = await _at_rest(house, root)
-    return await _told(
+    page = await _told(
         house,
         session,
         found.events,
@@ -225,6 +226,7 @@ async def _tree_page(house: House, params: SessionEventsParams, wait: float) -> 
         done=done,
         by_seq=True,
     )
+    return page, house.session_ref(root) is not None
 
 
 async def _at_rest(house: House, session_id: str) -> tuple[Session, bool]:

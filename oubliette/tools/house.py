@@ -14,7 +14,7 @@ from oubliette.errors import NotFound
 if TYPE_CHECKING:
     from oubliette.clock import Clock
     from oubliette.config import Config
-    from oubliette.kit import Ref
+    from oubliette.kit import Message, Ref
     from oubliette.runtime.store.ops import Op, Result
     from oubliette.runtime.store.reader import Reader
     from oubliette.tools.callers import CallerListen, CallerListenResult
@@ -77,6 +77,8 @@ class House:
     name_actor: Callable[[str], Ref]
     """Name → a ref that is resolved at each send (`System.ref`)."""
     offers: Offers = field(default_factory=Offers)
+    ask_live: Callable[[str, Message, float], Awaitable[Any]] | None = None
+    """Ask a live session, and its successor if it is being restarted (`Directory.ask`)."""
     forget_session: Callable[[str, str], Awaitable[object]] | None = None
     """(project id, session id) of a session that was purged: remove its files."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None
@@ -86,6 +88,21 @@ class House:
     def session_ref(self, session_id: str) -> Ref | None:
         """The actor of this session, if it is live."""
         return self.find_session(session_id)
+
+    async def ask_session(self, session_id: str, message: Message, timeout: float) -> Any:
+        """Ask the session's actor something that may be handled twice.
+
+        Raises:
+            NotFound: the session is not live.
+            Unavailable: it is being restarted, and that takes long.
+            ActorDead: it has just come to rest.
+        """
+        if self.ask_live is not None:
+            return await self.ask_live(session_id, message, timeout)
+        ref = self.find_session(session_id)
+        if ref is None:
+            raise session_not_found(session_id)
+        return await ref.ask(message, timeout)
 
     async def project_ref(self, project_id: str) -> Ref:
         """The running ProjectActor; starts it.

@@ -189,7 +189,7 @@ async def project_list(house: House, context: CallContext, params: ProjectList) 
 
 @tool(ProjectOne, ProjectView, scope="read", read_only=True)
 async def project_get(house: House, context: CallContext, params: ProjectOne) -> ProjectView:
-    """Show a project."""
+    """Show a project with its settings and containers."""
     project = await visible_project(house, context, params.project_id)
     return project_view(project, await house.reader.containers(project.id))
 

@@ -17,7 +17,7 @@ def object_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     (root,), parts = msgspec.json.schema_components((kind,), ref_template=_REF + "{name}")
     schema = _inlined(root, parts)
     schema.pop("description", None)
-    return schema
+    return msgspec.json.decode(msgspec.json.encode(schema))  # defaults may be tuples
 
 
 def _inlined(node: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:

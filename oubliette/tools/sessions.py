@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta
 
 from oubliette.actors.protocol import EndSession, InterruptSession, SpawnSession
-from oubliette.errors import InvalidParameter
+from oubliette.errors import InvalidParameter, NotFound
+from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.ops import PurgeSession
 from oubliette.tools import fields
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SPAWN_SECONDS: Final = 60.0
 """A spawn is answered once its turn is in the log; the agent starts after that."""
+INTERRUPT_SECONDS: Final = 30.0
 END_SECONDS: Final = 15.0
 
 Status = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
@@ -173,8 +175,9 @@ async def session_interrupt(
 ) -> SessionStatus:
     """End the running turn of a session; the session stays. Nothing to interrupt is no error."""
     session = await visible_session(house, context, params.session_id)
-    ref = house.session_ref(session.id)
-    status = session.status if ref is None else await ref.ask(InterruptSession())
+    status: str = session.status
+    if house.session_ref(session.id) is not None:
+        status = await house.ask_session(session.id, InterruptSession(), INTERRUPT_SECONDS)
     return SessionStatus(session_id=session.id, status=status)
 
 
@@ -195,7 +198,7 @@ async def session_end(house: House, context: CallContext, params: SessionEnd) ->
 
 @tool(SessionOne, SessionView, scope="read", read_only=True)
 async def session_get(house: House, context: CallContext, params: SessionOne) -> SessionView:
-    """Show a session."""
+    """Show a session: its state, last response, children and usage."""
     session = await visible_session(house, context, params.session_id)
     children = await house.reader.children(session.id)
     last = await house.reader.last_index(session.id)
@@ -302,12 +305,16 @@ async def _spawn(
 
 
 async def _end(house: House, session: records.Session) -> str:
-    ref = house.session_ref(session.id)
-    if ref is None:
-        if session.status in TERMINAL and session.ended_by is not None:
-            return session.status
-        ref = await house.project_ref(session.project_id)
-    return await ref.ask(EndSession(session_id=session.id), timeout=END_SECONDS)
+    message = EndSession(session_id=session.id)
+    if house.session_ref(session.id) is not None:
+        try:
+            return await house.ask_session(session.id, message, END_SECONDS)
+        except (ActorDead, NotFound):
+            pass  # it came to rest meanwhile
+    elif session.status in TERMINAL and session.ended_by is not None:
+        return session.status
+    ref = await house.project_ref(session.project_id)
+    return await ref.ask(message, timeout=END_SECONDS)
 
 
 async def visible_session(house: House, context: CallContext, session_id: str) -> records.Session:

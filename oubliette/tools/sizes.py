@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
+from oubliette.runtime.store.codec import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,18 +25,16 @@ MAX_TEXT: Final = 60_000
 SHORT_TEXT: Final = 2_000
 """Bytes of such a text in a listing."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 def size(value: Any) -> int:
     """Bytes of `value` as JSON."""
-    return len(_encode(value))
+    return len(encode(value))
 
 
 def doubled(value: Any) -> int:
     """Bytes of `value` in a message that has it as structured content and as text."""
-    text = _encode(value)
-    return len(text) + len(_encode(text.decode()))
+    text = encode(value)
+    return len(text) + len(encode(text.decode()))
 
 
 def cut(text: str | None, most: int) -> str | None:

@@ -10,6 +10,7 @@ import structlog
 from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unavailable
 from oubliette.ids import shown
 from oubliette.kit import ActorDead
+from oubliette.runtime.store.codec import decode_payload, encode
 from oubliette.tools import (
     arguments as door,
 )
@@ -134,8 +135,8 @@ async def _called(
         return failure(
             OublietteError("internal error", hint="the server's log says what went wrong")
         )
-    structured: dict[str, Any] = msgspec.to_builtins(answer)
-    return ToolResult(structured=structured, text=msgspec.json.encode(answer).decode())
+    text = encode(answer)
+    return ToolResult(structured=decode_payload(text), text=text.decode())
 
 
 def _check_scope(tool: Tool, context: CallContext) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta
 
 from oubliette.records import Limits
@@ -199,7 +198,7 @@ def event_view(
         "version": event.version,
     }
     if not whole:
-        size = len(msgspec.json.encode(event.data))
+        size = sizes.size(event.data)
         if size > most:
             head["ref"] = {"session_id": event.session_id, "index": event.index}
             head["size"] = size

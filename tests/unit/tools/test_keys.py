@@ -1,0 +1,296 @@
+"""Keys: made, checked, revoked (DESIGN 5; seed 000, Security Considerations)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from oubliette import ids
+from oubliette.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
+from oubliette.records import Session
+from oubliette.runtime.store.ops import PutSession
+from oubliette.testing.clock import VirtualClock
+from oubliette.tools import scopes
+from oubliette.tools.keys import Keys, minted_scope
+from oubliette.tools.scopes import Scope
+from oubliette.tools.tool import CallContext
+from tests.unit.tools import toolkit
+
+if TYPE_CHECKING:
+    from tests.unit.tools.toolkit import Bench
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = Scope(level="admin")
+WRITE = Scope(level="write")
+PROJECT = ids.new_id(ids.PROJECT)
+
+
+def creator(scope: Scope = WRITE, expires_at: float | None = None) -> CallContext:
+    return CallContext(
+        principal="alice", token_id="t", scope=scope, door="http", expires_at=expires_at
+    )
+
+
+async def test_a_key_has_its_id_and_a_secret_of_256_bits_and_only_a_digest_is_kept(
+    bench: Bench,
+) -> None:
+    new = await bench.keys.create(name="k", scope=WRITE)
+    prefix, secret = new.key.split(new.token.id)
+    assert prefix == "oub_"
+    assert len(secret.lstrip("_")) >= 43 or len(secret) == 44
+    kept = await bench.reader.token(new.token.id)
+    assert kept is not None
+    assert len(kept.digest) == 32
+    assert secret[1:].encode() not in msgspec.json.encode(kept)
+
+
+async def test_a_good_key_is_known_again(bench: Bench) -> None:
+    new = await bench.keys.create(name="k", scope=WRITE, principal="alice")
+    assert bench.keys.verify(new.key, "http").principal == "alice"
+
+
+async def test_keys_outlive_the_process(bench: Bench) -> None:
+    new = await bench.keys.create(name="k", scope=WRITE)
+    again = Keys(bench.house.commit, bench.reader, bench.clock)
+    await again.load()
+    assert again.verify(new.key, "http").id == new.token.id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda key: "",
+        lambda key: "x" * 10_000,
+        lambda key: key[:-1],
+        lambda key: key + "A",
+        lambda key: key[:-1] + ("A" if key[-1] != "A" else "B"),
+        lambda key: key.upper(),
+        lambda key: " " + key,
+        lambda key: key + "\n",
+        lambda key: key.replace("oub_", "oub-"),
+        lambda key: f"oub_{ids.new_id(ids.TOKEN)}_{key[-43:]}",
+        lambda key: key + "é",
+        lambda key: "\x00" + key,
+    ],
+)
+async def test_a_changed_key_is_refused_in_one_sentence(bench: Bench, change) -> None:
+    new = await bench.keys.create(name="k", scope=WRITE)
+    with pytest.raises(Unauthenticated) as refused:
+        bench.keys.verify(change(new.key), "http")
+    assert refused.value.message == "invalid or expired API key"
+
+
+async def test_an_unknown_id_is_compared_as_long_as_a_known_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hmac
+
+    compared: list[tuple[bytes, bytes]] = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or real(a, b))
+    for key in (f"oub_{ids.new_id(ids.TOKEN)}_{'a' * 43}", "rubbish"):
+        with pytest.raises(Unauthenticated):
+            bench.keys.verify(key, "http")
+    assert [(len(a), len(b)) for a, b in compared] == [(32, 32), (32, 32)]
+
+
+async def test_a_revoked_key_is_refused_before_the_revocation_is_even_stored(bench: Bench) -> None:
+    new = await bench.keys.create(name="k", scope=WRITE)
+    revoking = asyncio.create_task(bench.keys.revoke(new.token.id))
+    await asyncio.sleep(0)
+    with pytest.raises(Unauthenticated):
+        bench.keys.verify(new.key, "http")
+    assert await revoking
+    assert not await bench.keys.revoke(new.token.id)
+    kept = await bench.reader.token(new.token.id)
+    assert kept is not None
+    assert kept.revoked_at is not None
+
+
+async def test_revoking_what_is_not_there_is_not_found(bench: Bench) -> None:
+    with pytest.raises(NotFound):
+        await bench.keys.revoke(ids.new_id(ids.TOKEN))
+
+
+async def test_a_key_is_good_until_the_second_it_expires() -> None:
+    clock = VirtualClock()
+    async with toolkit.bench(clock) as bench:
+        new = await bench.keys.create(name="k", scope=WRITE, expires_in=10)
+        clock.advance(9.9)
+        bench.keys.verify(new.key, "http")
+        clock.advance(0.1)
+        with pytest.raises(Unauthenticated):
+            bench.keys.verify(new.key, "http")
+
+
+async def test_the_last_use_is_written_later_and_told_at_once() -> None:
+    clock = VirtualClock()
+    async with toolkit.bench(clock) as bench:
+        new = await bench.keys.create(name="k", scope=WRITE)
+        clock.advance(5)
+        used = clock.time()
+        for _ in range(3):
+            bench.keys.verify(new.key, "http")
+        assert bench.keys.listing()[0].last_used_at == used
+        kept = await bench.reader.token(new.token.id)
+        assert kept is not None
+        assert kept.last_used_at is None
+        assert clock.pending == 1
+        await bench.keys.aclose()
+        kept = await bench.reader.token(new.token.id)
+        assert kept is not None
+        assert kept.last_used_at == used
+
+
+async def test_last_uses_are_written_every_minute_at_most() -> None:
+    clock = VirtualClock()
+    async with toolkit.bench(clock) as bench:
+        new = await bench.keys.create(name="k", scope=WRITE)
+        bench.keys.verify(new.key, "http")
+        used = clock.time()
+        await clock.elapse(61)
+        async with asyncio.timeout(5):
+            while (await bench.reader.token(new.token.id)).last_used_at != used:
+                await asyncio.sleep(0)
+
+
+# ---------------------------------------------------------------------- owners
+
+
+async def test_each_key_has_an_owner_of_its_own_unless_one_is_named(bench: Bench) -> None:
+    first = await bench.keys.create(name="a", scope=WRITE)
+    second = await bench.keys.create(name="b", scope=WRITE)
+    third = await bench.keys.create(name="c", scope=WRITE, principal=first.token.principal)
+    assert first.token.principal != second.token.principal
+    assert third.token.principal == first.token.principal
+    names = {each.id: each.name for each in await bench.reader.principals()}
+    assert names[first.token.principal] == "a"
+
+
+# ---------------------------------------------------------------------- minted keys
+
+
+async def minted(bench: Bench, scope: Scope = WRITE, **fields) -> tuple[str, Session]:
+    project = await bench.project()
+    new = await bench.keys.mint(creator(ADMIN), scope, **fields)
+    session = await bench.session(project, live=True, minted_token_id=new.token.id)
+    return new.key, session
+
+
+async def test_a_minted_key_is_good_on_its_own_sessions_link_only(bench: Bench) -> None:
+    key, session = await minted(bench)
+    other = await bench.session(await bench.project("q"), live=True)
+    token = await bench.keys.verify_on_link(key, session.id)
+    assert token.principal == f"session:{session.id}"
+    with pytest.raises(Unauthenticated):
+        await bench.keys.verify_on_link(key, other.id)
+    with pytest.raises(Unauthenticated):
+        bench.keys.verify(key, "http")
+    with pytest.raises(Unauthenticated):
+        bench.keys.verify(key, "socket")
+
+
+async def test_a_minted_key_works_before_the_spawn_that_made_it_returns(bench: Bench) -> None:
+    """Its agent may be quicker; the session's record decides whose it is."""
+    key, session = await minted(bench)
+    first, second = await asyncio.gather(
+        bench.keys.verify_on_link(key, session.id), bench.keys.verify_on_link(key, session.id)
+    )
+    assert first.session_id == second.session_id == session.id
+
+
+async def test_nobody_else_can_bind_a_minted_key(bench: Bench) -> None:
+    new = await bench.keys.mint(creator(ADMIN), WRITE)
+    thief = await bench.session(await bench.project(), live=True)
+    with pytest.raises(Unauthenticated):
+        await bench.keys.verify_on_link(new.key, thief.id)
+    await bench.put(PutSession(msgspec.structs.replace(thief, minted_token_id="tok_other")))
+    with pytest.raises(Unauthenticated):
+        await bench.keys.verify_on_link(new.key, thief.id)
+
+
+async def test_a_minted_key_dies_with_its_session_and_stays_dead(bench: Bench) -> None:
+    key, session = await minted(bench)
+    await bench.keys.verify_on_link(key, session.id)
+    await bench.keys.end_session(session.id)
+    with pytest.raises(Unauthenticated):
+        await bench.keys.verify_on_link(key, session.id)
+    again = Keys(bench.house.commit, bench.reader, bench.clock)
+    await again.load()
+    with pytest.raises(Unauthenticated):
+        await again.verify_on_link(key, session.id)
+
+
+async def test_ending_a_session_revokes_no_other_key(bench: Bench) -> None:
+    ordinary = await bench.keys.create(name="k", scope=WRITE)
+    key, session = await minted(bench)
+    await bench.keys.verify_on_link(key, session.id)
+    await bench.keys.end_session(ids.new_id(ids.SESSION))
+    await bench.keys.verify_on_link(key, session.id)
+    bench.keys.verify(ordinary.key, "socket", session.id)
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [
+        ("admin", "write"),
+        ("write", "read"),
+        ("write", f"project:{PROJECT}"),
+        ("read", f"project:{PROJECT}"),
+        (f"project:{PROJECT}", f"project:{PROJECT}:ro"),
+        (f"project:{PROJECT}", f"project:{ids.new_id(ids.PROJECT)}"),
+    ],
+)
+async def test_a_minted_key_is_never_wider_than_its_creators(
+    bench: Bench, inner: str, outer: str
+) -> None:
+    with pytest.raises(Forbidden, match="reaches further"):
+        await bench.keys.mint(creator(scopes.parse(outer)), scopes.parse(inner))
+
+
+async def test_a_minted_key_expires_no_later_than_its_creators() -> None:
+    clock = VirtualClock()
+    async with toolkit.bench(clock) as bench:
+        end = clock.time() + 100
+        for ttl, wanted in ((None, end), (50, end - 50), (500, end)):
+            new = await bench.keys.mint(creator(ADMIN, expires_at=end), WRITE, ttl)
+            assert new.token.expires_at == wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "project", "creator_scope", "wanted"),
+    [
+        ("read", None, "admin", f"project:{PROJECT}:ro"),
+        ("write", None, "write", f"project:{PROJECT}"),
+        ("write", "*", "write", "write"),
+        ("admin", "*", "admin", "admin"),
+        (f"project:{PROJECT}:ro", None, "admin", f"project:{PROJECT}:ro"),
+        ("read", None, f"project:{PROJECT}", f"project:{PROJECT}:ro"),
+    ],
+)
+def test_a_minted_scope_is_bound_unless_its_creator_says_otherwise(
+    asked: str, project: str | None, creator_scope: str, wanted: str
+) -> None:
+    made = minted_scope(asked, PROJECT, project, scopes.parse(creator_scope))
+    assert str(made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "project", "field"),
+    [
+        ("admin", None, "api_key_scope"),
+        ("root", None, "api_key_scope"),
+        ("read", "nope", "api_key_project"),
+        (f"project:{PROJECT}", ids.new_id(ids.PROJECT), "api_key_project"),
+    ],
+)
+def test_what_cannot_be_minted_is_refused_by_name(
+    asked: str, project: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidParameter, match=field) as refused:
+        minted_scope(asked, PROJECT, project, ADMIN)
+    assert refused.value.field == field

@@ -1,0 +1,120 @@
+"""What a key may do (DESIGN 5; seed 000, Tool Filtering by Scope)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oubliette import ids
+from oubliette.errors import InvalidParameter
+from oubliette.tools import scopes
+from oubliette.tools.scopes import Scope
+from oubliette.tools.table import TABLE, listed
+
+A, B = ids.new_id(ids.PROJECT), ids.new_id(ids.PROJECT)
+ALL = [
+    scopes.parse(text)
+    for text in (
+        "admin",
+        "write",
+        "read",
+        f"project:{A}",
+        f"project:{A}:ro",
+        f"project:{B}",
+        f"project:{B}:ro",
+    )
+]
+SEED_READ = {
+    "project_list",
+    "project_get",
+    "session_list",
+    "session_get",
+    "session_events",
+    "workspace_list",
+    "config_limits",
+}
+
+
+def names(text: str, door: str = "http") -> set[str]:
+    return {tool.name for tool in listed(scopes.parse(text), door)}
+
+
+def test_a_read_key_may_call_exactly_the_seven_of_the_seed_and_the_other_half_of_events() -> None:
+    assert names("read") == SEED_READ | {"event_read"}
+    assert names("admin:ro") == names("read")
+
+
+def test_a_write_key_may_do_all_but_tokens() -> None:
+    assert names("write") == set(TABLE) - {"token_create", "token_list", "token_revoke"}
+
+
+def test_an_admin_key_may_do_everything() -> None:
+    assert names("admin") == set(TABLE)
+
+
+def test_a_key_of_a_project_creates_no_projects() -> None:
+    assert names(f"project:{A}") == names("write") - {"project_create"}
+    assert names(f"project:{A}:ro") == names("read")
+
+
+def test_agents_cannot_listen_or_answer_whatever_their_key() -> None:
+    for text in ("admin", "write", f"project:{A}"):
+        assert not {"caller_listen", "caller_tool_response"} & names(text, "socket")
+
+
+@pytest.mark.parametrize("scope", ALL, ids=str)
+def test_a_scope_reads_back_as_it_is_written(scope: Scope) -> None:
+    assert scopes.parse(str(scope)) == scope
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Admin",
+        "admin ",
+        "write:ro",
+        "project",
+        "project:",
+        "project:*",
+        "project:proj_x",
+        f"project:{A}:rw",
+        f"project:{A}:ro:ro",
+        f"project:{A.upper()}",
+        "read\n",
+        "admin:ro:ro",
+    ],
+)
+def test_anything_else_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="^scope: ") as refused:
+        scopes.parse(text)
+    assert refused.value.field == "scope"
+
+
+def grants(scope: Scope) -> set[tuple[str, str]]:
+    """Every (tool, project) that the scope allows."""
+    return {
+        (tool.name, project)
+        for tool in TABLE.values()
+        for project in (A, B)
+        if tool.allowed(scope, "http") and scope.reaches(project)
+    }
+
+
+@given(st.sampled_from(ALL), st.sampled_from(ALL))
+def test_narrower_or_equal_never_allows_what_the_outer_scope_does_not(
+    inner: Scope, outer: Scope
+) -> None:
+    if scopes.narrower_or_equal(inner, outer):
+        assert grants(inner) <= grants(outer)
+    else:
+        assert not grants(inner) <= grants(outer)
+
+
+@given(st.text(max_size=60))
+def test_parsing_never_fails_in_another_way(text: str) -> None:
+    try:
+        scopes.parse(text)
+    except InvalidParameter:
+        pass

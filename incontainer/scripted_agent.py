@@ -188,7 +188,8 @@ def client_argv() -> list[str]:
     """The command that starts `oubliette-client` from wherever this program came from."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.isfile(home):
-        return [sys.executable, home, "client"]
+        # -I: what an agent's workspace or PYTHONPATH offers is not to be imported
+        return [sys.executable, "-I", home, "client"]
     code = f"import sys; sys.path.insert(0, {home!r}); from incontainer import client; "
     return [sys.executable, "-c", code + "sys.exit(client.main(sys.argv[1:]))"]
 

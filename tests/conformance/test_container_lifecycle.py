@@ -130,6 +130,18 @@ async def test_a_container_killed_from_outside_is_seen_as_exited(bench: Bench) -
     assert (info.state, info.exit_code) == ("exited", 137)
 
 
+async def test_a_host_that_hangs_is_killed_at_the_deadline_of_the_stop(bench: Bench) -> None:
+    running = await bench.start()
+    if "pid" not in running.info.handle:
+        pytest.skip("this engine has no pid on this side")
+    process = running.process("sleep", "1000")
+    await running.link.start(process)
+    os.kill(running.info.handle["pid"], signal.SIGSTOP)
+    async with asyncio.timeout(SECONDS):
+        info = await bench.runtime.stop(running.spec.id, timeout=0.2)
+    assert (info.state, info.exit_code) == ("exited", 137)
+
+
 async def test_two_stops_and_a_remove_at_once_end_well(bench: Bench) -> None:
     running = await bench.start()
     async with asyncio.timeout(SECONDS):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from oubliette.runtime.containers import (
     bubblewrap,
     kit,
     probe,
+    procfs,
     record,
 )
 from oubliette.runtime.containers.folders import new_runtime_dir, runtime_base
@@ -315,6 +318,47 @@ async def test_without_a_python_below_usr_the_servers_own_is_bound(
         first = "/" + str(sys.base_prefix).split("/")[1]
         listed = await running.run("ls", "-A", first)
         assert len(listed.text.split()) == 1
+    finally:
+        await bench.aclose()
+
+
+# ---------------------------------------------------------------- bwrap's own process
+
+
+@pytest.mark.requires("bubblewrap")
+@pytest.mark.anyio
+async def test_a_killed_bwrap_takes_nothing_with_it_but_the_exit_code() -> None:
+    bench = Bench(ENGINES[0])
+    try:
+        running = await bench.start()
+        place = procfs.parent_and_session(running.info.handle["pid"])
+        assert place is not None
+        os.kill(place[0], signal.SIGKILL)
+        assert (await running.run("echo", "alive")).text == "alive\n"
+        other = Bench(ENGINES[0], bench.folder)
+        (info,) = await other.runtime.adopt(bench.instance)
+        assert info.state == "running"
+        await other.aclose()
+        async with asyncio.timeout(20):
+            info = await bench.runtime.stop(running.spec.id)
+        assert (info.state, info.exit_code) == ("exited", None)
+    finally:
+        await bench.aclose()
+
+
+@pytest.mark.requires("bubblewrap")
+@pytest.mark.anyio
+async def test_the_exit_code_is_known_to_a_server_that_was_not_there() -> None:
+    bench = Bench(ENGINES[0])
+    try:
+        running = await bench.start()
+        other = Bench(ENGINES[0], bench.folder)
+        await other.runtime.adopt(bench.instance)
+        await running.link.drain()
+        async with asyncio.timeout(20):
+            info = await other.runtime.watch(running.spec.id)
+        assert (info.state, info.exit_code) == ("exited", 0)
+        await other.aclose()
     finally:
         await bench.aclose()
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CLIENT = [sys.executable, "-m", "incontainer", "client"]
 SCRIPTED = [sys.executable, "-m", "incontainer", "scripted-agent"]
 LIMIT = 80 << 20  # bytes of a line that a test may read
-SECONDS = 5.0  # any single wait
+SECONDS = 15.0  # any single wait; only a failing test takes it
 
 ADD = {
     "name": "add",

@@ -133,6 +133,7 @@ class HttpClient:
         while self._idle:
             reader, writer = self._idle.pop()
             if writer.is_closing() or reader.at_eof():
+                writer.close()
                 self._writers.discard(writer)
                 continue
             writer.write(message)

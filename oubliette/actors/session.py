@@ -9,23 +9,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oubliette.actors import session_state
 from oubliette.actors.agent_process import AgentProcessActor
 from oubliette.actors.container_messages import ContainerStage, Release
-from oubliette.actors.journal import RING_BYTES, Batch, Journal
+from oubliette.actors.journal import RING_BYTES, Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
     EndSession,
-    GetSession,
     InterruptSession,
-    ReadEvents,
-    SessionEvents,
 )
 from oubliette.actors.session_link import SessionLink
+from oubliette.actors.session_log import LoggedSession
 from oubliette.actors.session_messages import (
     AckOutput,
     AgentAttached,
@@ -49,10 +47,11 @@ from oubliette.actors.session_messages import (
     SubmitTurn,
     WriteFrame,
 )
-from oubliette.errors import Conflict, LimitExceeded, StorageUnavailable
+from oubliette.actors.session_permissions import PermissionOverdue, Permissions
+from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
-from oubliette.kit import Actor, Down, Message, handles
-from oubliette.records import Event, Session, Turn
+from oubliette.kit import Down, Message, handles
+from oubliette.records import Turn
 from oubliette.runtime.store.ops import PutIdempotency, PutTurn
 
 if TYPE_CHECKING:
@@ -62,22 +61,8 @@ if TYPE_CHECKING:
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
-RETRY_COMMIT: Final = 0.5  # seconds between tries while the store is paused
 CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
 CRASHES: Final = 3
-
-
-class _Committed(Message):
-    events: tuple[Event, ...]
-
-
-class _CommitFailed(Message):
-    reason: str
-    retry: bool
-
-
-class _TryAgain(Message):
-    pass
 
 
 class _IdleCheck(Message):
@@ -96,41 +81,14 @@ class _InterruptOverdue(Message):
     turn: int
 
 
-class _WaitOver(Message):
-    waiter: int
-
-
-class _PermissionOverdue(Message):
-    request_id: str
-
-
-class _EventsRead(Message):
-    waiter: int
-    events: tuple[Event, ...]
-    cut: int | None
-
-
-class _Waiter(msgspec.Struct):
-    request: ReadEvents
-    answer: Any
-    turns: int
-
-
-class CommitFailedError(RuntimeError):
-    """The store refused a write of this session for good: its actor's idea of the log is wrong."""
-
-
-class SessionActor(Actor):
+class SessionActor(LoggedSession):
     """Runs one session until it rests; named `…/sessions/<id>`, found through the Directory."""
 
     mailbox_size = 10_000
 
     def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
-        super().__init__()
-        self.services = services
+        super().__init__(services, session_id)
         self.host_gate = gate
-        self.session_id = session_id
-        self.journal: Journal
         self.link: SessionLink
         self._agent: Ref | None = None
         self._agent_down = asyncio.Event()
@@ -144,12 +102,7 @@ class SessionActor(Actor):
         self._end_reason: str | None = None
         self._end_final = True
         self._finished = False
-        self._waiters: dict[int, _Waiter] = {}
-        self._waiter_ids = 0
-        self._held: list[Deferred] = []
-        self._permissions: set[str] = set()
-        self._batch: Batch | None = None
-        self._flush_due = False
+        self._permissions = Permissions(self)
         self._last_activity = 0.0
 
     # ------------------------------------------------------------------ life
@@ -236,69 +189,14 @@ class SessionActor(Actor):
         )
 
     @property
+    def quiet(self) -> bool:
+        """Whether no turn runs and none waits."""
+        return self._turn is None and not self._queue
+
+    @property
     def stopping(self) -> bool:
         """Whether it takes nothing new."""
         return self._finished or self._end_reason is not None
-
-    # ------------------------------------------------------------------ commits
-
-    def _wake_flush(self) -> None:
-        if not self._flush_due:
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_due = False
-        if not self.ref.is_alive():
-            return
-        batch = self.journal.take()
-        if batch is not None:
-            self._batch = batch
-            self._commit(batch)
-
-    def _commit(self, batch: Batch) -> None:
-        if not batch.ops:
-            self.ref.tell(_Committed(events=()))
-            return
-        self.pipe_to_self(
-            self.services.store.ask(self.transaction(batch.ops)),
-            lambda results: _Committed(events=_appended(results)),
-            lambda error: _CommitFailed(
-                reason=str(error), retry=isinstance(error, StorageUnavailable | TimeoutError)
-            ),
-        )
-
-    @staticmethod
-    def transaction(ops: tuple[Any, ...]) -> Any:
-        """The message that has the store commit `ops`."""
-        from oubliette.actors.store import Transact
-
-        return Transact(ops=ops)
-
-    @handles(_Committed)
-    def _committed(self, message: _Committed) -> None:
-        failpoint("session.committed")
-        callbacks = self.journal.committed(message.events)
-        self._batch = None
-        if message.events:
-            self._wake_waiters()
-        for callback in callbacks:
-            callback()
-        if self._held and not self.journal.full:
-            held, self._held = self._held, []
-            for answer in held:
-                answer.set(None)
-
-    @handles(_CommitFailed)
-    def _commit_failed(self, message: _CommitFailed) -> None:
-        if not message.retry:
-            raise CommitFailedError(message.reason)
-        self.after(RETRY_COMMIT, _TryAgain())
-
-    @handles(_TryAgain)
-    def _try_again(self, _: _TryAgain) -> None:
-        if self._batch is not None:
-            self._commit(self._batch)
 
     # ------------------------------------------------------------------ turns
 
@@ -349,16 +247,18 @@ class SessionActor(Actor):
 
     def _hand_over(self, turn: Turn) -> None:
         failpoint("session.before_prompt")
-        self._write(
+        self.write(
             WriteFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
         )
         failpoint("session.after_prompt")
 
-    def _write(self, frame: WriteFrame) -> None:
+    def write(self, frame: WriteFrame) -> None:
+        """Hand a frame to the agent's process; what it has already is dropped there."""
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(frame)
 
-    def _next_seq(self) -> int:
+    def next_seq(self) -> int:
+        """The sequence number of one more frame for the agent."""
         self._stdin_seq += 1
         return self._stdin_seq
 
@@ -487,7 +387,7 @@ class SessionActor(Actor):
             case "ready" | "turn_started":
                 self.journal.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
-                self._permission_asked(data, source)
+                self._permissions.asked(data, source)
             case _:
                 self.journal.append(item.type, data, source=source)
 
@@ -503,42 +403,10 @@ class SessionActor(Actor):
             AgentCost(session_id=self.session_id, cost_usd=self.journal.record.cost_usd)
         )
 
-    def _permission_asked(self, data: dict[str, Any], source: str) -> None:
-        request_id = str(data.get("request_id", ""))
-        limit = self.services.config.sessions.permission_timeout_seconds
-        self._permissions.add(request_id)
-        self.journal.append(
-            "permission_request",
-            {
-                **data,
-                "deadline": self.clock.time() + limit,
-                "ancestry": self.link.ancestry,
-            },
-            source=source,
-        )
-        self.after(limit, _PermissionOverdue(request_id=request_id))
-
-    @handles(_PermissionOverdue)
-    def _deny(self, message: _PermissionOverdue) -> None:
-        if message.request_id not in self._permissions or self._finished:
-            return
-        self._permissions.discard(message.request_id)
-        reason = "nobody allowed it in time"
-        self.journal.append(
-            "permission_settled",
-            {"request_id": message.request_id, "decision": "deny", "reason": reason},
-        )
-        self.journal.then(
-            lambda: self._write(
-                WriteFrame(
-                    seq=self._next_seq(),
-                    kind="permission",
-                    request_id=message.request_id,
-                    decision="deny",
-                    text=reason,
-                )
-            )
-        )
+    @handles(PermissionOverdue)
+    def _permission_overdue(self, message: PermissionOverdue) -> None:
+        if not self._finished:
+            self._permissions.deny(message.request_id)
 
     @handles(AgentGone)
     def _agent_gone(self, message: AgentGone) -> None:
@@ -580,7 +448,7 @@ class SessionActor(Actor):
     def _interrupt(self, _: InterruptSession) -> str:
         turn = self._turn
         if turn is not None and self._attached:
-            self._write(WriteFrame(seq=self._next_seq(), kind="interrupt", turn=turn.number))
+            self.write(WriteFrame(seq=self.next_seq(), kind="interrupt", turn=turn.number))
             self.after(INTERRUPT_LIMIT, _InterruptOverdue(turn=turn.number))
         return self.journal.record.status
 
@@ -680,76 +548,6 @@ class SessionActor(Actor):
         self.host_gate.container.tell(Release(session_id=self.session_id))
         self.stop()
 
-    # ------------------------------------------------------------------ readers
-
-    @handles(GetSession)
-    def _get(self, _: GetSession) -> Session:
-        return self.journal.record
-
-    @handles(ReadEvents)
-    def _read(self, message: ReadEvents) -> None:
-        self._waiter_ids += 1
-        waiter = _Waiter(request=message, answer=self.defer(), turns=self._turn_number)
-        if self.journal.log_end > message.since_index or message.wait_seconds <= 0:
-            self._serve(self._waiter_ids, waiter)
-            return
-        self._waiters[self._waiter_ids] = waiter
-        self.after(message.wait_seconds, _WaitOver(waiter=self._waiter_ids))
-
-    def _serve(self, number: int, waiter: _Waiter) -> None:
-        request = waiter.request
-        if self.journal.in_memory(request.since_index):
-            events = self.journal.after(request.since_index, request.max_events, request.max_bytes)
-            self._answer_read(waiter, events, None)
-            return
-        self._waiters[number] = waiter
-        reader = self.services.reader
-
-        async def read() -> tuple[tuple[Event, ...], int | None]:
-            found = await reader.log(
-                self.session_id, request.since_index, request.max_events, request.max_bytes
-            )
-            return tuple(found.events), found.truncated_before
-
-        self.pipe_to_self(
-            read(),
-            lambda found: _EventsRead(waiter=number, events=found[0], cut=found[1]),
-            lambda _: _EventsRead(waiter=number, events=(), cut=None),
-        )
-
-    @handles(_EventsRead)
-    def _events_read(self, message: _EventsRead) -> None:
-        waiter = self._waiters.pop(message.waiter, None)
-        if waiter is not None:
-            self._answer_read(waiter, message.events, message.cut)
-
-    def _answer_read(self, waiter: _Waiter, events: tuple[Event, ...], cut: int | None) -> None:
-        since = waiter.request.since_index
-        waiter.answer.set(
-            SessionEvents(
-                session=self.journal.record,
-                events=events,
-                last_index=events[-1].index if events else since,
-                log_end=self.journal.log_end,
-                truncated_before=cut,
-                turn_done=self._turn is None and not self._queue,
-            )
-        )
-
-    @handles(_WaitOver)
-    def _wait_over(self, message: _WaitOver) -> None:
-        waiter = self._waiters.pop(message.waiter, None)
-        if waiter is not None:
-            self._serve(message.waiter, waiter)
-
-    def _wake_waiters(self) -> None:
-        for number, waiter in list(self._waiters.items()):
-            if waiter.answer.done:
-                del self._waiters[number]
-            elif self.journal.log_end > waiter.request.since_index:
-                del self._waiters[number]
-                self._serve(number, waiter)
-
     # ------------------------------------------------------------------ the link, the caller
 
     @handles(LinkReady)
@@ -780,15 +578,9 @@ class SessionActor(Actor):
 
     @handles(ChildSpawned)
     def _child_spawned(self, message: ChildSpawned) -> None:
-        self.link.child_spawned(message)
+        self.link.children.spawned(message)
 
     @handles(ChildTurnEnded)
     def _child_turn_ended(self, message: ChildTurnEnded) -> None:
         self._activity()
-        self.link.child_turn_ended(message)
-
-
-def _appended(results: tuple[Any, ...]) -> tuple[Event, ...]:
-    """The events among the results of a transaction; ours is the last operation."""
-    last: object = results[-1] if results else None
-    return cast("tuple[Event, ...]", last) if isinstance(last, tuple) else ()
+        self.link.children.turn_ended(message)

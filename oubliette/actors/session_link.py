@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -11,11 +10,7 @@ from oubliette import ids
 from oubliette.actors.caller_request import CallerRequestActor
 from oubliette.actors.protocol import (
     AnswerCallerTool,
-    OpenProject,
     ReadEvents,
-    SpawnResult,
-    SpawnSession,
-    caller_actor_name,
 )
 from oubliette.actors.session_calls import (
     KEEP_SETTLED,
@@ -27,10 +22,8 @@ from oubliette.actors.session_calls import (
     outcome_error,
     request_data,
 )
+from oubliette.actors.session_children import MAX_CALL_ID, ChildCalls
 from oubliette.actors.session_messages import (
-    AgentWaits,
-    ChildSpawned,
-    ChildTurnEnded,
     LinkAnswered,
     LinkNotify,
     LinkReady,
@@ -39,6 +32,7 @@ from oubliette.actors.session_messages import (
     RequestSettled,
     SettleRequest,
 )
+from oubliette.actors.session_params import OutcomeError, optional_text, rpc_error, text_param
 from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
 from oubliette.failpoints import failpoint
 from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
@@ -50,30 +44,9 @@ if TYPE_CHECKING:
     from oubliette.actors.session import SessionActor
     from oubliette.kit import Deferred, Down
 
-MAX_CALL_ID: Final = 128
-MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
 MAX_WAIT: Final = 600.0  # seconds that session_events may wait
 
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
-
-
-@dataclass
-class _ChildCall:
-    """A `session_message` of the agent that is not answered yet."""
-
-    askers: list[Asker]
-    wait: bool
-    session_id: str = ""
-    spawned: bool = False
-    ended: ChildTurnEnded | None = None
-    accepted: bool = False
-
-
-@dataclass
-class _State:
-    link: str | None = None
-    generation: int = 0
-    children: dict[str, _ChildCall] = field(default_factory=dict[str, _ChildCall])
 
 
 class SessionLink:
@@ -82,7 +55,8 @@ class SessionLink:
     def __init__(self, session: SessionActor) -> None:
         self._session = session
         self._services = session.services
-        self._state = _State()
+        self._link: str | None = None
+        self.children = ChildCalls(self._session, self._reply)
         self._calls = Calls()
         self.ancestry: list[str] = [session.session_id]
         """Session ids from the root down to this one."""
@@ -114,10 +88,7 @@ class SessionLink:
         """Settle every open call as cancelled, answer every waiting one."""
         for request_id in list(self._calls.open):
             self._settle(request_id, "cancelled", error=f"cancelled: {reason}")
-        for call in self._state.children.values():
-            for asker in call.askers:
-                self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
-        self._state.children.clear()
+        self.children.cancel_all(reason)
 
     def turn_ended(self) -> None:
         """A turn of the agent is over; calls that it still has open go on."""
@@ -126,8 +97,7 @@ class SessionLink:
 
     def ready(self, message: LinkReady) -> None:
         """A new connection: tell the agent's client which tools its caller lends."""
-        self._state.link = message.link
-        self._state.generation = message.generation
+        self._link = message.link
         self.send_tools()
 
     def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> None:
@@ -161,7 +131,7 @@ class SessionLink:
         )
 
     def _notify(self, method: str, params: dict[str, Any]) -> None:
-        link = self._state.link
+        link = self._link
         ref = self._session.system.lookup(link) if link else None
         if ref is not None and ref.is_alive():
             ref.tell(LinkNotify(method=method, params=params, legacy_type=True))
@@ -191,7 +161,7 @@ class SessionLink:
                 case "caller_tool":
                     self._caller_tool(asker, message.params)
                 case "session_message":
-                    self._session_message(asker, message.params)
+                    self.children.asked(asker, message.params)
                 case "session_events":
                     self._answer_later(asker, self._session_events(message.params))
                 case "oubliette_tools":
@@ -208,13 +178,13 @@ class SessionLink:
                 case _:
                     pass  # an unknown notification is no fault (JSON-RPC 2.0, section 4.1)
         except OublietteError as error:
-            self._reply(asker, error=_rpc_error(error))
+            self._reply(asker, error=rpc_error(error))
 
     def _answer_later(self, asker: Asker, work: Awaitable[Any]) -> None:
         self._session.pipe_to_self(
             work,
             lambda result: _answer(asker, result=result),
-            lambda error: _answer(asker, error=_rpc_error(error)),
+            lambda error: _answer(asker, error=rpc_error(error)),
         )
 
     def _cancelled(self, asker: Asker, params: dict[str, Any]) -> None:
@@ -226,18 +196,13 @@ class SessionLink:
             if not call.askers:
                 self._settle(call.request.id, "cancelled", error="the agent cancelled the call")
             return
-        for call_id, child in list(self._state.children.items()):
-            if target in child.askers:
-                child.askers.remove(target)
-                if not child.askers:
-                    del self._state.children[call_id]
-                    self._tell_waiting()
+        self.children.cancelled(target)
 
     # ------------------------------------------------------------------ the caller's tools
 
     def _caller_tool(self, asker: Asker, params: dict[str, Any]) -> None:
-        name = _text(params, "tool", 256)
-        call_id = _optional_text(params, "call_id", MAX_CALL_ID)
+        name = text_param(params, "tool", 256)
+        call_id = optional_text(params, "call_id", MAX_CALL_ID)
         arguments = params.get("arguments")
         if arguments is None:
             arguments = {}
@@ -303,7 +268,7 @@ class SessionLink:
             if request is None or request.outcome is None:
                 raise NotFound("this call is not known any more")
             if request.outcome != "result":
-                raise _OutcomeError(request.outcome, request.error)
+                raise OutcomeError(request.outcome, request.error)
             return request.result
 
         self._answer_later(asker, read())
@@ -378,115 +343,10 @@ class SessionLink:
 
         journal.then(tell)
 
-    # ------------------------------------------------------------------ children
-
-    def _session_message(self, asker: Asker, params: dict[str, Any]) -> None:
-        message = _text(params, "message", MAX_MESSAGE)
-        session_id = _optional_text(params, "session_id", 64)
-        if session_id is not None:
-            ids.check_id(session_id, ids.SESSION, "session_id")
-        call_id = _optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
-        wait = params.get("wait", True)
-        if not isinstance(wait, bool):
-            raise InvalidParameter("wait: must be true or false", field="wait")
-        known = self._state.children.get(call_id)
-        if known is not None:
-            known.askers.append(asker)
-            return
-        self._state.children[call_id] = _ChildCall([asker], wait)
-        if wait:
-            self._tell_waiting()
-        self._session.pipe_to_self(
-            self._spawn_child(call_id, message, session_id),
-            lambda spawned: spawned,
-            lambda error: ChildSpawned(call_id=call_id, error=_rpc_error(error)),
-        )
-
-    async def _spawn_child(
-        self, call_id: str, message: str, session_id: str | None
-    ) -> ChildSpawned:
-        record = self._record
-        system = self._session.system
-        name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
-        spawned: SpawnResult = await system.ref(name).ask(
-            SpawnSession(
-                principal=record.principal,
-                prompt=message,
-                session_id=session_id,
-                workspace_id=record.workspace_id,
-                new_session=session_id is None,
-                caller_id=record.caller_id,
-                caller_tools=record.caller_tools,
-                parent_session_id=record.id,
-                call_id=f"{record.id}/{call_id}",
-            )
-        )
-        turn = await self._services.reader.turn(spawned.session_id, spawned.turn)
-        return ChildSpawned(
-            call_id=call_id,
-            session_id=spawned.session_id,
-            spawned=spawned.spawned,
-            done=turn is not None and turn.state == "done",
-            outcome=turn.outcome if turn else None,
-            result=turn.result if turn else None,
-        )
-
-    def child_spawned(self, message: ChildSpawned) -> None:
-        """The child's turn was accepted or refused; it may even have ended already."""
-        call = self._state.children.get(message.call_id)
-        if call is None:
-            return
-        if message.error is not None:
-            self._child_reply(message.call_id, error=message.error)
-            return
-        call.session_id = message.session_id
-        call.spawned = message.spawned
-        call.accepted = True
-        failpoint("session.child_spawned")
-        if not call.wait:
-            self._child_reply(message.call_id, result=None)
-        elif message.done:
-            self._child_outcome(message.call_id, message.outcome or "failed", message.result)
-        elif call.ended is not None:
-            self._child_outcome(message.call_id, call.ended.outcome, call.ended.result)
-
-    def child_turn_ended(self, message: ChildTurnEnded) -> None:
-        """The turn that a call of our agent waits for is over."""
-        call = self._state.children.get(message.call_id)
-        if call is None:
-            return
-        if not call.accepted:
-            call.ended = message
-            return
-        self._child_outcome(message.call_id, message.outcome, message.result)
-
-    def _child_outcome(self, call_id: str, outcome: str, result: str | None) -> None:
-        if outcome == "completed":
-            self._child_reply(call_id, result=result or "")
-            return
-        session_id = self._state.children[call_id].session_id
-        error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
-        error["data"]["session_id"] = session_id
-        self._child_reply(call_id, error=error)
-
-    def _child_reply(
-        self, call_id: str, *, result: str | None = None, error: dict[str, Any] | None = None
-    ) -> None:
-        call = self._state.children.pop(call_id)
-        if call.wait:
-            self._tell_waiting()
-        answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
-        for asker in call.askers:
-            self._reply(asker, result=None if error else answer, error=error)
-
-    def _tell_waiting(self) -> None:
-        waits = any(call.wait for call in self._state.children.values())
-        tree = self._session.system.lookup(f"explorations/{self._record.exploration_id}")
-        if tree is not None and tree.is_alive():
-            tree.tell(AgentWaits(session_id=self._record.id, waits=waits))
+    # ------------------------------------------------------------------ sessions of its tree
 
     async def _session_events(self, params: dict[str, Any]) -> dict[str, Any]:
-        session_id = ids.check_id(_text(params, "session_id", 64), ids.SESSION, "session_id")
+        session_id = ids.check_id(text_param(params, "session_id", 64), ids.SESSION, "session_id")
         since = params.get("since_index", -1)
         wait = params.get("wait_seconds", 0)
         if not isinstance(since, int) or isinstance(since, bool) or since < -1:
@@ -526,13 +386,13 @@ class SessionLink:
 
     async def _oubliette_tools(self, params: dict[str, Any]) -> dict[str, Any]:
         door = self._door()
-        key = _text(params, "api_key", 512)
+        key = text_param(params, "api_key", 512)
         return {"tools": await door.tools(key, self._record.id)}
 
     async def _oubliette_call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
         door = self._door()
-        key = _text(params, "api_key", 512)
-        tool = _text(params, "tool", 256)
+        key = text_param(params, "api_key", 512)
+        tool = text_param(params, "tool", 256)
         arguments = params.get("arguments")
         if arguments is None:
             arguments = {}
@@ -546,47 +406,7 @@ class SessionLink:
         return self._services.door
 
 
-class _OutcomeError(OublietteError):
-    """A settled call that was no result, found again by its call id."""
-
-    def __init__(self, outcome: str, text: str | None) -> None:
-        super().__init__(text or outcome)
-        self.outcome = outcome
-
-
-def _answer(
-    asker: Asker, result: Any = None, error: dict[str, Any] | None = None
-) -> LinkAnswered:
+def _answer(asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> LinkAnswered:
     return LinkAnswered(
         link=asker.link, generation=asker.generation, id=asker.id, result=result, error=error
     )
-
-
-def _rpc_error(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, _OutcomeError):
-        return outcome_error(error.outcome, error.message)
-    if isinstance(error, OublietteError):
-        return {
-            "code": error.jsonrpc_code,
-            "message": str(error),
-            "data": {"kind": error.code},
-        }
-    if isinstance(error, TimeoutError):
-        return outcome_error("deadline_exceeded", "the server did not answer in time")
-    return outcome_error("error", f"the server could not do it ({type(error).__name__})")
-
-
-def _text(params: dict[str, Any], field_: str, limit: int) -> str:
-    value = params.get(field_)
-    if not isinstance(value, str) or not value:
-        raise InvalidParameter(f"{field_}: must be a string that is not empty", field=field_)
-    if len(value) > limit:
-        raise InvalidParameter(f"{field_}: longer than {limit} characters", field=field_)
-    return value
-
-
-def _optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None:
-    return None if params.get(field_) is None else _text(params, field_, limit)
-
-
-__all__ = ["SessionLink", "caller_actor_name"]

@@ -1,0 +1,180 @@
+"""The children that one session's agent spawns and waits for (seed 003; DESIGN 9.17).
+
+A `session_message` is named by its `call_id`, as a caller tool call is: asked again after a
+reconnect or a restart, it joins the turn that it has started, or gets that turn's result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from oubliette import ids
+from oubliette.actors.protocol import OpenProject, SpawnResult, SpawnSession
+from oubliette.actors.session_calls import new_request_id, outcome_error
+from oubliette.actors.session_messages import AgentWaits, ChildSpawned, ChildTurnEnded
+from oubliette.actors.session_params import optional_text, rpc_error, text_param
+from oubliette.errors import InvalidParameter
+from oubliette.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from oubliette.actors.session import SessionActor
+    from oubliette.actors.session_calls import Asker
+
+MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
+MAX_CALL_ID: Final = 128
+
+
+class Reply(Protocol):
+    """Answers a JSON-RPC request of the agent's client."""
+
+    def __call__(
+        self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None
+    ) -> None:
+        """With a result or with an error."""
+        ...
+
+
+@dataclass
+class ChildCall:
+    """A `session_message` of the agent that is not answered yet."""
+
+    askers: list[Asker]
+    wait: bool
+    session_id: str = ""
+    spawned: bool = False
+    ended: ChildTurnEnded | None = None
+    accepted: bool = False
+
+
+class ChildCalls:
+    """Open `session_message` calls by call id. Lives and dies with its SessionActor."""
+
+    def __init__(self, session: SessionActor, reply: Reply) -> None:
+        self._session = session
+        self._reply = reply
+        self._open: dict[str, ChildCall] = {}
+
+    def cancel_all(self, reason: str) -> None:
+        """Answer every waiting call; the children themselves go on."""
+        for call in self._open.values():
+            for asker in call.askers:
+                self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
+        self._open.clear()
+
+    def cancelled(self, target: Asker) -> None:
+        """The agent gave up a call; the child goes on."""
+        for call_id, call in list(self._open.items()):
+            if target in call.askers:
+                call.askers.remove(target)
+                if not call.askers:
+                    del self._open[call_id]
+                    self._tell_waiting()
+
+    def asked(self, asker: Asker, params: dict[str, Any]) -> None:
+        """`session_message`: spawn a child, or send one a message."""
+        message = text_param(params, "message", MAX_MESSAGE)
+        session_id = optional_text(params, "session_id", 64)
+        if session_id is not None:
+            ids.check_id(session_id, ids.SESSION, "session_id")
+        call_id = optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
+        wait = params.get("wait", True)
+        if not isinstance(wait, bool):
+            raise InvalidParameter("wait: must be true or false", field="wait")
+        known = self._open.get(call_id)
+        if known is not None:
+            known.askers.append(asker)
+            return
+        self._open[call_id] = ChildCall([asker], wait)
+        if wait:
+            self._tell_waiting()
+        self._session.pipe_to_self(
+            self._spawn_child(call_id, message, session_id),
+            lambda spawned: spawned,
+            lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
+        )
+
+    async def _spawn_child(
+        self, call_id: str, message: str, session_id: str | None
+    ) -> ChildSpawned:
+        record = self._session.journal.record
+        system = self._session.system
+        name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
+        spawned: SpawnResult = await system.ref(name).ask(
+            SpawnSession(
+                principal=record.principal,
+                prompt=message,
+                session_id=session_id,
+                workspace_id=record.workspace_id,
+                new_session=session_id is None,
+                caller_id=record.caller_id,
+                caller_tools=record.caller_tools,
+                parent_session_id=record.id,
+                call_id=f"{record.id}/{call_id}",
+            )
+        )
+        turn = await self._session.services.reader.turn(spawned.session_id, spawned.turn)
+        return ChildSpawned(
+            call_id=call_id,
+            session_id=spawned.session_id,
+            spawned=spawned.spawned,
+            done=turn is not None and turn.state == "done",
+            outcome=turn.outcome if turn else None,
+            result=turn.result if turn else None,
+        )
+
+    def spawned(self, message: ChildSpawned) -> None:
+        """The child's turn was accepted or refused; it may even have ended already."""
+        call = self._open.get(message.call_id)
+        if call is None:
+            return
+        if message.error is not None:
+            self._answer(message.call_id, error=message.error)
+            return
+        call.session_id = message.session_id
+        call.spawned = message.spawned
+        call.accepted = True
+        failpoint("session.child_spawned")
+        if not call.wait:
+            self._answer(message.call_id, result=None)
+        elif message.done:
+            self._end_with(message.call_id, message.outcome or "failed", message.result)
+        elif call.ended is not None:
+            self._end_with(message.call_id, call.ended.outcome, call.ended.result)
+
+    def turn_ended(self, message: ChildTurnEnded) -> None:
+        """The turn that a call of our agent waits for is over."""
+        call = self._open.get(message.call_id)
+        if call is None:
+            return
+        if not call.accepted:
+            call.ended = message
+            return
+        self._end_with(message.call_id, message.outcome, message.result)
+
+    def _end_with(self, call_id: str, outcome: str, result: str | None) -> None:
+        if outcome == "completed":
+            self._answer(call_id, result=result or "")
+            return
+        session_id = self._open[call_id].session_id
+        error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
+        error["data"]["session_id"] = session_id
+        self._answer(call_id, error=error)
+
+    def _answer(
+        self, call_id: str, *, result: str | None = None, error: dict[str, Any] | None = None
+    ) -> None:
+        call = self._open.pop(call_id)
+        if call.wait:
+            self._tell_waiting()
+        answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
+        for asker in call.askers:
+            self._reply(asker, result=None if error else answer, error=error)
+
+    def _tell_waiting(self) -> None:
+        waits = any(call.wait for call in self._open.values())
+        tree = self._session.system.lookup(
+            f"explorations/{self._session.journal.record.exploration_id}"
+        )
+        if tree is not None and tree.is_alive():
+            tree.tell(AgentWaits(session_id=self._session.journal.record.id, waits=waits))

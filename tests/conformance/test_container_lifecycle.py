@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import stat
+import subprocess
 
 import pytest
 
@@ -140,6 +142,75 @@ async def test_a_host_that_hangs_is_killed_at_the_deadline_of_the_stop(bench: Be
     async with asyncio.timeout(SECONDS):
         info = await bench.runtime.stop(running.spec.id, timeout=0.2)
     assert (info.state, info.exit_code) == ("exited", 137)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+async def test_a_start_that_is_given_up_leaves_nothing_and_can_be_done_again(
+    bench: Bench, steps: int
+) -> None:
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    await bench.runtime.create(spec)
+    start = asyncio.create_task(bench.runtime.start(spec.id, key=b"k" * 32))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    start.cancel()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.gather(start, return_exceptions=True)
+    assert start.cancelled()
+    assert (await bench.runtime.inspect(spec.id)).state == "created"
+    assert not (spec.runtime_dir / "key").exists()
+    found = subprocess.run(["pgrep", "-f", "--", spec.id], capture_output=True, check=False)
+    assert found.stdout == b""
+    assert (await bench.runtime.start(spec.id, key=b"k" * 32)).state == "running"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_any_order_of_calls_and_servers_gives_the_states_that_it_should(
+    bench: Bench, seed: int
+) -> None:
+    """A walk at random: what the runtime says of a container is what was done to it."""
+    choose = random.Random(seed)
+    expected: dict[str, str] = {}
+    specs = {}
+    others: list[Bench] = []
+    now = bench
+    for _ in range(25):
+        act = choose.choice(["create", "start", "start", "stop", "kill", "remove", "server"])
+        if act == "create" or not expected:
+            spec = bench.spec()
+            specs[spec.id] = spec
+            bench.made.append(spec.id)
+            expected[spec.id] = (await now.runtime.create(spec)).state
+        elif act == "server":
+            await now.runtime.aclose()
+            now = Bench(bench.engine, bench.folder)
+            others.append(now)
+            found = {info.id: info.state for info in await now.runtime.adopt(bench.instance)}
+            assert found == expected
+        else:
+            one = choose.choice(sorted(expected))
+            if act == "start" and expected[one] != "running":
+                expected[one] = (await now.runtime.start(one, key=b"k" * 32)).state
+            elif act == "stop":
+                await now.runtime.stop(one, timeout=choose.choice([0, 5]))
+                expected[one] = "exited" if expected[one] == "running" else expected[one]
+            elif act == "kill" and expected[one] == "running":
+                pid = (await now.runtime.inspect(one)).handle["pid"]
+                os.kill(pid, signal.SIGKILL)
+                async with asyncio.timeout(SECONDS):
+                    await now.runtime.watch(one)
+                expected[one] = "exited"
+            elif act == "remove":
+                await now.runtime.remove(one)
+                del expected[one]
+        assert {one: (await now.runtime.inspect(one)).state for one in expected} == expected
+    for one in sorted(expected):
+        await now.runtime.remove(one)
+    left = [path.name for path in bench.base.iterdir() if not path.name.startswith("kit-")]
+    assert left == []
+    for other in others:
+        await other.aclose()
 
 
 async def test_two_stops_and_a_remove_at_once_end_well(bench: Bench) -> None:

@@ -6,8 +6,10 @@ its command line, so that even one is found whose server was killed before it co
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.runtime.containers.record import Record
+
+_RUNTIME_DIR: Final = re.compile("[0-9a-f]{8}")
 
 
 class Living(msgspec.Struct, frozen=True):
@@ -30,6 +34,7 @@ class Living(msgspec.Struct, frozen=True):
 
 def find(base: Path, instance: str, *, sandboxed: bool) -> list[Record]:
     """Every container of `instance`; `process` is set for those that live, and only for them."""
+    clear_empty(base)
     living = find_living(instance, sandboxed=sandboxed)
     found: list[Record] = []
     for kept in record.load_all(base):
@@ -41,6 +46,17 @@ def find(base: Path, instance: str, *, sandboxed: bool) -> list[Record]:
             process, monitor = (now.process, now.monitor) if now is not None else (None, None)
         found.append(msgspec.structs.replace(kept, process=process, monitor=monitor))
     return found
+
+
+def clear_empty(base: Path) -> None:
+    """Remove runtime folders whose server died before it wrote their record.
+
+    Only empty ones go, so it does not matter whose they are: `create` makes them again.
+    """
+    for folder in base.iterdir():
+        if _RUNTIME_DIR.fullmatch(folder.name) and not record.beside(folder, "json").exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:

@@ -19,6 +19,7 @@ from oubliette.runtime.containers import (
     Inside,
     Mount,
     ProcessRuntime,
+    adoption,
     bubblewrap,
     kit,
     probe,
@@ -361,6 +362,19 @@ async def test_the_exit_code_is_known_to_a_server_that_was_not_there() -> None:
         await other.aclose()
     finally:
         await bench.aclose()
+
+
+def test_empty_folders_of_servers_that_died_are_cleared_and_no_others(short: Path) -> None:
+    empty, used = new_runtime_dir(short), new_runtime_dir(short)
+    (used / "relay.sock").touch()
+    spec = spec_in(short)
+    record.save(record.Record(spec=spec))
+    (short / "kit-0123456789ab").mkdir()
+    adoption.clear_empty(short)
+    assert not empty.exists()
+    assert used.exists()
+    assert spec.runtime_dir.exists()
+    assert (short / "kit-0123456789ab").exists()
 
 
 # ---------------------------------------------------------------- starts that fail

@@ -234,9 +234,7 @@ class Bench:
             events.append(event)
             arrived.set()
 
-        link = await HostLink.connect(
-            self.runtime.dial(info), key, epoch=epoch, on_event=hear
-        )
+        link = await HostLink.connect(self.runtime.dial(info), key, epoch=epoch, on_event=hear)
         self.links.append(link)
         return Running(self, spec, info, key, link, events, arrived)
 

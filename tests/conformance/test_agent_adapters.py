@@ -54,9 +54,15 @@ def test_no_bytes_can_make_an_adapter_fail_or_forget(
 @given(
     lines=st.lists(
         st.recursive(
-            st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(["completion", "turn", "ready"]),
-            lambda inner: st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["type", "turn", "text", "status", "x"]), inner),
+            st.none()
+            | st.booleans()
+            | st.integers()
+            | st.text()
+            | st.sampled_from(["completion", "turn", "ready"]),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["type", "turn", "text", "status", "x"]), inner)
+            ),
             max_leaves=8,
         ),
         max_size=5,

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(
     params=[
         pytest.param(
-            agent, id=agent.name, marks=[pytest.mark.requires(agent.requires)] * bool(agent.requires)
+            agent,
+            id=agent.name,
+            marks=[pytest.mark.requires(agent.requires)] * bool(agent.requires),
         )
         for agent in AGENTS
     ]
@@ -128,7 +130,9 @@ async def test_secrets_are_in_the_environment_and_in_no_command_line(
     command = agent.runtime().command(session, running.info.inside)
     assert command.env["OUBLIETTE_API_KEY"] == "oub_key_secret"
     assert command.env["OUBLIETTE_PAIRING_SECRET"] == session.pairing_secret
-    assert not any("oub_key_secret" in word or session.pairing_secret in word for word in command.argv)
+    assert not any(
+        "oub_key_secret" in word or session.pairing_secret in word for word in command.argv
+    )
 
 
 async def test_one_turn_in_a_process_of_its_own(bench: Bench, agent: Agent) -> None:

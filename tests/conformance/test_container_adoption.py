@@ -34,10 +34,12 @@ def server(bench: Bench, step: str, *, failpoints: str = "") -> Iterator[dict[st
     """What another server has made; it was killed with -9 before this returns."""
     argv = [sys.executable, "-m", "tests.conformance.server_standin"]
     argv += [bench.engine.name, str(bench.folder), bench.instance, step]
-    env = {**os.environ, "OUBLIETTE_FAILPOINTS": failpoints, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=env
-    )
+    env = {
+        **os.environ,
+        "OUBLIETTE_FAILPOINTS": failpoints,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=env)
     assert child.stdin is not None
     assert child.stdout is not None
     try:

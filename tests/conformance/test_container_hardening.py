@@ -95,7 +95,15 @@ async def test_only_its_own_relay_folder_is_there_and_no_key(isolated: Bench) ->
 async def test_system_files_and_the_zipapp_cannot_be_written(isolated: Bench) -> None:
     running = await isolated.start()
     zipapp = running.info.inside.zipapp
-    for path in (zipapp, "/usr/bin/env", "/etc/passwd", "/usr/new", "/new", "/opt/new", "/mcp/../x"):
+    for path in (
+        zipapp,
+        "/usr/bin/env",
+        "/etc/passwd",
+        "/usr/new",
+        "/new",
+        "/opt/new",
+        "/mcp/../x",
+    ):
         answer = await attempt(running, f"open({path!r}, 'ab').write(b'x')")
         assert answer in ("refused: OSError", "refused: PermissionError"), path
     assert await attempt(running, f"os.rename({zipapp!r}, '/tmp/z')") in (

@@ -139,7 +139,9 @@ async def test_the_end_of_the_container_ends_all_that_ran_in_it(bench: Bench) ->
     _, marked = await start_family(running)
     await bench.runtime.stop(running.spec.id, timeout=5)
     # Seen from this side: nothing of it lives anywhere.
-    found = subprocess.run(["pgrep", "-f", "--", f"sleep {marked}"], capture_output=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-f", "--", f"sleep {marked}"], capture_output=True, check=False
+    )
     assert found.stdout == b""
 
 
@@ -160,7 +162,9 @@ async def test_a_container_that_will_not_end_is_killed_with_all_that_runs_in_it(
                 pass
         info = await bench.runtime.stop(running.spec.id, timeout=0)
     assert info.exit_code in {137, None}
-    found = subprocess.run(["pgrep", "-f", "--", f"sleep {marked}"], capture_output=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-f", "--", f"sleep {marked}"], capture_output=True, check=False
+    )
     assert found.stdout == b""
     assert proc
 
@@ -210,7 +214,9 @@ async def test_a_process_gets_the_environment_that_it_was_given_and_no_other(
 
 async def test_the_client_is_on_the_path_and_the_interpreter_runs_the_zipapp(bench: Bench) -> None:
     running = await bench.start()
-    result = await running.run("sh", "-c", "command -v oubliette-client && command -v oubliette-relay")
+    result = await running.run(
+        "sh", "-c", "command -v oubliette-client && command -v oubliette-relay"
+    )
     assert result.exit == Exit(code=0)
     assert len(result.text.split()) == 2
     inside = running.info.inside

@@ -293,7 +293,11 @@ def frame(kind: int, n: int, payload: bytes = b"") -> bytes:
 async def test_every_frame_becomes_what_it_means(host: StandIn) -> None:
     said = frame(wire.STDIN_OK, 3) + frame(wire.GAP, 5, b'{"stream": 1, "next": 9, "new": 1}')
     said += frame(wire.STDOUT, 9, b"out") + frame(wire.STDERR, 0, b"err")
-    said += frame(wire.EOF, 1) + frame(wire.EOF, 2) + frame(wire.EXIT, 0, b'{"code": null, "signal": 9}')
+    said += (
+        frame(wire.EOF, 1)
+        + frame(wire.EOF, 2)
+        + frame(wire.EXIT, 0, b'{"code": null, "signal": 9}')
+    )
     async with await connect(host) as link, await attached(host, link, said) as stream:
         async with asyncio.timeout(5):
             items = [item async for item in stream]

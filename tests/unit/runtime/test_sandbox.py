@@ -80,7 +80,9 @@ def test_no_variable_stands_on_the_command_line() -> None:
 
 def test_nothing_of_root_home_or_var_is_bound() -> None:
     argv = bubblewrap.arguments(SANDBOX, command=["true"])
-    sources = [Path(s) for o in ("--bind", "--ro-bind", "--ro-bind-try") for s in following(argv, o)]
+    sources = [
+        Path(s) for o in ("--bind", "--ro-bind", "--ro-bind-try") for s in following(argv, o)
+    ]
     for source in sources:
         assert not source.is_relative_to("/root")
         assert not source.is_relative_to("/home")
@@ -392,7 +394,9 @@ async def test_a_host_that_ends_at_once_is_told_with_what_it_said(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Plan, "command", lambda self, inside, fd: ["/bin/sh", "-c", "echo why it failed >&2; exit 3"]
+        Plan,
+        "command",
+        lambda self, inside, fd: ["/bin/sh", "-c", "echo why it failed >&2; exit 3"],
     )
     try:
         spec = bench.spec()

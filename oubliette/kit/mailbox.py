@@ -67,7 +67,8 @@ class Mailbox:
 
     A plain tell that does not fit is refused. Asks and sends that do not fit wait in `overflow`,
     in order, and their senders with them; so `items` is never longer than `limit`, but for the
-    kit's own notices (Down, timers, results, stop), which must not get lost.
+    kit's own notices (Down, timers, results, stop), which must not get lost. Each envelope that is
+    taken out lets one in, so nobody waits outside while there is room.
     """
 
     __slots__ = (
@@ -131,7 +132,7 @@ class Mailbox:
             self._post_from_afar(envelope, urgent=urgent)
         elif self.closed:
             self.reject(envelope)
-        elif not urgent and (len(self.items) >= self.limit or self.overflow):
+        elif not urgent and len(self.items) >= self.limit:
             if envelope.reply_to is None and envelope.receipt is None:
                 raise self._full()
             self._let_wait(envelope)
@@ -168,13 +169,12 @@ class Mailbox:
             self.inbound -= 1
         if self.closed:
             self.reject(envelope)
-        elif urgent or (len(self.items) < self.limit and not self.overflow):
+        elif urgent or len(self.items) < self.limit:
             self.items.append(envelope)
             if envelope.receipt is not None:
                 envelope.receipt.set(None)
         else:
             self._let_wait(envelope)
-            self._admit()
         self.wake()
 
     def _full(self) -> MailboxFull:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -260,6 +261,7 @@ async def test_a_deferred_answer_is_done_once_the_asker_has_timed_out(
     with pytest.raises(AskTimeout):
         await asking
     assert deferred.done
+    assert not inside(ref)._deferrals, "an answer that nobody waits for is not kept"
 
 
 async def test_an_error_after_deferring_goes_to_the_asker(system: System) -> None:
@@ -507,6 +509,15 @@ async def test_an_actor_does_not_inherit_the_context_of_whoever_spawned_it(
 
     with tracing({"t": "1"}):
         assert await system.spawn(Nest).ask(Get()) == 1
+
+    class Contextual(Actor):
+        @handles(Get)
+        def _get(self, _: Get) -> int:
+            return request.get()
+
+    request: ContextVar[int] = ContextVar("request", default=0)
+    request.set(7)
+    assert await system.spawn(Contextual).ask(Get()) == 0
 
 
 # ---------------------------------------------------------------- round trip

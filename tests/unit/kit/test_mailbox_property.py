@@ -30,7 +30,7 @@ from oubliette.kit import (
 from oubliette.testing.clock import VirtualClock
 from tests.unit.kit.vocabulary import inside
 
-BOUND = 4
+BOUND = 2
 SENDERS = 3
 
 
@@ -163,6 +163,19 @@ class MailboxMachine(RuleBasedStateMachine):
 
         self.run(step())
 
+    @rule(
+        sender=st.integers(0, SENDERS - 1),
+        kinds=st.lists(st.sampled_from(["tell", "ask", "send"]), min_size=2, max_size=8),
+    )
+    def a_sender_is_busy(self, sender: int, kinds: list[str]) -> None:
+        for kind in kinds:
+            if kind == "tell":
+                self.tell(sender)
+            elif kind == "ask":
+                self.ask(sender, "answer", 30.0)
+            else:
+                self.send(sender, None)
+
     @rule(permits=st.integers(1, 6))
     def the_actor_gets_on(self, permits: int) -> None:
         async def step() -> None:
@@ -248,6 +261,8 @@ class MailboxMachine(RuleBasedStateMachine):
     def check(self, key: tuple[int, int], task: asyncio.Task[Any], handled: Any) -> None:
         how = self.hows[key]
         if task.cancelled():
+            begun = {(who, number) for what, who, number in self.diary if what == "begun"}
+            assert how != "send" or key not in begun, "what was given up was sent all the same"
             return
         error = task.exception()
         if error is None:
@@ -285,6 +300,12 @@ class MailboxMachine(RuleBasedStateMachine):
                 if isinstance(letter.message, Item)
             }
             assert self.told <= begun | buried, "a tell was lost without a word"
+            sent = {
+                key
+                for key, task in self.tasks.items()
+                if self.hows[key] == "send" and not task.cancelled() and not task.exception()
+            }
+            assert sent <= begun | buried, "a send said that it was taken in, and was not"
             assert not begun & buried
             assert not self.refused & (begun | buried)
             left = asyncio.all_tasks() - {asyncio.current_task()}

@@ -6,12 +6,9 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
-from pykka import ActorRegistry
 
 from tests.unit.kit import pykka_sdist
 

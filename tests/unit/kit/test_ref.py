@@ -30,9 +30,9 @@ class Small(Holder):
     mailbox_size: ClassVar[int] = 3
 
 
-async def held(system: System) -> tuple[Any, asyncio.Task[str]]:
+async def held(system: System, kind: type[Small] = Small) -> tuple[Any, asyncio.Task[str]]:
     """A `Small` that is in its handler, with an empty mailbox."""
-    ref = system.spawn(Small, name="small")
+    ref = system.spawn(kind, name="small")
     asking = asyncio.create_task(ref.ask(Hold()))
     await inside(ref).held.wait()
     return ref, asking
@@ -133,10 +133,18 @@ async def test_a_full_mailbox_refuses_tells(system: System) -> None:
 
 
 async def test_send_waits_for_room_and_keeps_the_order(system: System) -> None:
-    ref, asking = await held(system)
+    handled: list[int] = []
+
+    class Ordered(Small):
+        @handles(Add)
+        async def _add(self, message: Add) -> None:
+            handled.append(message.n)
+            self.n += message.n
+
+    ref, asking = await held(system, Ordered)
     for _ in range(3):
         ref.tell(Add(n=1))
-    senders = [asyncio.create_task(ref.send(Add(n=10))) for _ in range(4)]
+    senders = [asyncio.create_task(ref.send(Add(n=n))) for n in (10, 20, 30, 40)]
     await asyncio.sleep(0)
     assert not any(sender.done() for sender in senders)
     assert len(inside(ref).actor_inbox.items) == 3
@@ -144,7 +152,8 @@ async def test_send_waits_for_room_and_keeps_the_order(system: System) -> None:
         ref.tell(Add())
     inside(ref).let_go.set()
     await asyncio.gather(asking, *senders)
-    assert await ref.ask(Get()) == 43
+    assert await ref.ask(Get()) == 103
+    assert handled == [1, 1, 1, 10, 20, 30, 40]
 
 
 async def test_an_ask_to_a_full_mailbox_waits_for_room(system: System) -> None:
@@ -272,3 +281,12 @@ async def test_a_handler_may_be_a_plain_function_that_answers_none(system: Syste
             return
 
     assert await system.spawn(Quiet).ask(Add()) is None
+
+
+async def test_a_wake_up_that_finds_an_empty_mailbox_does_no_harm(system: System) -> None:
+    counter = system.spawn(Counter)
+    assert await counter.ask(Get()) == 0
+    await asyncio.sleep(0)
+    inside(counter).actor_inbox.wake()
+    await asyncio.sleep(0)
+    assert await counter.ask(Get()) == 0

@@ -307,3 +307,59 @@ async def test_watching_across_threads_what_is_gone_is_answered_at_once() -> Non
             inside(watcher).watch(far.ref("nobody"))
             reasons = [down.reason for down in await watcher.ask(Downs())]
             assert reasons == ["noproc", "noproc"]
+
+
+@pytest.mark.anyio
+async def test_an_ask_of_a_thread_that_is_on_its_way_when_the_mailbox_closes_gets_actor_dead() -> (
+    None
+):
+    async with System("ours", watchdog=None) as system, asyncio.timeout(10):
+        ref = system.spawn(Counter, name="c")
+        await ref.ask(Get())
+        box = inside(ref).actor_inbox
+        posted = threading.Event()
+        call = system.gate.call
+
+        def call_and_say_so(*args: Any) -> None:
+            call(*args)
+            posted.set()
+
+        system.gate.call = call_and_say_so  # type: ignore[method-assign]
+        asking = asyncio.create_task(asyncio.to_thread(ref.ask_blocking, Get(), 5.0))
+        await asyncio.sleep(0)
+        assert posted.wait(5), "on its way, and the loop, which is here, has not seen it"
+        box.close()
+        with pytest.raises(ActorDead):
+            await asking
+
+
+@pytest.mark.anyio
+async def test_a_closed_gate_makes_calls_at_once_so_that_nothing_waits_for_ever() -> None:
+    from oubliette.kit.gate import Gate
+
+    gate = Gate()
+    calls: list[int] = []
+    gate.call(calls.append, 1)
+    assert calls == []
+    gate.close()
+    assert calls == [1]
+    gate.call(calls.append, 2)
+    assert calls == [1, 2]
+
+
+@pytest.mark.anyio
+async def test_a_broken_call_of_a_thread_does_not_take_those_behind_it_along() -> None:
+    from oubliette.kit.gate import Gate
+
+    gate = Gate()
+    calls: list[int] = []
+    problems: list[Any] = []
+    gate.loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
+    try:
+        gate.call(calls.append)
+        gate.call(calls.append, 2)
+        await asyncio.sleep(0)
+    finally:
+        gate.loop.set_exception_handler(None)
+    assert calls == [2]
+    assert [type(problem) for problem in problems] == [TypeError]

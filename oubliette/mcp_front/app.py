@@ -16,7 +16,7 @@ from sse_starlette import sse
 
 from oubliette import __version__
 from oubliette.errors import LimitExceeded, OublietteError, Unauthenticated
-from oubliette.mcp_front import errors
+from oubliette.mcp_front import errors, pages
 from oubliette.mcp_front.auth import Gatekeeper, Names, header
 from oubliette.mcp_front.connections import Deadlines
 from oubliette.mcp_front.dispatch import Dispatch
@@ -153,12 +153,18 @@ class Front:
                 send, 421, "this server does not go by that Host; server.allowed_hosts adds names"
             )
             return
-        if not self._names.trusts_origin(header(headers, b"origin")):
+        origin = header(headers, b"origin")
+        if not self._names.trusts_origin(origin):
             await errors.refuse(
                 send, 403, "pages of that Origin may not speak to this server;"
                 " server.allowed_origins adds some"
             )  # fmt: skip
             return
+        if origin is not None:
+            send = pages.open_to(origin, send)
+            if scope["method"] == "OPTIONS":
+                await pages.answer_preflight(send)
+                return
         match scope["path"]:
             case "/mcp" | "/mcp/":
                 await self._mcp(scope, receive, send)
@@ -179,6 +185,9 @@ class Front:
             return await self._ready()
         except OublietteError as error:
             return [error.message]
+        except Exception:
+            log.exception("readiness_unknown")
+            return ["a part of the server does not answer"]
 
     async def _mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]

@@ -7,8 +7,9 @@ for `stall` seconds is cut, whatever it was that it did not read.
 
 from __future__ import annotations
 
+import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -27,6 +28,7 @@ Phase = Literal["head", "body", "rest"]
 
 log = structlog.get_logger("oubliette.front")
 
+MAX_CONNECTIONS: Final = 4096
 STATE_KEY: Final = "oubliette.connection"
 """Where a request's `scope["state"]` has its connection."""
 
@@ -37,6 +39,12 @@ _BAD_REQUEST: Final = (
     b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n"
     b"content-length: %d\r\n\r\n%b"
 )
+
+
+def half_of_all_files() -> int:
+    """As many connections as leave files for the rest: the log, the agents' links."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(MAX_CONNECTIONS, soft // 2 if soft > 0 else MAX_CONNECTIONS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +59,7 @@ class Deadlines:
     """For the rest of a body that was answered before it had come in."""
     stall: float = 5.0
     """For a client to take anything of what waits for it."""
-    max_connections: int = 2048
+    max_connections: int = field(default_factory=half_of_all_files)
     """More are closed at once."""
 
     def of(self, phase: Phase) -> float:

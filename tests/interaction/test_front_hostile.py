@@ -400,3 +400,54 @@ async def test_a_slow_reader_that_does_read_is_not_cut():
                     (await reader.readexactly(int(response.headers["content-length"]) - got))
                 )
     assert got > 6_000_000
+
+
+async def test_a_flood_of_connections_leaves_the_open_ones_alone():
+    async with world(max_connections=10) as w, w.caller() as caller, asyncio.timeout(15):
+        await caller.listen()
+        await caller.call("echo")
+        host, port = w.front.url.split("/")[2].split(":")
+        flood = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
+        refused = 0
+        for reader, _ in flood:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    with contextlib.suppress(ConnectionError):
+                        await reader.read(1)
+                    refused += 1
+        assert refused >= 20
+        assert (await caller.call("echo"))["principal"] == "alice"
+        for _, writer in flood:
+            writer.close()
+        while len(w.front.connections) > 3:
+            await asyncio.sleep(0.01)
+        async with w.caller() as other:
+            await other.call("echo")
+
+
+async def test_a_trusted_page_is_told_that_it_may_ask_and_read():
+    async with world(server={"allowed_origins": ("https://app.example",)}) as w:
+        async with asyncio.timeout(10):
+            page = {"origin": "https://app.example"}
+            asked = await status(
+                w,
+                "OPTIONS",
+                json_body=None,
+                headers={
+                    **page,
+                    "authorization": "",
+                    "access-control-request-method": "POST",
+                    "access-control-request-headers": "authorization,content-type",
+                },
+            )
+            answered = await status(w, headers=page)
+            stranger = await status(w, "OPTIONS", headers={"origin": "https://evil.example"})
+            unasked = await status(w)
+    assert asked[0] == 204
+    assert "authorization" in asked[2]["access-control-allow-headers"]
+    assert asked[2]["access-control-allow-origin"] == "https://app.example"
+    assert answered[2]["access-control-allow-origin"] == "https://app.example"
+    assert "mcp-session-id" in answered[2]["access-control-expose-headers"]
+    assert stranger[0] == 403
+    assert "access-control-allow-origin" not in stranger[2]
+    assert "access-control-allow-origin" not in unasked[2]

@@ -10,7 +10,7 @@ from msgspec import Meta
 from oubliette import ids
 from oubliette.actors.caller_messages import CloseListener, NextEvents, OpenListener
 from oubliette.actors.protocol import AnswerCallerTool
-from oubliette.errors import NotFound, Unavailable
+from oubliette.errors import NotFound
 from oubliette.kit import ActorDead
 from oubliette.tools import fields
 from oubliette.tools.caller_tools import LentTool, normalised
@@ -28,6 +28,7 @@ POLL_SECONDS: Final = 20.0
 MAX_LISTEN: Final = 86_400.0  # seconds
 MAX_POLL: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
+ASK_SECONDS: Final = 30.0
 MAX_ERROR: Final = 64 * fields.KIB
 NOT_OPEN: Final = "request not found or already resolved"
 """The one answer for what is unknown, settled, or somebody else's (DESIGN 9.3)."""
@@ -128,26 +129,31 @@ async def _may_answer(house: House, context: CallContext, session_id: str) -> bo
 
 
 async def _answered(house: House, context: CallContext, params: CallerToolResponse) -> bool:
+    answer = AnswerCallerTool(
+        principal=context.principal,
+        request_id=params.request_id,
+        result=params.result,
+        error=params.error,
+    )
     ref = house.session_ref(params.session_id)
-    if ref is not None:
-        try:
-            return await ref.ask(
-                AnswerCallerTool(
-                    principal=context.principal,
-                    request_id=params.request_id,
-                    result=params.result,
-                    error=params.error,
-                )
-            )
-        except ActorDead:
-            pass  # it failed and starts anew, or has come to rest: the store tells
+    if ref is None:
+        return False
+    try:
+        return await ref.ask(answer)
+    except ActorDead:
+        pass  # it failed and starts anew, with what is in the store
     request = await house.reader.request(params.request_id)
-    if request is not None and request.session_id == params.session_id and request.outcome is None:
-        raise Unavailable(
-            "the session is being taken over after a failure; the request is still open",
-            hint="send the answer again in a moment",
+    if request is None or request.session_id != params.session_id:
+        return False
+    if request.outcome is not None:
+        # Settled before it died: by this very answer?
+        return (request.result, request.error) == (answer.result, answer.error) or (
+            answer.error is not None and request.error == answer.error
         )
-    return False
+    try:
+        return await house.ask_session(params.session_id, answer, ASK_SECONDS)
+    except (ActorDead, NotFound):
+        return False
 
 
 def listener_tools(house: House, params: CallerListen) -> tuple[CallerTool, ...] | None:

@@ -126,7 +126,7 @@ class TreesConfig(_Section, frozen=True, kw_only=True):
     """Agents of one tree, ended ones too."""
     max_agents_at_once: Count = 10
     """Live agents of one tree."""
-    max_cost_usd: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    max_cost_usd: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 10.0
     """What the agents of one tree may cost together, as they report it."""
     max_wall_seconds: Seconds = 86_400.0
     """Age of a tree, from the start of its root."""

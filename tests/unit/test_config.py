@@ -1,0 +1,203 @@
+"""The configuration: one file, every key also in the environment, mistakes told (DESIGN 13.2)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oubliette import config
+from oubliette.config import Config, find_home, load
+from oubliette.errors import ConfigError
+
+NOTHING: dict[str, str] = {}
+
+
+def file(home: Path, text: str) -> Path:
+    home.mkdir(exist_ok=True)
+    (home / config.FILE_NAME).write_text(text, encoding="utf-8")
+    return home
+
+
+def refusal(home: Path, environ: dict[str, str] | None = None, **overrides: object) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
+        load(home, environ or NOTHING, overrides)
+    return refused.value
+
+
+# ---------------------------------------------------------------------- where things come from
+
+
+def test_without_a_file_everything_is_the_default(tmp_path: Path) -> None:
+    loaded = load(tmp_path, NOTHING)
+    assert loaded.config == Config()
+    assert set(loaded.sources.values()) == {"default"}
+
+
+def test_the_file_then_the_environment_then_the_command_line(tmp_path: Path) -> None:
+    home = file(tmp_path, '[server]\nhost = "a"\nport = 1\non_stop = "keep"\n')
+    environ = {"OUBLIETTE_SERVER__PORT": "2", "OUBLIETTE_SERVER__HOST": "b"}
+    loaded = load(home, environ, {"server.host": "c"})
+    assert (loaded.config.server.host, loaded.config.server.port) == ("c", 2)
+    assert loaded.config.server.on_stop == "keep"
+    assert loaded.sources["server.host"] == "command line"
+    assert loaded.sources["server.port"] == "environment (OUBLIETTE_SERVER__PORT)"
+    assert loaded.sources["server.on_stop"] == str(home / config.FILE_NAME)
+    assert loaded.sources["trees.max_depth"] == "default"
+
+
+@pytest.mark.parametrize("key", sorted(config.schema_keys()))
+def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> None:
+    section, _, name = key.partition(".")
+    value: Any = config.schema_keys()[key]
+    if isinstance(value, tuple):
+        text, wanted = "a,b", ("a", "b")
+    elif isinstance(value, int | float):
+        text, wanted = str(value + 1), value + 1
+    elif value is None:
+        text, wanted = "/x", "/x"
+    elif value in {"end", "process", "bubblewrap", "host"} and key != "server.host":
+        text, wanted = {
+            "end": ("keep", "keep"),
+            "process": ("power", "power"),
+            "bubblewrap": ("best-effort", "best-effort"),
+            "host": ("none", "none"),
+        }[value]
+    else:
+        text, wanted = "x", "x"
+    loaded = load(tmp_path, {f"OUBLIETTE_{section}__{name}".upper(): text})
+    assert getattr(getattr(loaded.config, section), name) == wanted
+
+
+def test_a_list_in_the_environment_may_be_json(tmp_path: Path) -> None:
+    environ = {"OUBLIETTE_SERVER__ALLOWED_HOSTS": '["a:*", "b"]'}
+    assert load(tmp_path, environ).config.server.allowed_hosts == ("a:*", "b")
+    environ = {"OUBLIETTE_SERVER__ALLOWED_HOSTS": " a:* , b ,"}
+    assert load(tmp_path, environ).config.server.allowed_hosts == ("a:*", "b")
+
+
+def test_other_variables_are_none_of_its_business(tmp_path: Path) -> None:
+    load(tmp_path, {"OUBLIETTE_HOME": "/x", "OUBLIETTE_FAILPOINTS": "", "HOME": "/y", "A__B": "1"})
+
+
+# ---------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[server]\nprot = 1", "there is no key server.prot", "did you mean server.port?"),
+        ("[sever]\nport = 1", "there is no section sever", "did you mean server?"),
+        ("port = 1", "there is no section port", "oubliette config schema lists the keys"),
+        ("[trees]\non_stop = 'keep'", "there is no key trees.on_stop", "server.on_stop?"),
+        ("server = 1", "server must be a table, [server]", None),
+        ("[server]\nport = '8080'", "server.port: expected int, got str (from ", "config schema"),
+        ("[server]\nport = 70000", "server.port: expected int <= 65535 (from ", "config schema"),
+        ("[server]\nport = true", "server.port: expected int, got bool (from ", "config schema"),
+        ("[server]\nallowed_hosts = [1]", "server.allowed_hosts: expected str, got int", None),
+        ("[server]\non_stop = 'die'", "server.on_stop: invalid enum value 'die'", None),
+        ("[sessions]\nidle_timeout_seconds = 0", "sessions.idle_timeout_seconds: exp", None),
+        ("[sessions]\nidle_timeout_seconds = nan", "sessions.idle_timeout_seconds: ", None),
+        ("[server\n", "oubliette.toml: ", None),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_place(
+    tmp_path: Path, text: str, message: str, hint: str | None
+) -> None:
+    error = refusal(file(tmp_path, text))
+    assert message in error.message
+    assert config.FILE_NAME in error.message
+    if hint is not None:
+        assert hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("OUBLIETTE_SERVER__PROT", "1", "OUBLIETTE_SERVER__PROT: there is no key server.prot"),
+        (
+            "OUBLIETTE_SERVER__PORT",
+            "x",
+            "server.port: expected int, got str (from environment (OUB",
+        ),
+        ("OUBLIETTE_SERVER__PORT", "-1", "server.port: expected int >= 0 (from environment (OUBL"),
+        ("OUBLIETTE_SERVER__ALLOWED_HOSTS", "[1", "server.allowed_hosts: expected array, got str"),
+        ("OUBLIETTE_TREES__MAX_COST_USD", "nan", "trees.max_cost_usd: "),
+        ("OUBLIETTE_TREES__MAX_COST_USD", "inf", "trees.max_cost_usd: "),
+    ],
+)
+def test_a_mistake_in_the_environment_names_the_variable(
+    tmp_path: Path, name: str, value: str, message: str
+) -> None:
+    assert refusal(tmp_path, {name: value}).message.startswith(message)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / config.FILE_NAME).mkdir()
+    assert config.FILE_NAME in refusal(tmp_path).message
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / config.FILE_NAME).write_bytes(b"\xff\xfe")
+    assert "is not UTF-8" in refusal(other).message
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_no_value_in_the_environment_breaks_it_in_another_way(key: str, value: str) -> None:
+    for name in (
+        f"OUBLIETTE_{key}__{key}",
+        "OUBLIETTE_SERVER__ALLOWED_HOSTS",
+        "OUBLIETTE_SERVER__PORT",
+    ):
+        try:
+            load(Path("/nonexistent"), {name: value})
+        except ConfigError:
+            pass
+
+
+# ---------------------------------------------------------------------- schema
+
+
+def test_the_schema_has_every_key_with_a_word_about_it() -> None:
+    schema = config.schema()
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    keys = {
+        f"{section}.{name}"
+        for section, part in schema["properties"].items()
+        for name in part["properties"]
+    }
+    assert keys == set(config.schema_keys())
+    for section, part in schema["properties"].items():
+        assert part["additionalProperties"] is False
+        for name, field in part["properties"].items():
+            assert field.get("description"), f"{section}.{name}"
+    json.dumps(schema)
+
+
+def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
+    tree = msgspec.to_builtins(Config())
+    lines = []
+    for section, keys in tree.items():
+        lines.append(f"[{section}]")
+        lines += [
+            f"{name} = {json.dumps(value)}" for name, value in keys.items() if value is not None
+        ]
+    assert load(file(tmp_path, "\n".join(lines)), NOTHING).config == Config()
+
+
+# ---------------------------------------------------------------------- the home
+
+
+def test_the_home_is_what_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert find_home(None, {}) == tmp_path / "user" / ".oubliette"
+    (tmp_path / ".oubliette").mkdir()
+    assert find_home(None, {}) == tmp_path / ".oubliette"
+    assert find_home(None, {"OUBLIETTE_HOME": "/e"}) == Path("/e")
+    assert find_home("~/x", {"OUBLIETTE_HOME": "/e"}) == tmp_path / "user" / "x"
+    assert find_home("rel") == tmp_path / "rel"

@@ -18,6 +18,7 @@ import structlog
 
 from oubliette import __version__, ids
 from oubliette.actors.house import end_sessions, start_house
+from oubliette.actors.project import IDEMPOTENCY_SECONDS
 from oubliette.actors.services import Services
 from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
@@ -34,7 +35,7 @@ from oubliette.runtime.containers.process import ProcessRuntime
 from oubliette.runtime.folders import Folders
 from oubliette.runtime.home import DATABASE, HomeLock, prepare
 from oubliette.runtime.store.database import Database
-from oubliette.runtime.store.ops import BumpMeta, PutMeta
+from oubliette.runtime.store.ops import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.tools.door import SocketDoor, context_of
@@ -155,6 +156,9 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             ),
         )
         services.door = SocketDoor(house)
+        house.forget_session = lambda project_id, session_id: asyncio.to_thread(
+            folders.remove_session, project_id, session_id
+        )
         async with stages("front"):
             front = _front(config, house, system, store)
             front.bind()
@@ -222,7 +226,7 @@ async def _runtime(config: Config, base: Path, zipapp: Path) -> ContainerRuntime
 async def _identify(store: Any, reader: Reader) -> tuple[str, int]:
     """The instance's id, made once, and the number of this start."""
     instance = await reader.meta(_INSTANCE)
-    ops: list[Any] = [BumpMeta(_EPOCH)]
+    ops: list[Any] = [BumpMeta(_EPOCH), ExpireIdempotency(time.time() - IDEMPOTENCY_SECONDS)]
     if instance is None:
         instance = ids.new_id(ids.INSTANCE)
         ops.append(PutMeta(_INSTANCE, instance))

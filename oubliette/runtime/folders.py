@@ -169,8 +169,9 @@ class Folders:
             finally:
                 os.close(fd)
 
-    def remove_session_home(self, project_id: str, session_id: str) -> None:
-        """Remove HOME of a session."""
+    def remove_session(self, project_id: str, session_id: str) -> None:
+        """Remove what is kept of a session beside the log: its HOME, its agent's stderr."""
+        self.stderr_log(session_id).unlink(missing_ok=True)
         try:
             fd = os.open(self.homes / project_id, _FOLDER)
         except FileNotFoundError:

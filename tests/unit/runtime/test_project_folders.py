@@ -1,0 +1,117 @@
+"""Folders of projects and workspaces: views that nothing planted by an agent can turn (DESIGN 6)."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oubliette.errors import RuntimeFailure
+from oubliette.records import Project
+from oubliette.runtime.folders import Folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROJECT = Project(
+    id="proj_x", name="x", created_at=1.0, default_workspace_id="ws", uid=os.geteuid()
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    made = Folders(tmp_path / "home")
+    made.prepare()
+    made.create_project(PROJECT)
+    made.create_workspace(PROJECT, "ws")
+    return made
+
+
+def test_a_project_has_the_layout_of_the_seed(folders: Folders) -> None:
+    project = folders.project("proj_x")
+    assert json.loads((project / "metadata.json").read_text())["name"] == "x"
+    assert json.loads((project / "config.json").read_text()) == {"mcpServers": {}}
+    assert (project / "workspaces" / "ws" / ".rlm-context").is_dir()
+    assert folders.home.stat().st_mode & 0o777 == 0o700
+
+
+def test_making_it_again_changes_nothing_and_writes_the_views_anew(folders: Folders) -> None:
+    (folders.project("proj_x") / "metadata.json").write_text("what an agent edits here")
+    (folders.workspace("proj_x", "ws") / "kept").write_text("work")
+    folders.create_project(PROJECT)
+    folders.create_workspace(PROJECT, "ws")
+    assert json.loads((folders.project("proj_x") / "metadata.json").read_text())["id"] == "proj_x"
+    assert (folders.workspace("proj_x", "ws") / "kept").read_text() == "work"
+
+
+def test_a_link_in_place_of_the_workspaces_is_refused_not_followed(
+    folders: Folders, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    workspaces = folders.project("proj_x") / "workspaces"
+    workspaces.rename(workspaces.with_name("moved"))
+    workspaces.symlink_to(outside)
+    with pytest.raises(RuntimeFailure, match="workspaces"):
+        folders.create_workspace(PROJECT, "other")
+    with pytest.raises(RuntimeFailure, match="workspaces"):
+        folders.remove_workspace("proj_x", "ws")
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_in_place_of_a_view_is_replaced_and_its_target_untouched(
+    folders: Folders, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    view = folders.project("proj_x") / "metadata.json"
+    view.unlink()
+    view.symlink_to(target)
+    folders.create_project(PROJECT)
+    assert target.read_text() == "mine"
+    assert not view.is_symlink()
+
+
+def test_removing_a_workspace_removes_links_in_it_and_not_what_they_point_at(
+    folders: Folders, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("stays")
+    workspace = folders.workspace("proj_x", "ws")
+    (workspace / "link").symlink_to(precious)
+    (workspace / "line\nbreak").write_text("a name with a newline")
+    folders.remove_workspace("proj_x", "ws")
+    assert not workspace.exists()
+    assert (precious / "file").read_text() == "stays"
+    folders.remove_workspace("proj_x", "ws")  # twice is no fault
+
+
+def test_files_of_a_home_are_written_below_it_for_its_owner_only(folders: Folders) -> None:
+    folders.create_session_home(PROJECT, "gogol_x", {".config/agent.json": (b"{}", 0o600)})
+    home = folders.session_home("proj_x", "gogol_x")
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / ".config" / "agent.json").stat().st_mode & 0o777 == 0o600
+    folders.remove_session("proj_x", "gogol_x")
+    assert not home.exists()
+
+
+def test_a_new_workspace_becomes_a_git_repository_with_its_remote(folders: Folders) -> None:
+    folders.init_git(PROJECT, "ws", "https://example.org/it.git")
+    config = (folders.workspace("proj_x", "ws") / ".git" / "config").read_text()
+    assert "https://example.org/it.git" in config
+
+
+def test_a_remote_that_looks_like_an_option_is_only_a_remote(folders: Folders) -> None:
+    folders.init_git(PROJECT, "ws", "--upload-pack=touch /tmp/never")
+    config = (folders.workspace("proj_x", "ws") / ".git" / "config").read_text()
+    assert "--upload-pack=touch /tmp/never" in config
+
+
+def test_a_project_is_removed_with_the_homes_of_its_sessions(folders: Folders) -> None:
+    folders.create_session_home(PROJECT, "gogol_x")
+    folders.remove_project("proj_x")
+    assert list(folders.projects.iterdir()) == []
+    assert list(folders.homes.iterdir()) == []

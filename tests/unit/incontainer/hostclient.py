@@ -218,10 +218,10 @@ class Control(Link):
     def settle(self) -> dict:
         """Wait until what other links sent before is worked off; returns the host's figures.
 
-        Each answer ends a turn of the host's loop: the first accepts, the second reads the
-        header, the third is after both.
+        Each answer ends a turn of the host's loop: one accepts, one reads the header, one notices
+        that the peer is gone again, and one more is after all of these.
         """
-        return [self.ask("stats") for _ in range(3)][-1]
+        return [self.ask("stats") for _ in range(5)][-1]
 
     def request(self, verb: str, **fields: object) -> int:
         self._last += 1

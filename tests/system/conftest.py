@@ -1,0 +1,59 @@
+"""One server process per module, shared by its tests; each test has sessions of its own.
+
+A module that needs other settings says so in `SETTINGS` (`section.key` → value).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oubliette.testing.server import ServerProcess
+from oubliette.testing.zygote import Zygote
+from tests.system.site import KINDS, Site
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+ROOMY = {"sessions.max_live_per_project": 500}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One loop for a module, in which its server is looked after."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Forks servers; one for all tests of this process."""
+    with Zygote() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def shared_site(
+    request: pytest.FixtureRequest, zygote: Zygote, anyio_backend: str
+) -> AsyncIterator[Site]:
+    """The server of the module."""
+    settings = {**ROOMY, **getattr(request.module, "SETTINGS", {})}
+    async with ServerProcess(zygote=zygote, settings=settings) as server:
+        await server.start()
+        site = Site(server)
+        async with site.eyes:
+            await site.open()
+            yield site
+
+
+@pytest.fixture
+async def site(shared_site: Site) -> AsyncIterator[Site]:
+    """The server of the module, without sessions of other tests."""
+    yield shared_site
+    await shared_site.tidy()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of caller in turn."""
+    return str(request.param)

@@ -101,7 +101,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         async with stages("runtime"):
             base = runtime_base(config.containers.runtime_dir)
             zipapp = await asyncio.to_thread(zipapp_path)
-            runtime = await _runtime(config, base, zipapp)
+            runtime = await _runtime(config, base, zipapp, home)
             stack.push_async_callback(runtime.aclose)
         async with stages("store"):
             database = await asyncio.to_thread(
@@ -149,16 +149,13 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             find_actor=system.lookup,
             name_actor=system.ref,
             forget_session=lambda project_id, session_id: asyncio.to_thread(
-                folders.remove_session_home, project_id, session_id
+                folders.remove_session, project_id, session_id
             ),
             offers=Offers(
                 agents=tuple(agents), container_types=("base",), runtimes=(runtime.name,)
             ),
         )
         services.door = SocketDoor(house)
-        house.forget_session = lambda project_id, session_id: asyncio.to_thread(
-            folders.remove_session, project_id, session_id
-        )
         async with stages("front"):
             front = _front(config, house, system, store)
             front.bind()
@@ -202,14 +199,14 @@ class _Stages:
         log.info("started", stage=name, seconds=round(time.monotonic() - began, 3))
 
 
-async def _runtime(config: Config, base: Path, zipapp: Path) -> ContainerRuntime:
+async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
     wanted = config.containers.runtime
     if wanted not in {"auto", "process"}:
         raise ConfigError(
             f"containers.runtime: there is no runtime {ids.shown(wanted)} in this release",
             hint="process or auto",
         )
-    runtime = ProcessRuntime(base, zipapp, sandbox=config.process.sandbox)
+    runtime = ProcessRuntime(base, zipapp, sandbox=config.process.sandbox, home=home)
     status = await runtime.ping()
     if not status.ok:
         raise ConfigError(

@@ -137,9 +137,7 @@ class Mailbox:
                 raise self._full()
             self._let_wait(envelope)
         else:
-            self.items.append(envelope)
-            if envelope.receipt is not None:
-                envelope.receipt.set(None)
+            self._take_in(envelope)
             waiter = self.waiter
             if waiter is not None:
                 self.waiter = None
@@ -170,12 +168,17 @@ class Mailbox:
         if self.closed:
             self.reject(envelope)
         elif urgent or len(self.items) < self.limit:
-            self.items.append(envelope)
-            if envelope.receipt is not None:
-                envelope.receipt.set(None)
+            self._take_in(envelope)
         else:
             self._let_wait(envelope)
         self.wake()
+
+    def _take_in(self, envelope: Envelope) -> None:
+        self.items.append(envelope)
+        if envelope.receipt is not None:
+            # From here on it is a tell like others: if it is not handled, it is a dead letter.
+            envelope.receipt.set(None)
+            envelope.receipt = None
 
     def _full(self) -> MailboxFull:
         return MailboxFull(f"{self.name}: its mailbox holds {self.limit} messages")
@@ -192,9 +195,7 @@ class Mailbox:
             waits = envelope.receipt or envelope.reply_to
             if waits is not None and waits.done:
                 continue  # its sender no longer waits, so it was never sent
-            if envelope.receipt is not None:
-                envelope.receipt.set(None)
-            self.items.append(envelope)
+            self._take_in(envelope)
 
     # ------------------------------------------------------------ the actor's side
     def bind(self, gate: Gate) -> None:

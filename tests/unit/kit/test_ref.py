@@ -290,3 +290,15 @@ async def test_a_wake_up_that_finds_an_empty_mailbox_does_no_harm(system: System
     inside(counter).actor_inbox.wake()
     await asyncio.sleep(0)
     assert await counter.ask(Get()) == 0
+
+
+async def test_a_sent_message_that_comes_in_behind_a_stop_is_a_dead_letter(system: System) -> None:
+    ref, asking = await held(system)
+    for _ in range(3):
+        ref.tell(Add(n=1))
+    sender = asyncio.create_task(ref.send(Add(n=10)))
+    stopping = asyncio.create_task(ref.stop())
+    await asyncio.sleep(0)
+    inside(ref).let_go.set()
+    await asyncio.gather(sender, stopping, asking)
+    assert [letter.message for letter in system.dead_letters] == [Add(n=10)]

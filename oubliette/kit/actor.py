@@ -162,8 +162,8 @@ class Actor(AsyncioActor):
             AlreadyExists: an actor of that name is alive.
             ActorDead: this actor is ending.
         """
-        if self._phase == "gone":
-            raise ActorDead(f"{self.name} has ended and can have no children")
+        if self._phase in {"ending", "gone"}:
+            raise ActorDead(f"{self.name} is ending and can have no children")
         child = self.system.start(cls, args, kwargs, name, self, shutdown)
         if self._children is _NONE:
             self._children = {}
@@ -258,8 +258,8 @@ class Actor(AsyncioActor):
             done = self.on_start()
             if type(done) is CoroutineType:
                 await done
-        except Exception as error:
-            self._failed(error, "on_start")
+        except GeneratorExit:
+            raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
                 raise
@@ -363,6 +363,8 @@ class Actor(AsyncioActor):
             await self._run_on_exit()
         finally:
             self._gone()
+        if isinstance(self._error, KeyboardInterrupt):
+            raise self._error  # it was meant for the program
 
     async def _run_on_exit(self) -> None:
         try:
@@ -371,11 +373,10 @@ class Actor(AsyncioActor):
                 await done
         except asyncio.CancelledError:
             self._reason = "killed"
-        except Exception as error:
-            self._failed(error, "on_exit")
+        except GeneratorExit:
+            raise
         except BaseException as error:
             self._failed(error, "on_exit")
-            raise
 
     def _gone(self) -> None:
         if self._phase == "gone":
@@ -384,6 +385,8 @@ class Actor(AsyncioActor):
         self.actor_stopped.set()
         box = self.actor_inbox
         box.close()
+        for timer in list(self._timers):  # those that on_exit has set
+            timer.cancel()
         for deferred in list(self._deferrals):
             deferred.set_error(ActorDead(f"{self.name} ended before it answered"))
         if self._parent is not None:
@@ -400,7 +403,8 @@ class Actor(AsyncioActor):
         if self._phase != "gone":
             self._end("killed", None)
             self._gone()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and error is not self._error:
             log.error("actor's task broke", actor=self.name, traceback=written(error))
 
     def _post_broke(self, error: BaseException) -> None:

@@ -112,6 +112,7 @@ class AsyncioActor(pykka.Actor):
             await self._set_up()
             await self._run()
         except asyncio.CancelledError:
+            self._task.uncancel()  # it is dealt with, and must not confuse a scope in a last hook
             self._was_cancelled()
         # Not in a `finally`: a coroutine that is thrown away may not await.
         await self._tear_down()
@@ -142,6 +143,8 @@ class AsyncioActor(pykka.Actor):
                     reply.set(answer)
             except Exception as error:
                 await self._receive_failed(envelope, error)
+            except GeneratorExit:
+                raise  # the task is thrown away with its loop: nothing may be awaited now
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
                     self._refuse(envelope)

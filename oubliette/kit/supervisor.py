@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import structlog
@@ -46,8 +46,9 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart = "permanent"
     """`permanent`: always again. `transient`: only after a failure. `temporary`: never."""
 
-    shutdown: float = 5.0
-    """Seconds it has to end when it is told to; then it is cancelled."""
+    shutdown: float | None = None
+    """Seconds it has to end when it is told to; then it is cancelled. None: what its class says
+    (5, a supervisor 60)."""
 
 
 class StartChild(LocalMessage, Reply[str]):
@@ -98,6 +99,9 @@ class Supervisor(Actor):
         backoff: a tenacity wait object: seconds to wait before the n-th failure in a row of a
             child is mended. A child that lived for `within` seconds begins at one again.
     """
+
+    shutdown: ClassVar[float] = 60.0
+    """Seconds; its children have their own limits, one after the other."""
 
     def __init__(
         self,
@@ -241,7 +245,7 @@ class Supervisor(Actor):
             if child is None:
                 continue
             box = child.actor_inbox
-            limit = self._specs[name].shutdown
+            limit = child.limit_to_end
             try:
                 self.system.waits.enter(self.actor_inbox, box)
             except DeadlockError:

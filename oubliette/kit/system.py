@@ -68,6 +68,7 @@ class System:
         self.clock: Clock = clock or SystemClock()
         self.codec: Callable[[Message], Message] | None = round_trip if roundtrip_messages else None
         self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS)
+        self.dead_letter_count = 0
         self.waits = WaitGraph()
         self.gate: Gate
         self.context: contextvars.Context
@@ -263,6 +264,7 @@ class System:
         message = envelope.message
         if isinstance(message, (Signal, Down)):
             return
+        self.dead_letter_count += 1
         self.dead_letters.append(
             DeadLetter(
                 to=name, sender=envelope.sender, message=message, why=why, at=self.clock.time()

@@ -146,7 +146,7 @@ async def _speed(rounds: int) -> dict[str, tuple[float, float, float]]:
             results = {
                 "floor": await _round(floor, None, None),
                 "kit": await _round(kit, Note(), Count()),
-                "threading": _threaded_round(),
+                "threading": await asyncio.to_thread(_threaded_round),
             }
             floor.task.cancel()
             await kit.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -293,6 +294,109 @@ async def test_an_ended_actor_can_have_no_children_and_no_side_tasks(system: Sys
         actor.spawn(Counter)
     with pytest.raises(ActorDead):
         actor.pipe_to_self(asyncio.sleep(0), lambda _: Add(), lambda _: Add())
+
+
+async def test_what_on_exit_sets_going_ends_with_it(system: System, clock: VirtualClock) -> None:
+    refused: list[type[BaseException]] = []
+
+    class Late(Counter):
+        async def on_exit(self, reason: str, error: BaseException | None) -> None:
+            self.after(50, Add())
+            try:
+                self.spawn(Counter)
+            except ActorDead as no:
+                refused.append(type(no))
+
+    await system.spawn(Late).stop()
+    assert refused == [ActorDead]
+    assert clock.pending == 0
+
+
+async def test_a_cancelled_actor_may_use_timeouts_and_task_groups_in_on_exit(
+    system: System,
+) -> None:
+    done: list[str] = []
+
+    class Careful(Holder):
+        async def on_exit(self, reason: str, error: BaseException | None) -> None:
+            try:
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                done.append("timeout")
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._fail())
+                    await asyncio.Event().wait()
+            except ExceptionGroup:
+                done.append("group")
+
+        async def _fail(self) -> None:
+            raise OSError
+
+    ref = system.spawn(Careful)
+    asking = asyncio.create_task(ref.ask(Hold()))
+    await inside(ref).held.wait()
+    await ref.kill()
+    with pytest.raises(ActorDead):
+        await asking
+    assert done == ["timeout", "group"]
+
+
+def test_a_keyboard_interrupt_ends_the_actor_and_still_reaches_the_program() -> None:
+    notes: list[Any] = []
+
+    class Interrupted(Counter):
+        @handles(Boom)
+        def _boom(self, _: Boom) -> None:
+            raise KeyboardInterrupt
+
+    async def begin(system: System) -> None:
+        await system.__aenter__()
+        system.spawn(Interrupted, notes=notes, name="i").tell(Boom())
+        await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    try:
+        system = System(watchdog=None)
+        main = loop.create_task(begin(system))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main)
+        assert notes[-1] == ("exit", "i", "failed", KeyboardInterrupt)
+        main.cancel()
+        loop.run_until_complete(asyncio.wait([main]))
+        loop.run_until_complete(system.stop())
+    finally:
+        loop.close()
+
+
+def test_an_actor_that_is_thrown_away_with_its_loop_says_nothing() -> None:
+    async def begin() -> None:
+        system = await System(watchdog=None).__aenter__()
+        ref = system.spawn(Holder)
+        task = asyncio.create_task(ref.ask(Hold()))
+        await inside(ref).held.wait()
+        kept.append(task)
+
+    kept: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    loop.run_until_complete(begin())
+    loop.close()
+    kept.clear()
+    gc.collect()
+
+
+async def test_sys_exit_in_on_exit_is_a_failure_like_others(system: System) -> None:
+    class Exiter(Counter):
+        async def on_exit(self, reason: str, error: BaseException | None) -> None:
+            raise SystemExit(2)
+
+    ref = system.spawn(Exiter, name="x")
+    watcher = await watched(system, ref)
+    await ref.stop()
+    [down] = await watcher.ask(Downs())
+    assert (down.reason, down.error) == ("failed", "SystemExit: 2")
 
 
 async def test_nothing_is_handled_once_on_exit_has_begun(system: System) -> None:

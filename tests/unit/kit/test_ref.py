@@ -73,6 +73,7 @@ async def test_only_the_last_thousand_dead_letters_are_kept(system: System) -> N
     for n in range(1005):
         nobody.tell(Add(n=n))
     assert len(system.dead_letters) == 1000
+    assert system.dead_letter_count == 1005
     assert system.dead_letters[0].message == Add(n=5)
 
 

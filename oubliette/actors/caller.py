@@ -417,9 +417,10 @@ class CallerActor(Actor):
         marked = tuple(event.seq for event in events if listener.marks(event))
         if listener.lends and events:
             self._memory.told = max(self._memory.told, listener.cursor)
-        waiting.set(
-            EventBatch(events=tuple(events), next=listener.cursor, redelivered=marked, ended=ended)
-        )
+        cursor = listener.cursor
+        if listener.kind == "poll" and listener.again and events:
+            cursor = events[-1].seq  # this listener will not come for the rest; the next one will
+        waiting.set(EventBatch(events=tuple(events), next=cursor, redelivered=marked, ended=ended))
 
     # ------------------------------------------------------------ presence
     @handles(CallerSeen)

@@ -125,11 +125,8 @@ class Listening:
         wait = min(POLL_SECONDS if seconds is None else seconds, MAX_POLL_SECONDS)
         batch = await link.next(cursor, wait, wire_events.MAX_POLLED)
         link.close("polled", orderly=True)
-        return CallerListenResult(
-            events=wire_events.polled(batch.events, batch.redelivered),
-            next=batch.next,
-            ended=batch.ended,
-        )
+        events, cursor = wire_events.polled(batch.events, batch.redelivered, batch.next)
+        return CallerListenResult(events=events, next=cursor, ended=batch.ended)
 
     async def _stream(
         self, call: CurrentCall, link: CallerLink, cursor: int, seconds: float | None

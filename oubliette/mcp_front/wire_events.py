@@ -17,7 +17,7 @@ SESSION_LOGGER: Final = "oubliette.session"
 MAX_STREAMED: Final = 900_000
 """Bytes of an event on a stream; clients of the Python SDK give up at 1 MiB."""
 MAX_POLLED: Final = 380_000
-"""Bytes of all events in a result, which holds them twice (as text and structured)."""
+"""Bytes of data to ask for at a time for a result, which holds them twice."""
 _REQUEST: Final = "caller_tool_request"
 
 _encode = msgspec.json.Encoder().encode
@@ -77,11 +77,28 @@ def event_frame(event: Event, *, redelivered: bool = False) -> bytes:
     return frame(as_reference(event, len(encode(event.data))), logger)
 
 
-def polled(events: tuple[Event, ...], redelivered: tuple[int, ...]) -> tuple[dict[str, Any], ...]:
-    """Events for a tool's result; those that are too large by reference."""
+def polled(
+    events: tuple[Event, ...], redelivered: tuple[int, ...], cursor: int
+) -> tuple[tuple[dict[str, Any], ...], int]:
+    """Events for a tool's result, and the cursor behind them: as many as fit, one at least.
+
+    A result holds them twice, as an object and as text in which their quotes are escaped again.
+    """
     found: list[dict[str, Any]] = []
+    room = MAX_STREAMED
     for event in events:
         data = as_data(event, redelivered=event.seq in redelivered)
-        size = len(encode(data))
-        found.append(data if size <= MAX_POLLED else as_reference(event, len(encode(event.data))))
-    return tuple(found)
+        cost = _cost(data)
+        if cost > MAX_STREAMED:
+            data = as_reference(event, len(encode(event.data)))
+            cost = _cost(data)
+        room -= cost
+        if found and room < 0:
+            return tuple(found), found[-1]["seq"]
+        found.append(data)
+    return tuple(found), cursor
+
+
+def _cost(data: dict[str, Any]) -> int:
+    once = encode(data)
+    return len(once) + len(encode(once.decode("ascii", "replace")))

@@ -278,15 +278,18 @@ async def world(
         server=ServerConfig(port=0, **(server or {})),
         callers=CallersConfig(**{**NO_WAIT, **(callers or {})}),
     )
+    before = asyncio.all_tasks()
     database = Database(":memory:")
     reader = Reader(database)
     try:
         async with System(name="front-test") as system:
             store = system.spawn(StoreActor, database, name="store")
             limits = Deadlines(
-                head=config.server.header_timeout_seconds,
-                stall=config.callers.send_timeout_seconds,
-                **deadlines,
+                **{
+                    "head": config.server.header_timeout_seconds,
+                    "stall": config.callers.send_timeout_seconds,
+                    **deadlines,
+                }
             )
             made = World(system, store, reader, config, limits)
             await made.start()
@@ -298,3 +301,7 @@ async def world(
         await reader.aclose()
         with contextlib.suppress(OublietteError):
             database.close()
+        left = {task for task in asyncio.all_tasks() - before if not task.done()}
+        if left:
+            await asyncio.wait(left, timeout=1)
+        assert not [repr(task) for task in left if not task.done()], "tasks were left"

@@ -544,3 +544,19 @@ async def test_a_principal_has_a_bounded_number_of_callers(monkeypatch):
             await s.caller(caller_id="c3")
         await s.caller("q", "c0")
     assert MAX_CALLERS == 1000
+
+
+async def test_polls_get_all_open_requests_however_many_there_are():
+    async with scene() as s, asyncio.timeout(5):
+        ref = await s.caller()
+        for n in range(25):
+            s.log.request(f"r{n}")
+        seen: list[str] = []
+        after = None
+        for n in range(3):
+            await s.open(ref, f"p{n}", kind="poll", after=after)
+            batch = await s.next(ref, f"p{n}", after=after or 0, max_events=10)
+            ref.tell(CloseListener(listener_id=f"p{n}", orderly=True))
+            after = batch.next
+            seen += [e.data["request_id"] for e in batch.events]
+        assert seen == [f"r{n}" for n in range(25)]

@@ -49,9 +49,9 @@ def bad(name: str, detail: str, remedy: str | None, status: Status = "fail") -> 
     return Check(name=name, status=status, detail=detail, remedy=remedy)
 
 
-def failed(name: str, error: OublietteError) -> Check:
-    """What an error says."""
-    return bad(name, error.message, error.hint)
+def failed(name: str, error: OublietteError, remedy: str = "see the message") -> Check:
+    """What an error says; `remedy` where it has no hint of its own."""
+    return bad(name, error.message, error.hint or remedy)
 
 
 def python() -> Check:
@@ -155,7 +155,7 @@ def database(path: Path) -> Check:
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
             version = check(connection, newest)
     except OublietteError as error:
-        return failed("database", error)
+        return failed("database", error, "move the file away, or choose another --home")
     except sqlite3.Error as error:
         return bad("database", f"{path}: {error}", "restore it from a backup, or move it away")
     if version < newest:
@@ -193,7 +193,7 @@ def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
     try:
         config = load()
     except OublietteError as error:
-        return failed("configuration", error), None
+        return failed("configuration", error, "oubliette config schema tells what it takes"), None
     return ok("configuration", "valid"), config
 
 

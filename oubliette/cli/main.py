@@ -72,3 +72,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,388 @@
+"""The commands: what they print, where, and how they exit (docs/command-line.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import structlog
+
+from oubliette import ids
+from oubliette.cli import logs, main, output
+from oubliette.cli.control_client import exit_codes
+from oubliette.runtime.home import HomeLock
+
+OUBLIETTE = [sys.executable, "-m", "oubliette.cli.main"]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def run(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Run]:
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    monkeypatch.setenv("OUBLIETTE_HOME", str(home))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    monkeypatch.setattr(output, "_chosen", output.Format.text)
+
+    def call(*arguments: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main.run(list(arguments))
+        said = capsys.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, said.out, said.err)
+
+    yield call
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[Callable[[dict[str, Any] | None], None]]:
+    """A control socket that gives one canned answer to everything."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(home / "control.sock"))
+    listener.listen()
+    answer: list[dict[str, Any] | None] = [None]
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            try:
+                link, _ = listener.accept()
+            except OSError:
+                return
+            with link, link.makefile("rwb") as lines:
+                for line in lines:
+                    if answer[0] is None:
+                        over.wait(5)  # says nothing
+                        break
+                    lines.write(
+                        json.dumps({"id": json.loads(line)["id"], **answer[0]}).encode() + b"\n"
+                    )
+                    lines.flush()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield lambda given: answer.__setitem__(0, given)
+    over.set()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def problem(code: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": "it is so", "hint": "do this"}}
+
+
+# ---------------------------------------------------------------------- exit codes
+
+
+def test_exit_code_0_is_success(run: Run) -> None:
+    assert run("token", "create", "--scope", "read").code == 0
+
+
+def test_exit_code_1_is_a_failure(run: Run) -> None:
+    done = run("session", "end", ids.new_id(ids.SESSION))
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("error: no server runs on ")
+    assert "\nhint: oubliette serve --home " in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nope"],
+        ["token"],
+        ["token", "create"],
+        ["token", "create", "--scope", "all"],
+        ["token", "create", "--scope", "read", "--expires-in", "soon"],
+        ["token", "create", "--scope", "read", "--expires-in", "-5"],
+        ["token", "create", "--scope", "read", "--name", "a\nb"],
+        ["token", "list", "--nope"],
+        ["token", "list", "-o", "yaml"],
+        ["serve", "--port", "70000"],
+        ["serve", "--log-level", "loud"],
+        ["session", "show", "../x"],
+    ],
+)
+def test_exit_code_2_is_wrong_usage(run: Run, arguments: list[str]) -> None:
+    run("token", "create", "--scope", "read")
+    done = run(*arguments)
+    assert done.code == 2
+    if arguments != ["token"]:
+        assert done.out == ""
+        assert done.err
+
+
+def test_exit_code_2_is_a_wrong_configuration(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "oubliette.toml").write_text("[server]\nprot = 1\n")
+    done = run("config", "show")
+    assert (done.code, done.out) == (2, "")
+    assert "hint: did you mean server.port?" in done.err
+
+
+def test_exit_code_3_is_not_found(run: Run) -> None:
+    run("token", "create", "--scope", "read")
+    assert run("token", "revoke", ids.new_id(ids.TOKEN)).code == 3
+    assert run("session", "show", ids.new_id(ids.SESSION)).code == 3
+
+
+def test_exit_code_3_is_a_home_without_a_database(run: Run) -> None:
+    done = run("token", "list")
+    assert (done.code, done.out) == (3, "")
+    assert "has no database yet" in done.err
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("conflict", 1),
+        ("invalid_parameter", 2),
+        ("not_found", 3),
+        ("forbidden", 4),
+        ("unauthenticated", 4),
+        ("deadline_exceeded", 5),
+        ("ask_timeout", 5),
+        ("limit_exceeded", 6),
+        ("something new", 1),
+    ],
+)
+def test_an_error_of_the_server_exits_with_the_code_of_its_kind(
+    run: Run, server: Any, code: str, wanted: int
+) -> None:
+    server(problem(code))
+    done = run("project", "list")
+    assert (done.code, done.out) == (wanted, "")
+    assert done.err == "error: it is so\nhint: do this\n"
+
+
+def test_exit_code_5_is_a_server_that_says_nothing(
+    run: Run, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oubliette.cli import control_client, server_access
+
+    monkeypatch.setattr(control_client, "CALL_SECONDS", 0.05)
+    monkeypatch.setattr(server_access.call_tool, "__defaults__", (0.05,))
+    done = run("project", "list")
+    assert done.code == 5
+    assert "did not answer within" in done.err
+
+
+def test_every_error_has_an_exit_code() -> None:
+    assert set(exit_codes().values()) == {1, 2, 3, 4, 5, 6}
+
+
+# ---------------------------------------------------------------------- output
+
+
+def test_results_for_programs_are_one_json_document_on_stdout(run: Run) -> None:
+    made = json.loads(run("token", "create", "--scope", "write", "-o", "json").out)
+    assert set(made) == {"token", "token_id", "scope", "principal", "expires_at"}
+    listed = run("token", "list", "-o", "json")
+    assert listed.err == ""
+    assert [each["token_id"] for each in json.loads(listed.out)["tokens"]] == [made["token_id"]]
+    revoked = json.loads(run("token", "revoke", made["token_id"], "-o", "json").out)
+    assert revoked == {"token_id": made["token_id"], "revoked": True}
+
+
+def test_errors_for_programs_are_json_on_stderr(run: Run, server: Any) -> None:
+    server(problem("not_found"))
+    done = run("project", "list", "-o", "json")
+    assert done.out == ""
+    assert json.loads(done.err) == problem("not_found")
+
+
+def test_a_key_in_a_pipe_stands_alone_on_stdout(run: Run) -> None:
+    done = run("token", "create", "--scope", "read", "--principal", "ann", "--expires-in", "60")
+    assert done.out.startswith("oub_tok_")
+    assert done.out.count("\n") == 1
+    assert "principal ann" in done.err
+
+
+def test_lists_in_a_pipe_are_plain_columns(run: Run) -> None:
+    run("token", "create", "--scope", "read", "--name", "[bold]x")
+    lines = run("token", "list").out.splitlines()
+    assert lines[0].split("\t")[:2] == ["ID", "NAME"]
+    assert lines[1].split("\t")[1] == "[bold]x"
+
+
+def test_nothing_that_an_agent_said_drives_the_terminal(run: Run, server: Any) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2Jx\r"
+    event = {
+        "type": "message\x1b[2J",
+        "session_id": "s",
+        "index": 0,
+        "ts": 0.0,
+        "seq": 1,
+        "version": 1,
+        "text": evil,
+        "more": {"a": evil},
+    }
+    page = {
+        "status": "completed",
+        "events": [event],
+        "last_index": 0,
+        "more": False,
+        "truncated_before": None,
+    }
+    server({"ok": page})
+    out = run("session", "logs", "s").out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "\r" not in out
+    assert "x" in out
+
+
+def test_logs_for_programs_are_one_event_a_line(run: Run, server: Any) -> None:
+    event = {"type": "message", "session_id": "s", "index": 3, "ts": 1.0, "text": "\x1b"}
+    page = {
+        "status": "idle",
+        "events": [event, event],
+        "last_index": 3,
+        "more": False,
+        "truncated_before": 2,
+    }
+    server({"ok": page})
+    done = run("session", "logs", "s", "-o", "json")
+    assert [json.loads(line) for line in done.out.splitlines()] == [event, event]
+    assert "the first that is kept is 2" in done.err
+
+
+# ---------------------------------------------------------------------- with and without a server
+
+
+def test_tokens_need_no_server(run: Run, home: Path) -> None:
+    made = json.loads(run("token", "create", "--scope", "admin", "-o", "json").out)
+    assert made["token_id"] in run("token", "list").out
+    assert oct(home.stat().st_mode)[-3:] == "700"
+    assert oct((home / "oubliette.db").stat().st_mode)[-3:] == "600"
+
+
+def test_a_home_that_is_in_use_is_left_alone(run: Run, home: Path) -> None:
+    run("token", "create", "--scope", "read")
+    with HomeLock(home):
+        done = run("token", "list")
+    assert done.code != 0
+    assert f"another process ({os.getpid()}) uses {home}" in done.err
+
+
+def test_listings_work_without_a_server(run: Run) -> None:
+    run("token", "create", "--scope", "read")
+    assert json.loads(run("project", "list", "-o", "json").out) == {"projects": []}
+    assert json.loads(run("session", "list", "-o", "json").out) == {"sessions": []}
+
+
+def test_the_home_may_be_named(run: Run, home: Path) -> None:
+    other = home / "other"
+    run("token", "create", "--scope", "read", "--home", str(other))
+    assert (other / "oubliette.db").exists()
+    assert not (home / "oubliette.db").exists()
+
+
+# ---------------------------------------------------------------------- the configuration
+
+
+def test_the_configuration_is_shown_as_the_file_would_have_it(run: Run, home: Path) -> None:
+    import tomllib
+
+    (home / "oubliette.toml").write_text("[server]\nport = 1234\n")
+    shown = tomllib.loads(run("config", "show").out)
+    assert shown["server"]["port"] == 1234
+    assert json.loads(run("config", "show", "-o", "json").out)["server"]["port"] == 1234
+
+
+def test_sources_of_the_configuration(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "oubliette.toml").write_text("[server]\nport = 1234\n")
+    monkeypatch.setenv("OUBLIETTE_TREES__MAX_DEPTH", "5")
+    sources = json.loads(run("config", "show", "--sources", "-o", "json").out)
+    assert sources["server.port"] == {"value": 1234, "source": str(home / "oubliette.toml")}
+    assert sources["trees.max_depth"] == {
+        "value": 5,
+        "source": "environment (OUBLIETTE_TREES__MAX_DEPTH)",
+    }
+    assert sources["trees.max_agents"]["source"] == "default"
+    assert "trees.max_depth\t5\tenvironment (" in run("config", "show", "--sources").out
+
+
+def test_the_schema_of_the_configuration(run: Run) -> None:
+    schema = json.loads(run("config", "schema").out)
+    assert schema == json.loads(run("config", "schema", "-o", "json").out)
+    assert schema["properties"]["server"]["properties"]["port"]["maximum"] == 65535
+
+
+# ---------------------------------------------------------------------- the program
+
+
+def test_the_version(run: Run) -> None:
+    from oubliette import __version__
+
+    assert run("--version").out == f"oubliette {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["serve"],
+        ["doctor"],
+        ["token"],
+        ["token", "create"],
+        ["session", "logs"],
+        ["config", "show"],
+        ["project", "list"],
+    ],
+)
+def test_every_command_explains_itself(run: Run, command: list[str]) -> None:
+    done = run(*command, "--help")
+    assert done.code == 0
+    assert "Usage: oubliette" in done.out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Completion runs the program at every key press."""
+    source = (
+        "import sys, oubliette.cli.main as m\n"
+        "heavy = ('mcp', 'starlette', 'uvicorn', 'pykka', 'structlog', 'sqlite3', 'msgspec',"
+        " 'pydantic', 'oubliette.actors', 'oubliette.tools', 'rich.console')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_completion_is_offered(run: Run) -> None:
+    assert "--install-completion" in run("--help").out

@@ -1,0 +1,222 @@
+"""The way into a running server: `<home>/control.sock` (DESIGN 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oubliette import control
+from oubliette.cli.control_client import ControlClient, RemoteError
+from oubliette.control import ControlSocket
+from oubliette.errors import Unavailable
+from tests.unit.tools import toolkit
+from tests.unit.tools.toolkit import Bench
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with toolkit.bench() as made:
+        yield made
+
+
+@pytest.fixture
+async def opened(bench: Bench, home: Path) -> AsyncIterator[ControlSocket]:
+    made = ControlSocket(bench.house, home, {"pid": 7, "url": "http://x/mcp"})
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+async def client(home: Path, do: Any) -> Any:
+    """Run `do(client)` in a thread, as the command line would."""
+
+    def run() -> Any:
+        with ControlClient(home) as link:
+            return do(link)
+
+    async with asyncio.timeout(5):
+        return await asyncio.to_thread(run)
+
+
+async def raw(home: Path, *lines: bytes) -> list[Any]:
+    """Send lines as they are; the answers until the link is closed or all are answered."""
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_unix_connection(
+            str(home / "control.sock"), limit=1 << 24
+        )
+        try:
+            for line in lines:
+                writer.write(line)
+            answers = []
+            with contextlib.suppress(ConnectionResetError):  # closed with our line unread
+                while len(answers) < len(lines) and (line := await reader.readline()):
+                    answers.append(json.loads(line))
+            return answers
+        finally:
+            writer.close()
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_tool_is_called_with_all_rights(bench: Bench, home: Path) -> None:
+    made = await client(
+        home, lambda link: link.call("token_create", {"name": "n", "scope": "write"})
+    )
+    assert bench.keys.verify(made["token"], "http").scope == "write"
+
+
+@pytest.mark.usefixtures("opened")
+async def test_several_calls_go_over_one_link(home: Path) -> None:
+    def both(link: ControlClient) -> Any:
+        link.call("project_create", {"name": "p"})
+        return link.call("project_list", {}), link.status()
+
+    listed, status = await client(home, both)
+    assert len(listed["projects"]) == 1
+    assert status == {"pid": 7, "url": "http://x/mcp"}
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_failure_comes_with_its_code_and_hint(home: Path) -> None:
+    with pytest.raises(RemoteError) as failed:
+        await client(home, lambda link: link.call("token_revoke", {"token_id": "tok_" + "0" * 26}))
+    assert (failed.value.code, failed.value.exit_code) == ("not_found", 3)
+    assert failed.value.hint
+
+
+@pytest.mark.usefixtures("opened")
+async def test_what_callers_do_is_not_done_here(home: Path) -> None:
+    with pytest.raises(RemoteError) as failed:
+        await client(home, lambda link: link.call("caller_listen", {"caller_id": "a"}))
+    assert failed.value.code == "not_found"
+
+
+@pytest.mark.usefixtures("opened")
+async def test_only_the_owner_may_open_it(home: Path) -> None:
+    assert stat.S_IMODE((home / "control.sock").stat().st_mode) == 0o600
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_stranger_is_not_even_heard(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_is_owner", lambda _: False)
+    assert await raw(home, b'{"id":1,"verb":"status"}\n') == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+async def test_another_user_is_told_by_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    try:
+        writer = type("W", (), {"get_extra_info": lambda *_: ours})()
+        assert control._is_owner(writer)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        assert control._is_owner(writer), "root may read the database anyway"
+        monkeypatch.setattr("oubliette.control.struct.unpack", lambda *_: (1, 4321, 4321))
+        assert not control._is_owner(writer)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"\n", "invalid_parameter"),
+        (b"rubbish\n", "invalid_parameter"),
+        (b"[1]\n", "invalid_parameter"),
+        (b"\xff\xfe\n", "invalid_parameter"),
+        (b"[" * 100_000 + b"\n", "invalid_parameter"),
+        (b'{"id":1}\n', "not_found"),
+        (b'{"id":1,"verb":"reboot"}\n', "not_found"),
+        (b'{"id":1,"verb":"call"}\n', "not_found"),
+        (b'{"id":1,"verb":"call","tool":7}\n', "not_found"),
+        (b'{"id":1,"verb":"call","tool":"project_list","arguments":[]}\n', "invalid_parameter"),
+        (b'{"id":1,"verb":"call","tool":"project_get"}\n', "invalid_parameter"),
+    ],
+)
+async def test_a_bad_line_is_answered_and_the_link_goes_on(
+    home: Path, line: bytes, code: str
+) -> None:
+    answers = await raw(home, line, b'{"id":"x","verb":"status"}\n')
+    assert answers[0]["error"]["code"] == code
+    assert answers[1] == {"id": "x", "ok": {"pid": 7, "url": "http://x/mcp"}}
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_line_that_never_ends_closes_the_link(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = await raw(home, b"x" * (9 * 1024 * 1024) + b"\n")
+    assert answers[0]["error"]["message"] == "the line is too long"
+
+
+async def test_a_stale_socket_is_replaced_and_taken_away_again(bench: Bench, home: Path) -> None:
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(home / "control.sock"))
+    stale.close()
+    with pytest.raises(Unavailable, match="no server runs"):
+        await client(home, lambda link: link.status())
+    opened = ControlSocket(bench.house, home, {"pid": 1})
+    await opened.start()
+    assert await client(home, lambda link: link.status()) == {"pid": 1}
+    await opened.aclose()
+    assert not (home / "control.sock").exists()
+
+
+async def test_a_home_with_a_long_path_works_as_well(bench: Bench, home: Path) -> None:
+    long = home / ("d" * 120)
+    long.mkdir()
+    opened = ControlSocket(bench.house, long, {"pid": 1})
+    await opened.start()
+    assert await client(long, lambda link: link.status()) == {"pid": 1}
+    assert stat.S_IMODE((long / "control.sock").stat().st_mode) == 0o600
+    await opened.aclose()
+    assert not (long / "control.sock").exists()
+
+
+async def test_the_end_of_the_server_ends_links_that_are_open(bench: Bench, home: Path) -> None:
+    opened = ControlSocket(bench.house, home, {"pid": 1})
+    await opened.start()
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_unix_connection(str(home / "control.sock"))
+        writer.write(b'{"id":1,"verb":"status"}\n')
+        await reader.readline()
+        await opened.aclose()
+        assert await reader.readline() == b""
+        writer.close()
+
+
+@pytest.mark.usefixtures("opened")
+async def test_links_are_bounded(home: Path) -> None:
+    async with asyncio.timeout(10):
+        links = [
+            await asyncio.open_unix_connection(str(home / "control.sock"))
+            for _ in range(control.MAX_LINKS)
+        ]
+        for reader, writer in links:
+            writer.write(b'{"id":1,"verb":"status"}\n')
+            await reader.readline()
+        reader, writer = await asyncio.open_unix_connection(str(home / "control.sock"))
+        assert await reader.readline() == b""
+        for _, each in [*links, (reader, writer)]:
+            each.close()
+            await each.wait_closed()

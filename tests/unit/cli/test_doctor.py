@@ -1,0 +1,218 @@
+"""The doctor: each check is ok, warn or fail, and names its remedy (DESIGN 10)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from oubliette.cli import checks, sandbox_checks
+from oubliette.cli.checks import Check
+from oubliette.config import Config, ContainersConfig, ProcessConfig, ServerConfig
+from oubliette.errors import ConfigError
+from oubliette.runtime.home import HomeLock
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+def told(check: Check, status: str) -> str:
+    assert check.status == status, check
+    assert (check.remedy is None) == (status == "ok"), check
+    return check.detail
+
+
+def test_python_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    told(checks.python(), "ok")
+    monkeypatch.setattr(checks, "PYTHON", (99, 0))
+    told(checks.python(), "fail")
+
+
+def test_a_home_is_ours_and_closed(home: Path) -> None:
+    told(checks.home(home), "ok")
+    home.chmod(0o755)
+    check = checks.home(home)
+    told(check, "warn")
+    assert check.remedy == f"chmod 700 {home}"
+    told(checks.home(home / "nowhere"), "warn")
+    (home / "file").touch()
+    told(checks.home(home / "file"), "fail")
+    told(checks.home(home / "file" / "below"), "fail")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
+def test_a_home_of_somebody_else_is_no_good(home: Path) -> None:
+    os.chown(home, 4321, 4321)
+    assert "belongs to user 4321" in told(checks.home(home), "fail")
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(10 << 20, "fail"), (500 << 20, "warn"), (5 << 30, "ok")]
+)
+def test_room_on_the_disk(
+    home: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    told(checks.disk(home / "not" / "yet"), status)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config = Config(server=ServerConfig(port=taken.getsockname()[1]))
+        check = checks.port(config, running=False)
+        told(check, "fail")
+        assert "--port" in (check.remedy or "")
+        told(checks.port(config, running=True), "ok")
+    told(checks.port(Config(server=ServerConfig(port=0)), running=False), "ok")
+    told(checks.port(Config(server=ServerConfig(host="host.invalid")), running=False), "fail")
+
+
+def test_the_lock_tells_whether_a_server_runs(home: Path) -> None:
+    check, running = checks.server(home)
+    assert not running
+    told(check, "ok")
+    assert not (home / "lock").exists()
+    with HomeLock(home):
+        check, running = checks.server(home)
+        assert running
+        assert f"another process ({os.getpid()})" in told(check, "fail")
+    check, running = checks.server(home)
+    assert not running
+
+
+def test_a_database_is_looked_at_and_not_changed(home: Path) -> None:
+    path = home / "oubliette.db"
+    assert "none yet" in told(checks.database(path), "ok")
+    from oubliette.runtime.store import Database
+
+    Database(path)
+    assert told(checks.database(path), "ok") == "schema 1"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = path.read_bytes()
+    assert "this release knows up to" in told(checks.database(path), "fail")
+    assert path.read_bytes() == before
+    path.write_bytes(b"rubbish" * 1000)
+    told(checks.database(path), "fail")
+
+
+def test_somebody_elses_database_is_told(home: Path) -> None:
+    path = home / "oubliette.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    assert "some other program" in told(checks.database(path), "fail")
+
+
+def test_the_zipapp_starts() -> None:
+    check, path = checks.zipapp()
+    told(check, "ok")
+    assert path is not None
+
+
+def test_a_zipapp_that_does_not_start_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oubliette.runtime import zipapp
+
+    broken = home / "broken.pyz"
+    broken.write_text("raise SystemExit('no')")
+    monkeypatch.setattr(zipapp, "zipapp_path", lambda: broken)
+    check, path = checks.zipapp()
+    told(check, "fail")
+    assert path is None
+
+
+def test_a_configuration_that_does_not_load_is_told() -> None:
+    def load() -> Config:
+        raise ConfigError("server.port: is odd", hint="make it even")
+
+    check, config = checks.settings(load)
+    assert (check.status, check.detail, check.remedy) == (
+        "fail",
+        "server.port: is odd",
+        "make it even",
+    )
+    assert config is None
+
+
+def test_a_folder_for_sockets_that_is_too_long_is_told(home: Path) -> None:
+    config = Config(containers=ContainersConfig(runtime_dir=str(home / ("d" * 90))))
+    several, usable = sandbox_checks.sandbox(config)
+    assert not usable
+    told(several[0], "fail")
+
+
+def test_best_effort_is_a_warning(home: Path) -> None:
+    config = Config(
+        containers=ContainersConfig(runtime_dir=str(home)),
+        process=ProcessConfig(sandbox="best-effort"),
+    )
+    several, _ = sandbox_checks.sandbox(config)
+    assert {each.name: each.status for each in several}["bubblewrap"] == "warn"
+
+
+@pytest.mark.requires("bubblewrap")
+def test_a_word_goes_through_a_throw_away_container_and_nothing_is_left(home: Path) -> None:
+    config = Config(containers=ContainersConfig(runtime_dir=str(home)))
+    _, zipapp = checks.zipapp()
+    assert zipapp is not None
+    assert "round trip" in told(sandbox_checks.relay(config, zipapp), "ok")
+    left = [path.name for path in (home / f"oubliette-{os.geteuid()}").iterdir()]
+    assert [name for name in left if not name.startswith("kit-")] == []
+
+
+def test_the_command_tells_all_of_it(home: Path) -> None:
+    environ = {**os.environ, "OUBLIETTE_SERVER__PORT": "0", "OUBLIETTE_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-m", "oubliette.cli.main", "doctor", "--quick", "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=environ,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert found["ok"] == (done.returncode == 0)
+    names = [check["name"] for check in found["checks"]]
+    assert names[:8] == [
+        "python",
+        "home",
+        "configuration",
+        "disk",
+        "server",
+        "port",
+        "database",
+        "zipapp",
+    ]
+    for check in found["checks"]:
+        assert (check["remedy"] is None) == (check["status"] == "ok")
+
+
+def test_one_failure_is_exit_code_1(home: Path) -> None:
+    (home / "oubliette.toml").write_text("[server]\nprot = 1\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "oubliette.cli.main", "doctor", "--quick", "--home", str(home)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "fail  configuration" in done.stdout
+    assert "→ did you mean server.port?" in done.stdout

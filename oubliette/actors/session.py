@@ -134,6 +134,7 @@ class SessionActor(LoggedSession):
             else:
                 self._queue.append(turn)
         self._turn_number = record.turn_count
+        self._show()
         if self._turn is not None:
             self._stdin_seq = self._turn.stdin_seq or 0
         if record.process_id is not None:

@@ -60,7 +60,7 @@ class CommitFailedError(RuntimeError):
 class LoggedSession(Actor):
     """Commits one transaction at a time, and serves readers from what is committed.
 
-    A subclass makes `journal` in its `on_start`.
+    A subclass makes `journal` in its `on_start`, and then calls `_show`.
     """
 
     def __init__(self, services: Services, session_id: str) -> None:
@@ -73,11 +73,18 @@ class LoggedSession(Actor):
         self._held: list[Deferred] = []
         self._batch: Batch | None = None
         self._flush_due = False
+        self._stored: tuple[Session, bool]
+        """The record as the store has it, and whether it was quiet then: what may be told."""
+        self._under_way: tuple[Session, bool]
 
     @property
     def quiet(self) -> bool:
         """Whether no turn runs and none waits."""
         return True
+
+    def _show(self) -> None:
+        """Tell readers the state as it is now; afterwards, whatever each commit made of it."""
+        self._stored = (self.journal.record, self.quiet)
 
     # ------------------------------------------------------------------ commits
 
@@ -93,6 +100,7 @@ class LoggedSession(Actor):
         batch = self.journal.take()
         if batch is not None:
             self._batch = batch
+            self._under_way = (self.journal.record, self.quiet)
             self._commit(batch)
 
     def _commit(self, batch: Batch) -> None:
@@ -107,18 +115,12 @@ class LoggedSession(Actor):
             ),
         )
 
-    @staticmethod
-    def transaction(ops: tuple[Any, ...]) -> Any:
-        """The message that has the store commit `ops`."""
-        from oubliette.actors.store import Transact
-
-        return Transact(ops=ops)
-
     @handles(_Committed)
     def _committed(self, message: _Committed) -> None:
         failpoint("session.committed")
         callbacks = self.journal.committed(message.events)
         self._batch = None
+        self._stored = self._under_way
         if message.events:
             self._wake_waiters()
         for callback in callbacks:
@@ -143,7 +145,7 @@ class LoggedSession(Actor):
 
     @handles(GetSession)
     def _get(self, _: GetSession) -> Session:
-        return self.journal.record
+        return self._stored[0]
 
     @handles(ReadEvents)
     def _read(self, message: ReadEvents) -> None:
@@ -184,14 +186,15 @@ class LoggedSession(Actor):
 
     def _answer_read(self, waiter: _Waiter, events: tuple[Event, ...], cut: int | None) -> None:
         since = waiter.request.since_index
+        record, quiet = self._stored
         waiter.answer.set(
             SessionEvents(
-                session=self.journal.record,
+                session=record,
                 events=events,
                 last_index=events[-1].index if events else since,
                 log_end=self.journal.log_end,
                 truncated_before=cut,
-                turn_done=self.quiet,
+                turn_done=quiet,
             )
         )
 

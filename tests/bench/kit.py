@@ -139,7 +139,7 @@ def _threaded_round() -> tuple[float, list[float]]:
 async def _speed(rounds: int) -> dict[str, tuple[float, float, float]]:
     rates: dict[str, list[float]] = {"floor": [], "kit": [], "threading": []}
     asks: dict[str, list[float]] = {"floor": [], "kit": [], "threading": []}
-    async with System("bench") as system:
+    async with System("bench", watchdog=None) as system:
         for _ in range(rounds):
             floor = Floor()
             kit = system.spawn(Counter)
@@ -166,7 +166,7 @@ async def _speed(rounds: int) -> dict[str, tuple[float, float, float]]:
 async def _memory(kind: str, actors: int) -> float:
     """Bytes of resident memory an idle actor, at `actors` of them."""
     process = psutil.Process()
-    async with System("bench") as system:
+    async with System("bench", watchdog=None) as system:
         kept: list[Any] = []
         gc.collect()
         before = process.memory_info().rss
@@ -186,7 +186,7 @@ def _memory_apart(kind: str, actors: int) -> float:
     """The same in a process of its own, since freed memory would blur it."""
     command = [sys.executable, "-m", "tests.bench.kit", "--memory", kind, "--actors", str(actors)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    return float(done.stdout)
+    return float(done.stdout.splitlines()[-1])
 
 
 def measure(rounds: int = 5, actors: int = 10_000) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.runtime.containers.folders import first_closed_folder
+from oubliette.runtime.containers.folders import closed_folders
 
 UID = 23999
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ def openings() -> list[str]:
     options: list[str] = []
     opened: set[Path] = set()
     for path in NEEDED:
-        closed = first_closed_folder(path, UID)
+        closed = next(iter(closed_folders(path, UID)), None)
         if closed is None:
             continue
         if closed not in opened:

@@ -214,21 +214,34 @@ def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None
         raise
 
 
-def first_closed_folder(path: Path, uid: int) -> Path | None:
-    """The first folder on the way to `path` that user `uid` may not pass; None if there is none.
+def closed_folders(path: Path, uid: int) -> list[Path]:
+    """The folders on the way to `path`, itself included, that user `uid` may not pass.
 
     Group rights are not counted: our agents are in no group but their own.
     """
     path = path.resolve()
+    closed: list[Path] = []
     for folder in (*reversed(path.parents), path):
         try:
             status = folder.stat()
         except OSError:
-            return folder
+            closed.append(folder)
+            continue
         bit = stat.S_IXUSR if status.st_uid == uid else stat.S_IXOTH
         if stat.S_ISDIR(status.st_mode) and not status.st_mode & bit:
-            return folder
-    return None
+            closed.append(folder)
+    return closed
+
+
+def let_pass(folder: Path) -> None:
+    """Let everybody pass through a folder of ours (`o+x`), not list it."""
+    fd = os.open(folder, _OPEN_DIR)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid == os.geteuid():
+            os.fchmod(fd, stat.S_IMODE(status.st_mode) | stat.S_IXOTH)
+    finally:
+        os.close(fd)
 
 
 def clear_away(folder: Path) -> None:

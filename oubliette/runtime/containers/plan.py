@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,8 +21,6 @@ from oubliette.runtime.containers.port import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from oubliette.runtime.containers.kit import Kit
     from oubliette.runtime.containers.port import Mount
 
@@ -36,6 +35,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sandboxed: bool
     root: bool
     """The server runs as root and gives agents another user."""
+    home: Path | None = None
+    """The server's own folder: what lies in it may be opened for agents to pass."""
 
     @property
     def agent_uid(self) -> int | None:
@@ -76,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.root and self.sandboxed:
             spec.runtime_dir.chmod(0o711)
         elif self.root:
-            spec.runtime_dir.parent.chmod(0o711)
+            self.open_ways()
             for folder in (spec.runtime_dir, self.spool):
                 folders.give_folder(folder, uid=self.host_uid, mode=0o700)
 
@@ -143,8 +144,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 field="network",
                 hint='set process.network = "host", or make bubblewrap work here',
             )
+        self._check_way(base.parent)
         for mount in spec.mounts:
             self._check_mount(mount)
+            self._check_way(mount.source.parent)
 
     def _check_mount(self, mount: Mount) -> None:
         source, target = mount.source, mount.target
@@ -158,13 +161,30 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             os.close(folders.open_source(source))
         except OSError as error:
             raise InvalidParameter(f"mounts: {source}: {error.strerror}", field="mounts") from error
+
+    def _check_way(self, source: Path) -> None:
+        """Without a sandbox agents walk to what they use: refuse what we may not open for them."""
         if self.sandboxed or self.agent_uid is None:
             return
-        closed = folders.first_closed_folder(source.parent, self.agent_uid)
-        if closed is not None:
-            raise InvalidParameter(
-                f"mounts: without a sandbox user {self.agent_uid} must be able to pass {closed} to"
-                f" reach {source}",
-                field="mounts",
-                hint=f"chmod o+x {closed}, use another --home, or install bubblewrap",
-            )
+        for closed in folders.closed_folders(source, self.agent_uid):
+            if not self._may_open(closed):
+                raise InvalidParameter(
+                    f"mounts: without a sandbox user {self.agent_uid} must be able to pass {closed}"
+                    f" to reach {source}",
+                    field="mounts",
+                    hint=f"chmod o+x {closed}, use another --home, or install bubblewrap",
+                )
+
+    def _may_open(self, folder: Path) -> bool:
+        return self.home is not None and folder.is_relative_to(self.home.resolve())
+
+    def open_ways(self) -> None:
+        """Let the agents' user pass through the server's own folders, where nothing is mounted."""
+        if self.sandboxed or self.agent_uid is None:
+            return
+        base = self.spec.runtime_dir.parent
+        folders.let_pass(base)
+        for end in (base.parent, *(mount.source.parent for mount in self.spec.mounts)):
+            for closed in folders.closed_folders(end, self.agent_uid):
+                if self._may_open(closed):
+                    folders.let_pass(closed)

@@ -143,7 +143,7 @@ def probe_best_effort(uid: int | None) -> Probe:
     for python in (str(own), *_SYSTEM_PYTHONS):
         if not os.access(python, os.X_OK):
             continue
-        if uid is not None and folders.first_closed_folder(Path(python).parent, uid) is not None:
+        if uid is not None and folders.closed_folders(Path(python).parent, uid):
             continue
         code, text = _run([python, "-I", "-c", _HELLO])
         if code == 0 and _is_hello(text):

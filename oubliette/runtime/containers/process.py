@@ -82,6 +82,8 @@ class ProcessRuntime:
         zipapp: the zipapp with the host (`oubliette.runtime.zipapp.zipapp_path`).
         sandbox: `best-effort` isolates nothing and says so in every `ContainerInfo`.
         bwrap: path of bubblewrap; None = from PATH.
+        home: the server's own folder. Where root has no sandbox, its agents' user is let through
+            (`o+x`, not to list) to the projects in it, since nothing can be mounted for it.
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class ProcessRuntime:
         *,
         sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap",
         bwrap: str | None = None,
+        home: Path | None = None,
     ) -> None:
         self._base = base
         self._zipapp = zipapp
         self._sandboxed = sandbox == "bubblewrap"
         self._bwrap = bwrap
+        self._home = home
         self._root = os.geteuid() == 0
         self._probe: probe.Probe | None = None
         self._kit: kit.Kit | None = None
@@ -189,7 +193,7 @@ class ProcessRuntime:
         return self._info(container)
 
     def _plan(self, spec: ContainerSpec) -> Plan:
-        return Plan(spec=spec, sandboxed=self._sandboxed, root=self._root)
+        return Plan(spec=spec, sandboxed=self._sandboxed, root=self._root, home=self._home)
 
     def _install(self, found: probe.Probe) -> kit.Kit:
         """Put the kit there, again if something has cleared it away (cleaners of /tmp do)."""
@@ -407,6 +411,7 @@ class ProcessRuntime:
                 continue
             container = self._containers[kept.spec.id] = _Container(kept, self._plan(kept.spec))
             if kept.process is not None:
+                container.plan.open_ways()  # a server closes its home when it starts
                 container.over = asyncio.create_task(
                     self._until_over(container, kept.process), name=f"container {kept.spec.id}"
                 )

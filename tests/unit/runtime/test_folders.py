@@ -172,13 +172,17 @@ def test_clearing_away_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
     assert (tmp_path / "target" / "file").exists()
 
 
-def test_the_first_closed_folder_on_a_way_is_named(short: Path) -> None:
+def test_closed_folders_on_a_way_are_named_and_can_be_opened(short: Path) -> None:
     inner = short / "closed" / "inner"
     inner.mkdir(parents=True)
     (short / "closed").chmod(0o700)
     stranger = os.geteuid() + 1
     short.chmod(0o755)
-    assert folders.first_closed_folder(inner, stranger) == short / "closed"
-    assert folders.first_closed_folder(inner, os.geteuid()) is None
+    assert folders.closed_folders(inner, stranger) == [short / "closed"]
+    assert folders.closed_folders(inner, os.geteuid()) == []
     (short / "closed").chmod(0o711)
-    assert folders.first_closed_folder(inner, stranger) is None
+    assert folders.closed_folders(inner, stranger) == []
+    (short / "closed").chmod(0o700)
+    folders.let_pass(short / "closed")
+    assert stat.S_IMODE((short / "closed").stat().st_mode) == 0o701
+    assert folders.closed_folders(short / "none", stranger) == [short / "none"]

@@ -26,9 +26,10 @@ from oubliette.runtime.containers import (
     procfs,
     record,
 )
-from oubliette.runtime.containers.folders import new_runtime_dir, runtime_base
+from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, runtime_base
 from oubliette.runtime.containers.plan import NOBODY, Plan
 from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.host import Exit
 from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance.engines import ENGINES, Bench, zipapp_cache
 
@@ -160,6 +161,39 @@ def test_without_a_sandbox_root_refuses_folders_that_its_agents_cannot_reach(sho
         plan.check(short, network_none=False)
     assert str(short / "home") in str(caught.value)
     Plan(spec=spec, sandboxed=True, root=True).check(short, network_none=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has agents of another user")
+@pytest.mark.anyio
+async def test_without_a_sandbox_root_opens_its_own_home_for_its_agents_and_no_more() -> None:
+    """Nothing can be mounted there, and `make demo` has to work in any container."""
+    bench = Bench(ENGINES[1])
+    try:
+        home = bench.folder / "home"
+        (home / "projects").mkdir(parents=True)
+        (home / "homes").mkdir()
+        for closed in (home, home / "projects", home / "homes"):
+            closed.chmod(0o700)
+        (home / "database").write_text("secret", encoding="utf-8")
+        (home / "database").chmod(0o600)
+        project = make_owned(home / "projects", "p", uid=bench.agent_uid)
+        bench.runtime._home = home  # type: ignore[attr-defined]
+        running = await bench.start(mounts=(Mount(project, "/workspace"),))
+        result = await running.run(
+            "sh", "-c", f"echo ok > file; ls {home}; cat {home}/database; pwd"
+        )
+        assert result.text.splitlines() == [str(project)]
+        assert (project / "file").exists()
+        assert stat.S_IMODE((home / "homes").stat().st_mode) == 0o700
+        # A server closes its home when it starts; adopting opens the way again.
+        home.chmod(0o700)
+        other = Bench(ENGINES[1], bench.folder)
+        other.runtime._home = home  # type: ignore[attr-defined]
+        await other.runtime.adopt(bench.instance)
+        assert (await running.run("ls", str(project / "file"))).exit == Exit(code=0)
+        await other.aclose()
+    finally:
+        await bench.aclose()
 
 
 def test_root_never_runs_agents_as_itself(short: Path) -> None:

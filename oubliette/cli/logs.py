@@ -24,14 +24,17 @@ def configure(level: str = "info", *, as_json: bool) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Never rich's tracebacks: they show local variables, and keys among them.
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    rest: list[Any] = [structlog.processors.format_exc_info] if as_json else []
+    rest: list[Any] = [structlog.processors.format_exc_info]  # before keys are blacked out
     structlog.configure(
         processors=[*shared, *rest, black_out, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),

@@ -1,0 +1,110 @@
+"""`oubliette serve` as scripts use it (DESIGN 13.2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oubliette.cli.control_client import ControlClient
+from oubliette.cli.offline import call_offline
+
+COMMAND = [sys.executable, "-m", "oubliette.cli.main"]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def environ(home: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OUBLIETTE_HOME": str(home / "home"),
+        "OUBLIETTE_PROCESS__SANDBOX": "best-effort",
+        "OUBLIETTE_CONTAINERS__RUNTIME_DIR": str(home / "run"),
+    }
+
+
+@pytest.fixture
+def served(home: Path, environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--port", "0", "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environ,
+        )
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(10)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def cli(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, env=environ, check=False
+    )
+
+
+def test_a_runtime_that_is_not_there_is_an_error_with_a_hint(environ: dict[str, str]) -> None:
+    other = {**environ, "OUBLIETTE_HOME": environ["OUBLIETTE_HOME"] + "-other"}
+    done = cli(other, "serve", "--port", "0", "--runtime", "nspawn")
+    assert done.returncode == 2
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_says_when_it_is_ready_lets_commands_in_and_stops_in_order(
+    home: Path, environ: dict[str, str], served: tuple[subprocess.Popen[str], Any]
+) -> None:
+    """Steps: ready line; a token beside it; a second server refused; SIGTERM; tokens offline."""
+    process, ready = served
+    assert set(ready) == {"event", "url", "pid"}
+    assert (ready["event"], ready["pid"]) == ("ready", process.pid)
+    assert ready["url"].startswith("http://127.0.0.1:")
+    assert ready["url"].endswith("/mcp")
+    made = json.loads(cli(environ, "token", "create", "--scope", "write", "-o", "json").stdout)
+    with ControlClient(home / "home") as link:
+        listed = link.call("token_list", {})
+        assert link.status()["pid"] == process.pid
+    assert [each["token_id"] for each in listed["tokens"]] == [made["token_id"]]
+    second = cli(environ, "serve", "--port", "0")
+    assert second.returncode == 2
+    assert f"another process ({process.pid}) uses" in second.stderr
+    port = ready["url"].removesuffix("/mcp").rpartition(":")[2]
+    other = {**environ, "OUBLIETTE_HOME": str(home / "other")}
+    taken = cli(other, "serve", "--port", port)
+    assert taken.returncode != 0
+    assert taken.stderr.count("error: ") == 1
+    assert port in taken.stderr
+    assert "Traceback" not in taken.stderr
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert process.wait(10) == 0
+    assert time.monotonic() - began < 10
+    assert process.stdout is not None
+    assert process.stdout.read() == "", "nothing but the one line"
+    assert not (home / "home" / "control.sock").exists()
+    assert made["token"][-43:] not in (home / "log").read_text()
+    after = call_offline(home / "home", "token_list", {})
+    assert [each["token_id"] for each in after["tokens"]] == [made["token_id"]]

@@ -103,6 +103,7 @@ class ContainerActor(Actor):
                 continue
             if (
                 info.state == "running"
+                and record.state == "running"  # else its start was cut off halfway
                 and record.spec_hash == self._spec_hash()
                 and self._record is None
             ):

@@ -58,7 +58,8 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
     name: Annotated[fields.Line, Meta(description="Unique among the projects that exist.")]
     description: Annotated[fields.Text, Meta(description="What it is for.")] = ""
     remote_url: Annotated[
-        fields.Remote | None, Meta(description="URL of its git repository; kept, not fetched.")
+        fields.Remote | None,
+        Meta(description="URL of its repository, set as git's origin; nothing is fetched."),
     ] = None
     init_git: Annotated[bool, Meta(description="Make the default workspace a git repository.")] = (
         True

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette import ids
 from oubliette.errors import InvalidParameter
 from oubliette.tools.arguments import MAX_DEPTH, check_values, decode
 from oubliette.tools.table import TABLE
 
-PROJECT, SESSION = ids.new_id(ids.PROJECT), ids.new_id(ids.SESSION)
+PROJECT, SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"
 
 
 def refusal(tool: str, arguments: Any) -> InvalidParameter:

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette import ids
 from oubliette.errors import InvalidParameter
 from oubliette.tools import scopes
 from oubliette.tools.scopes import Scope
 from oubliette.tools.table import TABLE, listed
 
-A, B = ids.new_id(ids.PROJECT), ids.new_id(ids.PROJECT)
+A, B = "proj_11111111111111111111111111", "proj_22222222222222222222222222"  # constants: workers must collect the same names
 ALL = [
     scopes.parse(text)
     for text in (

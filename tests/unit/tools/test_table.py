@@ -177,12 +177,12 @@ def test_listings_are_in_a_stable_order() -> None:
 
 # ---------------------------------------------------------------------- bad arguments
 
-A_PROJECT, A_SESSION = ids.new_id(ids.PROJECT), ids.new_id(ids.SESSION)
+A_PROJECT, A_SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"
 GOOD = {
     "project_id": A_PROJECT,
     "session_id": A_SESSION,
     "workspace_id": ids.new_uuid(),
-    "token_id": ids.new_id(ids.TOKEN),
+    "token_id": "tok_11111111111111111111111111",
     "caller_id": "ant",
     "name": "n",
     "prompt": "p",

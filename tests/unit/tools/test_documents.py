@@ -1,0 +1,52 @@
+"""The reference pages name what there is: tools, parameters, results, keys, exit codes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from oubliette import config
+from oubliette.tools.table import TABLE, input_schema, output_schema
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def section(page: str, title: str) -> str:
+    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##|\Z)", page, re.M | re.S)
+    assert found, f"there is no section {title}"
+    return found[1]
+
+
+def test_every_tool_is_described_with_all_it_takes_and_gives() -> None:
+    page = (DOCS / "tools.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (\S+)$", page, re.M) == list(TABLE)
+    for tool in TABLE.values():
+        part = section(page, tool.name)
+        assert tool.description in part
+        schema = input_schema(tool)
+        named = re.findall(r"^\| `(\w+)`(\\\*)? \|", part, re.M)
+        assert [name for name, _ in named] == list(schema["properties"])
+        assert {name for name, star in named if star} == set(schema["required"])
+        for name, parameter in schema["properties"].items():
+            assert parameter["description"] in part, name
+        result = part.partition("\nResult: ")[2]
+        assert re.findall(r"`(\w+)`", result) == list(output_schema(tool)["properties"])
+
+
+def test_every_key_of_the_configuration_is_described() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    for name, part in config.schema()["properties"].items():
+        table = section(page, f"[{name}]")
+        assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(part["properties"])
+        for field in part["properties"].values():
+            assert field["description"] in table
+
+
+def test_every_exit_code_is_described() -> None:
+    from oubliette.cli.control_client import exit_codes
+
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    assert {int(code) for code in re.findall(r"^\| (\d) \|", page, re.M)} == {
+        0,
+        *exit_codes().values(),
+    }

@@ -137,11 +137,11 @@ def _reap(held: dict[int, socket.socket], selector: selectors.BaseSelector) -> N
 def _fork(link: socket.socket) -> int:
     data, fds, _, _ = socket.recv_fds(link, MAX_REQUEST, 3)
     pid = os.fork()
-    if pid:
-        for fd in fds:
-            os.close(fd)
-        return pid
-    _become_server(json.loads(data), fds)
+    if pid == 0:
+        _become_server(json.loads(data), fds)
+    for fd in fds:
+        os.close(fd)
+    return pid
 
 
 def _become_server(request: dict[str, Any], fds: list[int]) -> NoReturn:

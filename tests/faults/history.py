@@ -1,0 +1,147 @@
+"""What a caller saw and was promised, held against what the server kept (I1, I2, I4, I5, I8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from oubliette.testing.callers import TOOL_REQUEST, HttpCaller, ToolFailed
+
+if TYPE_CHECKING:
+    from oubliette.testing.server import ServerProcess
+
+BROKEN = (OSError, EOFError, ValueError)
+"""What a call raises whose server was killed: reset, end of stream, half a head."""
+OPEN = {"created", "running"}
+
+
+class Lender(HttpCaller):
+    """A caller that answers until its answer is acknowledged, over any number of servers."""
+
+    def __init__(self, url: str, token: str, **kwargs: Any) -> None:
+        super().__init__(url, token, **kwargs)
+        self.acknowledged: set[str] = set()
+        """Requests whose answer was accepted."""
+        self.tried: set[str] = set()
+        """Requests whose answer was sent; it may have been accepted unheard."""
+        self.refused: set[str] = set()
+        """Requests that were not open any more."""
+
+    async def _answer(self, event: dict[str, Any]) -> None:
+        request_id = event["request_id"]
+        if request_id in self.acknowledged:
+            return
+        result = self.tools[event["tool"]](**event["arguments"])
+        if hasattr(result, "__await__"):
+            result = await result
+        self.tried.add(request_id)
+        try:
+            await self.call(
+                "caller_tool_response",
+                session_id=event["session_id"],
+                request_id=request_id,
+                result=result,
+            )
+        except ToolFailed:
+            self.refused.add(request_id)
+        except BROKEN:
+            return  # it is asked again when it listens again
+        else:
+            self.acknowledged.add(request_id)
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """Events of the log that a listener was told."""
+        return [event for event in self.events if "index" in event]
+
+    async def log(self, session_id: str) -> list[dict[str, Any]]:
+        """A session's whole log, read page by page."""
+        events: list[dict[str, Any]] = []
+        while True:
+            last = events[-1]["index"] if events else -1
+            page = await self.call("session_events", session_id=session_id, since_index=last)
+            events += page["events"]
+            if not page["more"]:
+                return events
+
+    async def turns_done(self, session_id: str, *, wait: float = 20.0) -> dict[str, Any]:
+        """Wait until no turn of the session runs or waits; the last page of its log."""
+        last = -1
+        while True:
+            page = await self.call(
+                "session_events",
+                session_id=session_id,
+                since_index=last,
+                wait_seconds=wait,
+                max_events=1000,
+            )
+            if page["completed"] or page["failed"]:
+                return page
+            assert page["events"], f"{session_id} is {page['status']} after {wait} s of silence"
+            last = page["last_index"]
+
+
+def check_log(events: list[dict[str, Any]], *, floor: int = 0) -> None:
+    """Indexes go up by one from `floor`, seqs go up, each request has exactly one outcome."""
+    assert [event["index"] for event in events] == list(range(floor, floor + len(events)))
+    seqs = [event["seq"] for event in events]
+    assert seqs == sorted(set(seqs))
+    asked = [event["request_id"] for event in events if event["type"] == TOOL_REQUEST]
+    settled = [event["request_id"] for event in events if event["type"] == "caller_tool_settled"]
+    assert len(asked) == len(set(asked))
+    assert sorted(asked) == sorted(settled)
+
+
+def check_told(caller: Lender, logs: dict[str, list[dict[str, Any]]]) -> None:
+    """What listeners were told is what the log says: no gap, and nothing twice unless marked."""
+    kept = {(sid, event["index"]): event for sid, events in logs.items() for event in events}
+    once: list[int] = []
+    for event in caller.told:
+        plain = {key: value for key, value in event.items() if key != "redelivered"}
+        found = kept.get((event["session_id"], event["index"]))
+        assert found == plain, f"told {plain}, kept {found}, last {logs[event['session_id']][-1]}"
+        if event.get("redelivered"):
+            assert event["type"] == TOOL_REQUEST
+        else:
+            once.append(event["seq"])
+    assert once == sorted(set(once)), "told out of order, or twice"
+    from_first = [
+        seq for seq in sorted(event["seq"] for event in kept.values()) if once and seq >= once[0]
+    ]
+    settled = {
+        event["request_id"] for event in kept.values() if event["type"] == "caller_tool_settled"
+    }
+    skippable = {
+        event["seq"]
+        for event in kept.values()
+        if event["type"] == TOOL_REQUEST and event["request_id"] in settled
+    } | {event["seq"] for event in caller.told}
+    missing = [seq for seq in from_first if seq not in set(once) and seq not in skippable]
+    assert not missing, f"never told: {[e for e in kept.values() if e['seq'] in missing]}"
+
+
+def check_nothing_left(server: ServerProcess) -> None:
+    """Containers are those of the store; each live session has one agent, each other none (I8)."""
+    recorded = {row[0] for row in server.query("SELECT id FROM containers")}
+    assert set(server.containers()) == recorded
+    for session_id, live, status in server.query("SELECT id, live, status FROM sessions"):
+        agents = server.agents(session_id)
+        assert len(agents) == live, f"{session_id} is {status} and has {len(agents)} agents"
+
+
+def check_stopped(server: ServerProcess) -> None:
+    """After an orderly stop nothing lives, and nothing says that it does (I5)."""
+    assert server.containers() == {}
+    assert server.query("SELECT id, status FROM sessions WHERE live = 1") == []
+
+
+def deltas(events: list[dict[str, Any]]) -> list[int]:
+    """The numbers that `emit` gave its deltas."""
+    return [int(event["text"].split()[0]) for event in events if event["type"] == "delta"]
+
+
+def texts(events: list[dict[str, Any]]) -> list[str]:
+    """What the agent said, message by message."""
+    return [event["text"] for event in events if event["type"] == "message"]
+
+
+Check = "Callable[[], None]"

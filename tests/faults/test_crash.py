@@ -1,0 +1,96 @@
+"""The crash test (issue 2, section 5): kill -9 of the server at named failpoints and at random.
+
+Under four sessions, one streaming, one waiting for its caller, one for a child, one idle; with
+others that come and go. DESIGN 3.4: the server may be killed at any moment; agents live on, and
+what was acknowledged is there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.faults.load import Load, crash
+
+pytestmark = pytest.mark.anyio
+
+SOAK = os.environ.get("OUBLIETTE_SOAK") == "1"
+
+# Passes are counted from the server's start: the numbers put the crash into the middle of the load.
+POINTS = [
+    "store.before_commit@60",
+    "store.after_commit@8",
+    "store.after_commit@75",
+    "container.created@2",
+    "container.launched@2",
+    "container.started@2",
+    "agent.before_start@4",
+    "agent.after_start@6",
+    "session.before_prompt@6",
+    "session.after_prompt@3",
+    "session.caller_request@1",
+    "session.request_settled@1",
+    "session.child_spawned@1",
+    "session.agent_spoke@40",
+    "project.session_recorded@6",
+]
+MORE_POINTS = [
+    "store.before_commit@5",
+    "store.before_commit@25",
+    "store.after_commit@30",
+    "container.created@1",
+    "container.started@1",
+    "agent.before_start@1",
+    "agent.before_start@6",
+    "agent.after_start@1",
+    "session.before_prompt@1",
+    "session.before_prompt@3",
+    "session.after_prompt@1",
+    "session.after_prompt@6",
+    "session.caller_request@2",
+    "session.child_spawned@2",
+    "session.committed@1",
+    "session.committed@90",
+    "project.session_recorded@1",
+    "project.session_recorded@2",
+    "host.line@3",
+    "host.line@15",
+]
+
+
+@pytest.mark.parametrize("point", POINTS + MORE_POINTS * SOAK)
+async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(server, point):
+    """Issue 2 section 5; DESIGN 3.4 last row but one; invariants I1, I2, I4, I5, I8."""
+    name, _, at = point.partition("@")
+    await server.start(failpoints=f"{name}=kill@{at}")
+    load = Load(server)
+    await load.open()
+    try:
+        await crash(server, load)
+        await server.start()
+        await load.come_back()
+        await load.finish()
+    finally:
+        await load.aclose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round_", range(40 if SOAK else 3))
+async def test_a_server_killed_at_random_moments_comes_back_with_everything(server, round_):
+    """Issue 2 section 5: kill -9 again and again, also while it takes over from the last time."""
+    seed = int(os.environ.get("OUBLIETTE_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # shown if it fails
+    moments = random.Random(seed)
+    await server.start()
+    load = Load(server)
+    await load.open()
+    try:
+        for _ in range(4):
+            await crash(server, load, after=moments.uniform(0.0, 0.9))
+            await server.start()
+        await load.come_back()
+        await load.finish()
+    finally:
+        await load.aclose()

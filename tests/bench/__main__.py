@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("kit", "store", "host", "client", "relay")
+NAMES = ("kit", "store", "host", "client", "front", "relay")
 
 
 def main(chosen: list[str]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from oubliette.actors.caller import CallersActor
+from oubliette.actors.caller_messages import CallerState, GetCaller
 from oubliette.actors.protocol import (
     CallerLost,
     OpenCaller,
@@ -250,6 +251,9 @@ class World:
             TrackRequest(request_id=request_id, session_id="s", reply_to=waiter.name, **fields)
         )
         return actor
+
+    async def listening_state(self) -> CallerState:
+        return await self.system.ref(caller_actor_name("alice", "tester")).ask(GetCaller())
 
     def untrack(self, request_id: str) -> None:
         self.system.ref(caller_actor_name("alice", "tester")).tell(

@@ -19,6 +19,9 @@ INVALID_REQUEST: Final = -32600
 INTERNAL_ERROR: Final = -32603
 SERVER_ERROR: Final = -32000
 
+ERROR_KEY: Final = "dev.oubliette/error"
+"""In `_meta` of an error: code, message, hint, field."""
+
 log = structlog.get_logger("oubliette.front")
 
 
@@ -56,13 +59,19 @@ async def answer_json(
 
 
 def tool_result(structured: dict[str, Any], text: str, *, is_error: bool) -> dict[str, Any]:
-    """An MCP tool result; `resultType` is what 2026-07-28 wants and older clients ignore."""
+    """An MCP tool result; `resultType` is what 2026-07-28 wants and older clients ignore.
+
+    What is known of an error goes into `_meta`: clients hold structured content to the tool's
+    output schema, errors too, and would show their own complaint instead of our sentence.
+    """
     result: dict[str, Any] = {
         "resultType": "complete",
         "content": [{"type": "text", "text": text}],
         "isError": is_error,
     }
-    if structured:
+    if is_error:
+        result["_meta"] = {ERROR_KEY: structured.get("error", {})}
+    elif structured:
         result["structuredContent"] = structured
     return result
 

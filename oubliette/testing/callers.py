@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Tool = Callable[..., Any]
 Mode = Literal["auto", "legacy"]
+ERROR_KEY = "dev.oubliette/error"
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
 TOOL_REQUEST = "caller_tool_request"
@@ -73,6 +74,10 @@ def spec_of(name: str, function: Tool, *, durable: bool = False) -> dict[str, An
 def _tls() -> ssl.SSLContext:
     """One context for all: to read the system's certificates takes 0.2 s each time."""
     return ssl.create_default_context()
+
+
+def _error(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"error": (meta or {}).get(ERROR_KEY, {})}
 
 
 class Caller(abc.ABC):
@@ -284,7 +289,7 @@ class SdkCaller(Caller):
         answer: Any = await self.client.call_tool(tool, arguments)
         text = "".join(getattr(part, "text", "") for part in answer.content)
         if answer.is_error:
-            raise ToolFailed(text, answer.structured_content)
+            raise ToolFailed(text, _error(answer.meta))
         found: dict[str, Any] = answer.structured_content or {}
         return found
 
@@ -380,9 +385,9 @@ class HttpCaller(Caller):
             ToolFailed: it answered with an error.
         """
         result = await self.ask("tools/call", {"name": tool, "arguments": arguments})
-        structured: dict[str, Any] = result.get("structuredContent") or {}
         if result.get("isError"):
-            raise ToolFailed(result["content"][0]["text"], structured)
+            raise ToolFailed(result["content"][0]["text"], _error(result.get("_meta")))
+        structured: dict[str, Any] = result.get("structuredContent") or {}
         return structured
 
     async def open_get_stream(self) -> None:

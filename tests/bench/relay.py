@@ -30,7 +30,7 @@ SLICE = 100  # calls of one kind before the other has its turn
 CALLERS: dict[str, Callable[..., Any]] = {
     "sdk, 2026-07-28": lambda url, token, **more: SdkCaller(url, token, mode="auto", **more),
     "sdk, 2025-11-25": lambda url, token, **more: SdkCaller(url, token, mode="legacy", **more),
-    "bare http": lambda url, token, **more: HttpCaller(url, token, **more),
+    "bare http": HttpCaller,
 }
 
 

@@ -34,6 +34,15 @@ async def test_a_failure_is_a_sentence_that_says_what_to_do(kind, mode):
     assert caught.value.structured["error"]["code"] == "conflict"
 
 
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_failure_has_no_structured_content_for_clients_to_hold_to_the_schema(mode):
+    async with world() as w, w.caller("http", mode) as caller, asyncio.timeout(10):
+        result = await caller.ask("tools/call", {"name": "refuse", "arguments": {}})
+    assert result["isError"] is True
+    assert "structuredContent" not in result
+    assert result["_meta"]["dev.oubliette/error"]["code"] == "conflict"
+
+
 @clients
 async def test_a_crash_tells_nothing_of_the_inside(kind, mode):
     async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(10):

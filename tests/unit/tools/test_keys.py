@@ -175,7 +175,7 @@ async def test_each_key_has_an_owner_of_its_own_unless_one_is_named(bench: Bench
 
 
 async def minted(bench: Bench, scope: Scope = WRITE, **fields) -> tuple[str, Session]:
-    project = await bench.project()
+    project = await bench.project(ids.new_uuid())
     new = await bench.keys.mint(creator(ADMIN), scope, **fields)
     session = await bench.session(project, live=True, minted_token_id=new.token.id)
     return new.key, session
@@ -223,6 +223,22 @@ async def test_a_minted_key_dies_with_its_session_and_stays_dead(bench: Bench) -
     await again.load()
     with pytest.raises(Unauthenticated):
         await again.verify_on_link(key, session.id)
+
+
+async def test_a_key_of_a_session_that_ended_unseen_is_revoked_at_the_next_start(
+    bench: Bench,
+) -> None:
+    """The server may be killed between the end of a session and that of its key."""
+    key, session = await minted(bench)
+    alive, other = await minted(bench)
+    for each, of in ((key, session), (alive, other)):
+        await bench.keys.verify_on_link(each, of.id)
+    await bench.put(PutSession(msgspec.structs.replace(session, status="timed_out")))
+    again = Keys(bench.house.commit, bench.reader, bench.clock)
+    await again.load()
+    with pytest.raises(Unauthenticated):
+        await again.verify_on_link(key, session.id)
+    await again.verify_on_link(alive, other.id)
 
 
 async def test_ending_a_session_revokes_no_other_key(bench: Bench) -> None:

@@ -11,7 +11,10 @@ from oubliette.tools import scopes
 from oubliette.tools.scopes import Scope
 from oubliette.tools.table import TABLE, listed
 
-A, B = "proj_11111111111111111111111111", "proj_22222222222222222222222222"  # constants: workers must collect the same names
+A, B = (
+    "proj_11111111111111111111111111",
+    "proj_22222222222222222222222222",
+)  # constants: workers must collect the same names
 ALL = [
     scopes.parse(text)
     for text in (

@@ -193,16 +193,19 @@ async def _tree_page(
 ) -> tuple[SessionEventsPage, bool]:
     root = params.session_id
 
-    async def read() -> TreeSlice:
-        return await house.reader.run(
+    async def read() -> tuple[Session, bool, TreeSlice]:
+        # In this order: when the turn is done, its last event is in what is read after it.
+        session, done = await _at_rest(house, root)
+        log = await house.reader.run(
             tree_log, root, params.since_index, params.max_events, MAX_PAGE
         )
+        return session, done, log
 
-    found = await read()
+    session, done, found = await read()
     if not found.events and wait > 0 and found.live:
         # Where each log ends is asked first, then the logs again: what comes between is not lost.
         ends = {each: await house.reader.last_index(each) for each in found.live}
-        found = await read()
+        session, done, found = await read()
         if not found.events:
             await first_of(
                 [
@@ -214,8 +217,7 @@ async def _tree_page(
                     for session_id, end in ends.items()
                 ]
             )
-            found = await read()
-    session, done = await _at_rest(house, root)
+            session, done, found = await read()
     page = await _told(
         house,
         session,

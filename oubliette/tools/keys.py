@@ -18,7 +18,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unauthenticated
-from oubliette.records import Principal, Token
+from oubliette.records import TERMINAL, Principal, Token
 from oubliette.runtime.store.ops import PutPrincipal, PutToken, RevokeToken, TouchToken
 from oubliette.tools import scopes
 
@@ -67,8 +67,17 @@ class Keys:
         self._writing: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
-        """Read all tokens from the store."""
+        """Read all tokens from the store; revoke those whose session ended while no server ran."""
         self._tokens = {token.id: token for token in await self._reader.tokens()}
+        bound = {
+            token.session_id
+            for token in self._tokens.values()
+            if token.session_id is not None and token.revoked_at is None
+        }
+        for session_id in bound:
+            record = await self._reader.session(session_id)
+            if record is None or record.status in TERMINAL:
+                await self.end_session(session_id)
 
     async def aclose(self) -> None:
         """Write the last uses that are still due."""

@@ -135,8 +135,9 @@ async def test_a_listener_that_opens_late_gets_what_is_open(site, kind):
         event = await agent.event("caller_tool_request")
         await caller.listen()
         assert (await agent.outcome())["structured"] == {"sum": 3}
-        (told,) = caller.of("caller_tool_request")
-        assert told["request_id"] == event["request_id"]
+        # The GET stream of the SDK's handshake client may have told it before; then it comes again.
+        told = {request["request_id"] for request in caller.of("caller_tool_request")}
+        assert told == {event["request_id"]}
 
 
 @pytest.mark.parametrize("kind", UNBOUND)

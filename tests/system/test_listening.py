@@ -1,0 +1,218 @@
+"""Issue 2 section 7, DESIGN 4.3: cursors, redelivery, who listens last, and what is too large."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from oubliette.testing.callers import ToolFailed
+from tests.system.wire_client import WireClient
+
+pytestmark = pytest.mark.anyio
+
+
+def echo(text: str = "") -> dict[str, str]:
+    """Give back what came."""
+    return {"text": text}
+
+
+TOOLS = {"echo": echo}
+
+
+def numbered(count: int) -> str:
+    return "\n".join(f"say {n}" for n in range(count))
+
+
+async def answer(caller, event, **fields):
+    return await caller.call(
+        "caller_tool_response",
+        session_id=event["session_id"],
+        request_id=event["request_id"],
+        **fields,
+    )
+
+
+async def test_resuming_leaves_no_gap_and_repeats_nothing(site, kind):
+    """Issue 2 section 7: `caller_listen(after=…)`, with the caller cut off again and again."""
+    token = site.principal()
+    seen, cursor, agent = [], None, None
+    while not any(event["type"] == "completion" for event in seen):
+        async with site.caller(kind, token=token, tools=TOOLS) as caller:
+            await caller.listen(after=cursor)
+            if agent is None:
+                agent = await site.spawn(caller, numbered(150))
+            await caller.event("message")
+        # Only now: what was on its way to it has come or is lost.
+        seen += [event for event in caller.events if "index" in event]
+        cursor = seen[-1]["seq"]
+    await agent.turn()
+    assert seen == agent.log[: len(seen)]
+    assert [event["index"] for event in seen] == list(range(len(seen)))
+
+
+async def test_the_cursor_of_another_life_goes_on_from_the_log(site, kind):
+    """Issue 2 section 7: a new client with the old cursor gets exactly what it has not had."""
+    token = site.principal()
+    async with site.caller(kind, token=token, tools=TOOLS) as caller:
+        await caller.listen()
+        agent = await site.spawn(caller, numbered(3))
+        await caller.event("completion")
+        await caller.stop_listening()
+        cursor = caller.next
+        had = [event["index"] for event in caller.events if "index" in event]
+        await agent.say(numbered(3))
+        await agent.event("completion", nth=2)
+    async with site.caller(kind, token=token, tools=TOOLS) as later:
+        await later.listen(after=cursor)
+        await later.event("status", status="idle")
+        got = [event["index"] for event in later.events if "index" in event]
+    assert had + got == list(range(len(agent.log)))
+
+
+async def test_on_resume_open_requests_come_again_and_settled_ones_do_not(site, kind):
+    """DESIGN 4.3: settled requests are skipped, open ones carry `redelivered: true`."""
+    calls = 'parallel\ncall myapp_echo {"text": "a"}\ncall myapp_echo {"text": "b"}\nend'
+    async with site.caller(kind, tools=TOOLS, answers=False) as caller:
+        await caller.listen()
+        before = caller.next
+        agent = await site.spawn(caller, calls)
+        await agent.event("caller_tool_request", nth=2)
+        first, second = [
+            await caller.event("caller_tool_request", arguments={"text": text}) for text in "ab"
+        ]
+        assert "redelivered" not in first
+        await answer(caller, first, result=1)
+        await caller.stop_listening()
+        place = len(caller.events)
+        await caller.listen(after=before)
+        again = await caller.event("caller_tool_request", after=place)
+        assert again["request_id"] == second["request_id"]
+        assert again["redelivered"] is True
+        await answer(caller, again, result=2)
+        outcomes = await agent.outcome()
+        assert [outcome["text"] for outcome in outcomes] == ["1", "2"]
+        later = [e for e in caller.events[place:] if e["type"] == "caller_tool_request"]
+        assert [e["request_id"] for e in later] == [second["request_id"]]
+
+
+async def test_a_second_listener_supersedes_the_first(site, kind):
+    """DESIGN 4.3: per (principal, caller_id) one lending listener, the newest wins."""
+    token = site.principal()
+    async with (
+        site.caller(kind, token=token, tools=TOOLS, answers=False) as first,
+        site.caller(kind, token=token, tools=TOOLS) as second,
+    ):
+        await first.listen()
+        await second.listen()
+        assert await first.listener_ended() == "superseded"
+        agent = await site.spawn(second, 'call myapp_echo {"text": "x"}')
+        assert (await agent.outcome())["structured"] == {"text": "x"}
+        assert first.of("caller_tool_request") == []
+        # What the first was told goes on from its cursor, if it listens again.
+        await first.listen(after=first.next)
+        assert await second.listener_ended() == "superseded"
+
+
+async def test_a_listener_of_another_principal_supersedes_nobody(site, kind):
+    """DESIGN 4.3: caller_ids are each principal's own."""
+    async with (
+        site.caller(kind, tools=TOOLS) as caller,
+        site.caller(kind, tools=TOOLS, answers=False) as stranger,
+    ):
+        await caller.listen()
+        await stranger.listen()
+        agent = await site.spawn(caller, 'call myapp_echo {"text": "x"}')
+        assert (await agent.outcome())["structured"] == {"text": "x"}
+        assert [e for e in stranger.events if "session_id" in e] == []
+        with pytest.raises(TimeoutError):
+            await caller.listener_ended(timeout=0.1)
+
+
+async def test_an_observer_sees_all_but_tool_requests(site, kind):
+    """DESIGN 4.3: `observe: true`."""
+    token = site.principal()
+    async with (
+        site.caller(kind, token=token, tools=TOOLS) as caller,
+        site.caller(kind, token=token) as observer,
+    ):
+        await caller.listen()
+        await observer.listen(observe=True)
+        agent = await site.spawn(caller, 'call myapp_echo {"text": "x"}')
+        await observer.event("completion", session_id=agent.session_id)
+        kinds = {event["type"] for event in observer.events}
+        assert "caller_tool_request" not in kinds
+        assert {"tool_call", "tool_result", "caller_tool_settled", "message"} <= kinds
+
+
+async def test_a_listener_ends_after_the_seconds_it_asked_for(site, kind):
+    """DESIGN 13.4: max_seconds; it says where to go on."""
+    async with site.caller(kind, tools=TOOLS) as caller:
+        async with asyncio.timeout(5):
+            page = await caller.call("caller_listen", caller_id="myapp", max_seconds=0.2)
+        assert page["ended"] == "max_seconds"
+        assert page["next"] >= 0
+
+
+async def test_a_large_event_does_not_kill_the_stream_and_is_read_whole(site, kind):
+    """Issue 2 section 7: 2 MB, of which clients of the SDK take 1 MiB at once."""
+    size = 2_000_000
+    async with site.caller(kind, tools=TOOLS) as caller:
+        await caller.listen()
+        agent = await site.spawn(caller, f'emit 1 {size}\ncall myapp_echo {{"text": "on"}}')
+        large = await caller.event("delta")
+        assert "text" not in large
+        assert large["ref"] == {"session_id": agent.session_id, "index": large["index"]}
+        assert large["size"] >= size
+        whole = await caller.whole(large)
+        assert len(whole["text"]) == size
+        assert whole["text"].startswith("0 ...")
+        outcome = json.loads((await agent.turn(timeout=30))[-1])
+        assert outcome["structured"] == {"text": "on"}
+        with pytest.raises(TimeoutError):
+            await caller.listener_ended(timeout=0.05)
+
+
+async def test_large_arguments_and_a_large_result_pass(site, kind):
+    """Issue 2 section 7: a 2 MB request comes by reference, is read and answered with 2 MB."""
+    text = "x" * 2_000_000
+    async with site.caller(kind, tools=TOOLS) as caller:
+        await caller.listen()
+        agent = await site.spawn(caller, "say here")
+        await agent.turn()
+        async with WireClient.connect(site, agent.session_id) as link:
+            await link.config()
+            reply = await link.call("caller_tool", {"tool": "echo", "arguments": {"text": text}})
+        assert reply["result"] == {"text": text}
+        (event,) = caller.of("caller_tool_request")
+        assert event["tool"] == "echo"
+        assert "ref" in event
+
+
+async def test_a_listener_lends_its_tools_to_sessions_that_name_only_the_caller(site, kind):
+    """DESIGN 13.4: caller_listen(caller_tools); a spawn with the caller_id alone uses them."""
+    async with site.caller(kind, tools=TOOLS) as caller:
+        await caller.listen()
+        agent = await site.spawn(
+            caller, 'call myapp_echo {"text": "lent"}', context={"caller_id": "myapp"}
+        )
+        assert (await agent.outcome())["structured"] == {"text": "lent"}
+
+
+async def test_one_listener_too_many_names_the_limit(site):
+    """DESIGN 4.3: 16 listeners for each principal; the sessions go on."""
+    token = site.principal()
+    callers = []
+    try:
+        for n in range(16):
+            caller = site.caller("http-auto", token=token, caller_id=f"c{n}")
+            await caller.__aenter__()
+            callers.append(caller)
+            await caller.listen()
+        async with site.caller("http-auto", token=token, caller_id="more") as more:
+            with pytest.raises(ToolFailed, match="callers.max_listeners"):
+                await more.listen()
+    finally:
+        for caller in callers:
+            await caller.__aexit__()

@@ -6,7 +6,7 @@ import asyncio
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oubliette.kit import Actor, DeadlockError, Message, Reply, System, handles
@@ -111,9 +111,11 @@ async def test_waiting_for_room_in_ones_own_full_mailbox_is_a_deadlock(system: S
 NAMES = "abcd"
 
 
+@example(walks=[("a", ["b", "c", "a"])])
+@example(walks=[("a", ["b", "c", "d"]), ("c", ["d", "a", "b"]), ("d", ["a"]), ("b", ["d"])])
 @given(
     walks=st.lists(
-        st.tuples(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=4)),
+        st.tuples(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=6)),
         min_size=1,
         max_size=6,
     )

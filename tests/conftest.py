@@ -23,7 +23,8 @@ settings.register_profile(
 settings.register_profile(
     "soak", max_examples=1000, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+_USUAL = "soak" if os.environ.get("OUBLIETTE_SOAK") else "ci"
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _USUAL))
 
 
 # ---------------------------------------------------------------- asyncio

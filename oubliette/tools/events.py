@@ -13,7 +13,7 @@ from oubliette.tools import fields, sizes
 from oubliette.tools.house import session_not_found
 from oubliette.tools.sessions import visible_session
 from oubliette.tools.tool import Params, Result, tool
-from oubliette.tools.tree_log import event_piece, tree_log
+from oubliette.tools.tree_log import event_piece, last_error, tree_log
 from oubliette.tools.views import event_view
 from oubliette.tools.waiting import first_of
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from oubliette.tools.tool import CallContext
     from oubliette.tools.tree_log import TreeSlice
 
-MAX_PAGE: Final = sizes.MAX_RESULT - sizes.MAX_TEXT - 20_000
-"""Bytes of events in one answer; a larger event is told as a reference."""
+MAX_PAGE: Final = sizes.MAX_PARTS
+"""Bytes of events that are read for one answer; fewer may be told."""
 MAX_PIECE: Final = 512 * fields.KIB
 """Bytes of one `event_read`, less where a message with it would be too large."""
 MAX_WAIT: Final = 600.0  # seconds
@@ -130,7 +130,7 @@ async def event_read(house: House, context: CallContext, params: EventRead) -> E
             )
         data, next_offset, total = found
         piece = EventPiece(data=data, next_offset=next_offset, total=total)
-        if sizes.doubled(piece) <= sizes.MAX_MESSAGE:
+        if sizes.cost(piece) <= sizes.MAX_MESSAGE:
             return piece
         most = len(data.encode()) * 2 // 3
 
@@ -251,17 +251,19 @@ async def _told(
     done: bool,
     by_seq: bool = False,
 ) -> SessionEventsPage:
-    views, cut = sizes.fitting((event_view(event, most=MAX_PAGE) for event in events), MAX_PAGE)
+    views, used, cut = sizes.fitting(event_view(event) for event in events)
     if cut:
         more = True
         last = events[len(views) - 1].seq if by_seq else events[len(views) - 1].index
     completed = done and not more and session.turn_count > 0
+    answer = sizes.cut(session.final_response, sizes.room_for_text(used)) if completed else None
     failed = session.status == "failed"
     error = session.status_reason if session.status in {"failed", "timed_out"} else None
     if completed and error is None:
         turn = await house.reader.turn(session.id, session.turn_count)
         if turn is not None and turn.outcome == "failed":
-            error = turn.result or "the turn failed"
+            said = await house.reader.run(last_error, session.id)
+            error = said or turn.result or "the turn failed"
     return SessionEventsPage(
         session_id=session.id,
         status=session.status,
@@ -270,7 +272,7 @@ async def _told(
         completed=completed,
         failed=failed,
         error=sizes.cut(error, sizes.SHORT_TEXT),
-        final_response=sizes.cut(session.final_response, sizes.MAX_TEXT) if completed else None,
+        final_response=answer,
         truncated_before=truncated,
         more=more,
     )

@@ -184,7 +184,7 @@ async def project_list(house: House, context: CallContext, params: ProjectList) 
             projects=tuple(project_view(each, containers) for each in found), next_cursor=None
         )
     page = await house.reader.projects(params.name_contains, params.limit, params.cursor)
-    views, cut = fitting(project_view(each, containers, short=True) for each in page.records)
+    views, _, cut = fitting(project_view(each, containers, short=True) for each in page.records)
     return ProjectPage(projects=tuple(views), next_cursor=views[-1].id if cut else page.next_cursor)
 
 

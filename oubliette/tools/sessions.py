@@ -213,7 +213,7 @@ async def session_list(house: House, context: CallContext, params: SessionList) 
         project.id, params.status, params.exploration_id, params.limit, params.cursor
     )
     facts = await house.reader.run(listing_facts, [record.id for record in page.records])
-    views, cut = fitting(
+    views, _, cut = fitting(
         session_view(record, *facts[record.id], short=True) for record in page.records
     )
     return SessionPage(

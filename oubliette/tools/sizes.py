@@ -1,8 +1,8 @@
 """How large a result may be, so that every client can take it.
 
-A result travels twice in one message, structured and as text, where JSON in a string grows by its
-escapes: three times its own size at worst, usually two. Clients of the MCP Python SDK drop a
-connection whose message is larger than 1 MiB (`max_sse_event_size`).
+A result travels twice in one message: structured, and as text, where JSON in a string grows by its
+escapes. Clients of the MCP Python SDK drop a connection whose message is larger than 1 MiB
+(`max_sse_event_size`), so sizes are counted as a message has them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ T = TypeVar("T")
 
 MAX_MESSAGE: Final = 960_000
 """Bytes of one message with a result in it."""
-MAX_RESULT: Final = 280_000
-"""Bytes of a structured result."""
-MAX_TEXT: Final = 60_000
-"""Bytes of one long text (a prompt, a final response) within a result of many parts."""
+MAX_PARTS: Final = 840_000
+"""Bytes that the parts of a listing or page may have in a message."""
+MAX_TEXT: Final = 120_000
+"""Bytes of one long text (a prompt, a final response), as JSON."""
+LEAST_TEXT: Final = 40_000
+"""Bytes of such a text beside a full page."""
 SHORT_TEXT: Final = 2_000
 """Bytes of such a text in a listing."""
+_SMALL: Final = 2_000
+"""Below this a bound will do instead of a count."""
 
 
 def size(value: Any) -> int:
@@ -31,15 +35,19 @@ def size(value: Any) -> int:
     return len(encode(value))
 
 
-def doubled(value: Any) -> int:
-    """Bytes of `value` in a message that has it as structured content and as text."""
+def cost(value: Any) -> int:
+    """Bytes that `value` takes in a message: structured, and as text with its escapes."""
     text = encode(value)
+    if len(text) <= _SMALL:
+        return 3 * len(text)
     return len(text) + len(encode(text.decode()))
 
 
 def cut(text: str | None, most: int) -> str | None:
     """`text`, or its beginning with a word about the rest, within `most` bytes as JSON."""
-    if text is None or (len(text) * 6 <= most) or size(text) <= most:
+    if text is None or len(text) * 6 <= most:
+        return text
+    if len(text) <= most and size(text) <= most:
         return text
     mark = f"… (cut; {len(text)} characters)"
     room = most - size(mark)
@@ -53,16 +61,22 @@ def cut(text: str | None, most: int) -> str | None:
     return text[:low] + mark
 
 
-def fitting(parts: Iterable[T], most: int = MAX_RESULT) -> tuple[list[T], bool]:
-    """As many of `parts`, from the first on, as fit into `most` bytes, one at least.
+def fitting(parts: Iterable[T], most: int = MAX_PARTS) -> tuple[list[T], int, bool]:
+    """As many of `parts`, from the first on, as a message takes, one at least.
 
-    Returns them, and whether some were left out.
+    Returns them, what they take, and whether some were left out.
     """
     fit: list[T] = []
     used = 0
     for part in parts:
-        used += size(part) + 1
-        if fit and used > most:
-            return fit, True
+        taken = cost(part)
+        if fit and used + taken > most:
+            return fit, used, True
+        used += taken
         fit.append(part)
-    return fit, False
+    return fit, used, False
+
+
+def room_for_text(used: int) -> int:
+    """Bytes of a text that stands beside parts which take `used`; a third, for its escapes."""
+    return max(LEAST_TEXT, (MAX_MESSAGE - used - 20_000) // 3)

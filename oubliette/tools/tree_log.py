@@ -1,4 +1,4 @@
-"""Queries over several sessions at once, each one consistent view of the database."""
+"""What the tools read from logs, each one consistent view of the database."""
 
 from __future__ import annotations
 
@@ -94,6 +94,16 @@ def _truncated(
         if after <= 0 or (kept is not None and kept.seq > after):
             return events[0].seq if events else after + 1
     return None
+
+
+def last_error(connection: sqlite3.Connection, session_id: str) -> str | None:
+    """What the newest `error` event of a session says."""
+    row = connection.execute(
+        "SELECT data FROM events WHERE session_id = ? AND type = 'error' ORDER BY idx DESC LIMIT 1",
+        (session_id,),
+    ).fetchone()
+    message = decode_payload(row[0]).get("message") if row else None
+    return message if isinstance(message, str) else None
 
 
 def listing_facts(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from oubliette import records
 
-MAX_EVENT: Final = 900_000
-"""Bytes of an event that is told as it is; larger ones are told as a reference (DESIGN 4.3)."""
+MAX_EVENT: Final = sizes.MAX_PARTS - 1000
+"""What an event may take in a message; larger ones are told as a reference (DESIGN 4.3)."""
 
 
 class LimitsView(Result, frozen=True, kw_only=True):
@@ -185,8 +185,9 @@ def event_view(
 ) -> dict[str, Any]:
     """An event as one flat object: what it says, then what it is, which nothing can mask.
 
-    `extra` (`redelivered`) is added. Unless `whole`, an event above `most` bytes is
-    `{type, session_id, index, ts, seq, version, ref, size}`; `event_read` gives it in pieces.
+    `extra` (`redelivered`) is added. Unless `whole`, an event that takes more than `most`
+    bytes in a message is `{type, session_id, index, ts, seq, version, ref, size}`; `event_read`
+    gives it in pieces.
     """
     head: dict[str, Any] = {
         **extra,
@@ -197,10 +198,8 @@ def event_view(
         "seq": event.seq,
         "version": event.version,
     }
-    if not whole:
-        size = sizes.size(event.data)
-        if size > most:
-            head["ref"] = {"session_id": event.session_id, "index": event.index}
-            head["size"] = size
-            return head
+    if not whole and sizes.cost(event.data) > most:
+        head["ref"] = {"session_id": event.session_id, "index": event.index}
+        head["size"] = sizes.size(event.data)
+        return head
     return {**event.data, **head}

@@ -13,7 +13,7 @@ from oubliette import ids
 from oubliette.records import Event
 from oubliette.runtime.store.ops import DeleteSessionEvents, PutSession
 from oubliette.tools import sizes
-from oubliette.tools.views import MAX_EVENT, event_view
+from oubliette.tools.views import event_view
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
@@ -146,6 +146,8 @@ async def test_a_failed_turn_is_completed_with_an_error_and_the_session_lives(
     await bench.turn(session, "failed", "no such file")
     page = await read(bench, session)
     assert (page["completed"], page["failed"], page["error"]) == (True, False, "no such file")
+    await bench.write(session, "error", message="boom")
+    assert (await read(bench, session))["error"] == "boom"
 
 
 async def test_an_interrupted_turn_is_no_error(bench: Bench) -> None:
@@ -198,7 +200,7 @@ async def test_a_large_event_is_told_by_reference_and_read_in_pieces(bench: Benc
     await bench.write(session, text=text)
     (event,) = (await read(bench, session))["events"]
     assert event["ref"] == {"session_id": session.id, "index": 0}
-    assert event["size"] > MAX_EVENT
+    assert event["size"] == sizes.size({"text": text})
     assert "text" not in event
     whole, offset, pieces = "", 0, 0
     while offset is not None:
@@ -215,6 +217,19 @@ async def test_a_large_event_is_told_by_reference_and_read_in_pieces(bench: Benc
     assert json.loads(whole)["text"] == text
     assert len(whole.encode()) == piece["total"]
     assert pieces > 2
+
+
+async def test_an_event_that_a_message_can_take_is_told_whole(bench: Bench) -> None:
+    session = await started(bench, live=False)
+    await bench.turn(session, "completed", "r" * 2_000_000)
+    await bench.write(session, text="x" * 400_000)
+    result = await bench.call("session_events", {"session_id": session.id})
+    assert len(result.structured["events"][0]["text"]) == 400_000
+    assert result.structured["final_response"].endswith("… (cut; 2000000 characters)")
+    wire = msgspec.json.encode(
+        {"structuredContent": result.structured, "content": [{"text": result.text}]}
+    )
+    assert len(wire) < 1024 * 1024
 
 
 async def test_reading_begins_between_characters_only(bench: Bench) -> None:
@@ -239,9 +254,9 @@ def test_an_event_with_half_a_surrogate_pair_can_be_told() -> None:
 
 async def test_long_texts_are_cut_where_many_are_told(bench: Bench) -> None:
     project = await bench.project()
-    for _ in range(200):
+    for _ in range(70):
         await bench.session(
-            project, last_prompt='"' * 100_000, final_response="r" * 100_000, turn_count=1
+            project, last_prompt='"' * 100_000, final_response="r" * 300_000, turn_count=1
         )
     seen: list[str] = []
     cursor = None
@@ -257,9 +272,9 @@ async def test_long_texts_are_cut_where_many_are_told(bench: Bench) -> None:
         cursor = result.structured["next_cursor"]
         if cursor is None:
             break
-    assert len(set(seen)) == len(seen) == 200
+    assert len(set(seen)) == len(seen) == 70
     one = await bench.do("session_get", session_id=seen[0])
-    assert one["final_response"].endswith("… (cut; 100000 characters)")
+    assert one["final_response"].endswith("… (cut; 300000 characters)")
 
 
 # ---------------------------------------------------------------------- trees

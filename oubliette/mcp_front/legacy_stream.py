@@ -73,7 +73,12 @@ class LegacyStreams:
         session = self._session(session_id.decode("latin-1"), principal)
         if caller_id in session.cursors:
             return
-        state = await self._listening.link(principal, caller_id).state()
+        try:
+            state = await self._listening.link(principal, caller_id).state()
+        except OublietteError as error:
+            # The call itself may do without; if it cannot, it says so.
+            log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
+            return
         if state.lending or caller_id in session.cursors:
             return
         session.cursors[caller_id] = state.head

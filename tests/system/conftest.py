@@ -57,3 +57,13 @@ async def site(shared_site: Site) -> AsyncIterator[Site]:
 def kind(request: pytest.FixtureRequest) -> str:
     """Each kind of caller in turn."""
     return str(request.param)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What only collects a long wait comes last in its module, so that it waits for nothing."""
+    last = [item for item in items if getattr(getattr(item, "obj", None), "runs_last", False)]
+    for item in last:
+        items.remove(item)
+        module = [place for place, other in enumerate(items) if other.path == item.path]
+        items.insert(module[-1] + 1 if module else len(items), item)

@@ -49,7 +49,11 @@ def main(
     del version
 
 
-@app.command("demo", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@app.command(
+    "demo",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
 def demo(context: typer.Context) -> None:
     """Show the main job: agents that call your tools, spawn children and outlive the server."""
     import importlib

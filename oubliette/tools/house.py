@@ -156,8 +156,3 @@ def session_not_found(session_id: str) -> NotFound:
 def project_not_found(project_id: str) -> NotFound:
     """One answer for what is not there and for what the asker may not know of."""
     return NotFound(f"project {project_id} not found", hint="project_list shows the projects")
-
-
-def as_data(value: Any) -> Any:
-    """`value` as plain JSON data."""
-    return msgspec.to_builtins(value)

@@ -3,22 +3,30 @@
 It is the ordinary program, with two seams that production code has no need of. Every message that
 an actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind
 can be failed at any message. And each line on stdin replaces the active failpoints (see
-`oubliette.failpoints`); it is answered by `{"armed": line}` on stdout.
+`oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
+which fails every actor of that class; it is answered by `{"armed": line}` on stdout.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from oubliette import failpoints
 from oubliette.kit import Actor
+from oubliette.runtime.containers.port import RELAY_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+CUT: Final = "cut"
+FAIL: Final = "fail "
 
 
 def seam() -> None:
@@ -34,9 +42,33 @@ def seam() -> None:
 
 
 def _arm() -> None:
-    for line in sys.stdin:
-        failpoints.activate(line.strip())
-        os.write(1, json.dumps({"armed": line.strip()}).encode() + b"\n")
+    for line in map(str.strip, sys.stdin):
+        if line == CUT:
+            cut()
+        elif line.startswith(FAIL):
+            fail(line.removeprefix(FAIL))
+        else:
+            failpoints.activate(line)
+        os.write(1, json.dumps({"armed": line}).encode() + b"\n")
+
+
+def cut() -> None:
+    """Reset every connection to a relay, as a network would: nobody in the server asked for it."""
+    for transport in [each for each in gc.get_objects() if isinstance(each, asyncio.Transport)]:
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, str) and peer.endswith(RELAY_SOCKET):
+            loop: asyncio.AbstractEventLoop = vars(transport)["_loop"]
+            loop.call_soon_threadsafe(transport.abort)
+
+
+def fail(kind: str) -> None:
+    """Fail every living actor whose class has this name, with the next thing that it does."""
+    for actor in [each for each in gc.get_objects() if isinstance(each, Actor)]:
+        if type(actor).__name__ == kind and actor.ref.is_alive():
+            broke: Any = actor._post_broke  # pyright: ignore[reportPrivateUsage]
+            actor.system.gate.loop.call_soon_threadsafe(
+                broke, failpoints.FailpointError(f"failpoint {kind}")
+            )
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -348,8 +348,6 @@ class Actor(AsyncioActor):
         self.envelope = _IDLE
         try:
             self.actor_inbox.close()
-            for timer in list(self._timers):
-                timer.cancel()
             for job in self._jobs:
                 job.cancel()
             try:
@@ -385,7 +383,7 @@ class Actor(AsyncioActor):
         self.actor_stopped.set()
         box = self.actor_inbox
         box.close()
-        for timer in list(self._timers):  # those that on_exit has set
+        for timer in list(self._timers):
             timer.cancel()
         for deferred in list(self._deferrals):
             deferred.set_error(ActorDead(f"{self.name} ended before it answered"))

@@ -203,6 +203,17 @@ class MailboxMachine(RuleBasedStateMachine):
 
         self.run(step())
 
+    @precondition(lambda self: any(map(self.waits_for_room, self.tasks)))
+    @rule()
+    def whoever_waits_for_room_first_gives_up(self) -> None:
+        async def step() -> None:
+            self.tasks[next(filter(self.waits_for_room, self.tasks))].cancel()
+
+        self.run(step())
+
+    def waits_for_room(self, key: tuple[int, int]) -> bool:
+        return self.hows[key] == "send" and not self.tasks[key].done()
+
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def time_passes(self, seconds: float) -> None:
         self.run(self.clock.elapse(seconds))

@@ -111,7 +111,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     @initialize(
         strategy=st.sampled_from(["one_for_one", "one_for_all", "rest_for_one"]),
         backoff=st.booleans(),
-        kinds=st.lists(RESTARTS, min_size=1, max_size=4),
+        kinds=st.lists(RESTARTS, min_size=2, max_size=4),
     )
     def begin(self, strategy: Any, backoff: bool, kinds: list[Any]) -> None:
         self.model = Model(strategy, backoff)
@@ -192,8 +192,18 @@ class SupervisorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.live)
     @rule(data=st.data(), how=ENDS)
     def a_child_ends(self, data: Any, how: str) -> None:
-        name = self.some(data)
+        self.end_child(self.some(data), how)
 
+    @precondition(lambda self: len(self.model.live) > 1)
+    @rule(how=ENDS, seconds=st.sampled_from([0.5, 1.0]))
+    def the_last_child_ends_and_soon_after_the_first(self, how: str, seconds: float) -> None:
+        self.end_child(list(self.model.live)[-1], how)
+        self.time_passes(0.5)
+        if self.model.live:
+            self.end_child(next(iter(self.model.live)), how)
+        self.time_passes(seconds)
+
+    def end_child(self, name: str, how: str) -> None:
         async def step() -> None:
             ref = self.system.ref(f"s/{name}")
             if how == "boom":

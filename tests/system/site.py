@@ -51,7 +51,7 @@ class Agent:
         return page
 
     async def event(
-        self, kind: str, *, nth: int = 1, timeout: float = TURN, **fields: Any
+        self, kind: str, /, *, nth: int = 1, timeout: float = TURN, **fields: Any
     ) -> dict[str, Any]:
         """The nth event of its log of this type and with these fields.
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from oubliette.kit.system import System
 
 T = TypeVar("T")
-Handler = "Callable[[Any, Any], Any]"
 
 log = structlog.get_logger("oubliette.kit")
 
@@ -53,8 +52,8 @@ class Actor(AsyncioActor):
     shutdown: ClassVar[float] = 5.0
     """Seconds it has to end when its parent ends; then it is cancelled."""
 
-    _handlers: ClassVar[dict[type, Any]] = {}
-    _task: asyncio.Task[None]
+    _actor_handlers: ClassVar[dict[type, Any]] = {}
+    _actor_task: asyncio.Task[None]
 
     system: System
     name: str
@@ -67,23 +66,23 @@ class Actor(AsyncioActor):
     """What is being handled: sender, deadline, trace."""
 
     @classmethod
-    def _collect_handlers(cls) -> None:
+    def _actor_collect_handlers(cls) -> None:
         names: dict[type, str] = {}
         for base in reversed(cls.__mro__):
             for name, attribute in vars(base).items():
                 for kind in getattr(attribute, "_handles", ()):
                     names[kind] = name
-        cls._handlers = {kind: getattr(cls, name) for kind, name in names.items()}
+        cls._actor_handlers = {kind: getattr(cls, name) for kind, name in names.items()}
 
     def __init__(self) -> None:
-        """Nothing: `bind_to` has done it before, so that forgetting to call this harms nothing."""
+        """Nothing: `actor_bind` came before, so that forgetting to call this harms nothing."""
 
-    def bind_to(
+    def actor_bind(
         self, system: System, name: str, incarnation: int, parent: Actor | None, shutdown: float
     ) -> None:
         """Take a place in `system`; the kit calls it before `__init__`."""
-        if "_handlers" not in type(self).__dict__:
-            self._collect_handlers()
+        if "_actor_handlers" not in type(self).__dict__:
+            self._actor_collect_handlers()
         self.system = system
         self.clock = system.clock
         self.name = self.actor_urn = name
@@ -96,19 +95,19 @@ class Actor(AsyncioActor):
         box.bind(system.gate)
         self.actor_stopped = cast("threading.Event", StopFlag())
         self.ref = Ref(system, name, box)
-        self._parent = parent
-        self.limit_to_end = shutdown
-        self._reason: Reason = "normal"
-        self._error: BaseException | None = None
-        self._phase = "new"
-        self._context = context = system.context.copy()
+        self._actor_parent = parent
+        self.actor_limit = shutdown
+        self._actor_reason: Reason = "normal"
+        self._actor_error: BaseException | None = None
+        self._actor_phase = "new"
+        self._actor_context = context = system.context.copy()
         context.run(current_scope.set, self)
-        self._children: dict[str, Actor] = _NONE
-        self._jobs: set[asyncio.Task[None]] = _NOBODY
-        self._timers: set[Timer] = _NOBODY
-        self._deferrals: set[Deferred] = _NOBODY
+        self._actor_children: dict[str, Actor] = _NONE
+        self._actor_jobs: set[asyncio.Task[None]] = _NOBODY
+        self._actor_timers: set[Timer] = _NOBODY
+        self._actor_deferrals: set[Deferred] = _NOBODY
 
-    def begin(self) -> None:
+    def actor_begin(self) -> None:
         """Start the task; the kit calls it after `__init__`."""
         self._start_actor_loop()
 
@@ -139,7 +138,7 @@ class Actor(AsyncioActor):
     # ------------------------------------------------------------ verbs
     def stop(self, reason: Reason = "normal") -> None:
         """End after the current handler; what waits in the mailbox is refused."""
-        self._end(reason, None)
+        self._actor_end(reason, None)
 
     def spawn(
         self,
@@ -162,17 +161,17 @@ class Actor(AsyncioActor):
             AlreadyExists: an actor of that name is alive.
             ActorDead: this actor is ending.
         """
-        if self._phase in {"ending", "gone"}:
+        if self._actor_phase in {"ending", "gone"}:
             raise ActorDead(f"{self.name} is ending and can have no children")
         child = self.system.start(cls, args, kwargs, name, self, shutdown)
-        if self._children is _NONE:
-            self._children = {}
-        self._children[child.name] = child
+        if self._actor_children is _NONE:
+            self._actor_children = {}
+        self._actor_children[child.name] = child
         return child.ref
 
     def watch(self, ref: Ref) -> None:
         """Get exactly one `Down` when the actor of `ref` ends; at once if there is none."""
-        if Down not in self._handlers:
+        if Down not in self._actor_handlers:
             raise ActorError(f"{type(self).__name__} watches, so it needs a handler for Down")
         target = ref.resolve()
         if target is None:
@@ -188,10 +187,10 @@ class Actor(AsyncioActor):
 
     def after(self, delay: float, message: Message) -> Timer:
         """Get `message` in `delay` seconds, unless cancelled or ended before."""
-        if self._timers is _NOBODY:
-            self._timers = set()
-        send = self._own_sender()
-        return Timer(self._timers, self.clock, delay, lambda: send(message))
+        if self._actor_timers is _NOBODY:
+            self._actor_timers = set()
+        send = self._actor_own_sender()
+        return Timer(self._actor_timers, self.clock, delay, lambda: send(message))
 
     def pipe_to_self(
         self,
@@ -210,17 +209,17 @@ class Actor(AsyncioActor):
         Returns:
             What cancels it; a cancelled one sends nothing. It is cancelled with the actor.
         """
-        if self._phase in {"ending", "gone"}:
+        if self._actor_phase in {"ending", "gone"}:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise ActorDead(f"{self.name} is ending and starts nothing more")
-        if self._jobs is _NOBODY:
-            self._jobs = set()
+        if self._actor_jobs is _NOBODY:
+            self._actor_jobs = set()
         scope = Aside(self.name, Envelope(None, trace=self.envelope.trace))
-        side = SideTask(scope, self._own_sender(), self._post_broke)
+        side = SideTask(scope, self._actor_own_sender(), self._actor_post_broke)
         job = side.start(awaitable, ok, err)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        self._actor_jobs.add(job)
+        job.add_done_callback(self._actor_jobs.discard)
         return side
 
     def defer(self) -> Deferred:
@@ -233,27 +232,27 @@ class Actor(AsyncioActor):
         if envelope.deferred is not None:
             return envelope.deferred
         reply, envelope.reply_to = envelope.reply_to, None
-        if self._deferrals is _NOBODY:
-            self._deferrals = set()
-        deferred = Deferred(reply, envelope.deadline, self._deferrals.discard)
+        if self._actor_deferrals is _NOBODY:
+            self._actor_deferrals = set()
+        deferred = Deferred(reply, envelope.deadline, self._actor_deferrals.discard)
         envelope.deferred = deferred
         if not deferred.done:
-            self._deferrals.add(deferred)
+            self._actor_deferrals.add(deferred)
         return deferred
 
     # ------------------------------------------------------------ Pykka's steps, our meaning
-    def _gate(self) -> Gate:
+    def _actor_gate(self) -> Gate:
         return self.system.gate
 
-    def _start_on(self, gate: Gate) -> None:
-        context = self._context
-        self._task = gate.loop.create_task(self._actor_loop(), context=context)
-        self._task.add_done_callback(self._task_done, context=context)
+    def _actor_start_on(self, gate: Gate) -> None:
+        context = self._actor_context
+        self._actor_task = gate.loop.create_task(self._actor_loop(), context=context)
+        self._actor_task.add_done_callback(self._actor_task_done, context=context)
 
-    async def _set_up(self) -> None:
-        if self._phase != "new":  # cancelled before it began
+    async def _actor_set_up(self) -> None:
+        if self._actor_phase != "new":  # cancelled before it began
             return
-        self._phase = "running"
+        self._actor_phase = "running"
         try:
             done = self.on_start()
             if type(done) is CoroutineType:
@@ -261,154 +260,164 @@ class Actor(AsyncioActor):
         except GeneratorExit:
             raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and self._actor_task.cancelling():
                 raise
-            self._failed(error, "on_start")
+            self._actor_failed(error, "on_start")
 
-    def _receive(self, envelope: Envelope) -> Any:
+    def _actor_receive(self, envelope: Envelope) -> Any:
         self.envelope = envelope
         message = envelope.message
         kind = message.__class__
-        handler = self._handlers.get(kind)
+        handler = self._actor_handlers.get(kind)
         if handler is None:
-            handler = self._find_handler(kind)
+            handler = self._actor_find_handler(kind)
         return handler(self, message)
 
-    def _find_handler(self, kind: type) -> Any:
+    def _actor_find_handler(self, kind: type) -> Any:
         for base in kind.__mro__:
-            handler = self._handlers.get(base)
+            handler = self._actor_handlers.get(base)
             if handler is not None:
-                self._handlers[kind] = handler
+                self._actor_handlers[kind] = handler
                 return handler
         return type(self).on_unhandled
 
-    async def _receive_failed(self, envelope: Envelope, error: BaseException) -> None:
+    async def _actor_receive_failed(self, envelope: Envelope, error: BaseException) -> None:
         reply, deferred = envelope.reply_to, envelope.deferred
-        if reply is not None:
+        kind = type(envelope.message).__name__
+        if reply is not None and not reply.done:
             reply.set_exception((type(error), error, error.__traceback__))
+        elif reply is None and (deferred is None or not deferred.asked):
+            self._actor_failed(error, kind)
         elif deferred is None or not deferred.set_error(error):
-            self._failed(error, type(envelope.message).__name__)
+            # It was an ask, so the actor lives; but nobody is left to hear of it.
+            log.error("ask failed unheard", actor=self.name, kind=kind, traceback=written(error))
 
-    async def _receive_broke(self, envelope: Envelope, error: BaseException) -> None:
+    async def _actor_receive_broke(self, envelope: Envelope, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
             # Somebody cancelled what the handler awaited, not the actor: a failure like others.
             wrapped = ActorError(f"{self.name}: what its handler awaited was cancelled")
             wrapped.__cause__ = error
-            await self._receive_failed(envelope, wrapped)
+            await self._actor_receive_failed(envelope, wrapped)
             return
-        self._refuse(envelope)
-        self._failed(error, type(envelope.message).__name__)
+        self._actor_refuse(envelope)
+        self._actor_failed(error, type(envelope.message).__name__)
 
-    def _refuse(self, envelope: Envelope) -> None:
+    def _actor_refuse(self, envelope: Envelope) -> None:
         # A tell in hand was begun, so it is no dead letter; `Down` says what became of it.
         if envelope.reply_to is not None:
             self.actor_inbox.reject(envelope)
 
-    def _was_cancelled(self) -> None:
-        self._end("killed", None)
+    def _actor_was_cancelled(self) -> None:
+        self._actor_end("killed", None)
 
     @handles(Stop)
-    def _handle_stop(self, signal: Stop) -> None:
-        self._end(signal.reason, None)
+    def _actor_handle_stop(self, signal: Stop) -> None:
+        self._actor_end(signal.reason, None)
 
     @handles(Broke)
-    def _handle_broke(self, signal: Broke) -> None:
-        self._failed(signal.error, "pipe_to_self")
+    def _actor_handle_broke(self, signal: Broke) -> None:
+        self._actor_failed(signal.error, "pipe_to_self")
 
-    def _failed(self, error: BaseException, doing: str) -> None:
+    def _actor_failed(self, error: BaseException, doing: str) -> None:
         log.error("actor failed", actor=self.name, doing=doing, traceback=written(error))
-        self._end("failed", error)
+        self._actor_end("failed", error)
 
-    def _end(self, reason: Reason, error: BaseException | None) -> None:
+    def _actor_end(self, reason: Reason, error: BaseException | None) -> None:
         # The first reason counts, but for an error that comes while it ends.
-        if not self.actor_stopped.is_set() or (error is not None and self._error is None):
-            self._reason, self._error = reason, error
+        if not self.actor_stopped.is_set() or (error is not None and self._actor_error is None):
+            self._actor_reason, self._actor_error = reason, error
         self.actor_stopped.set()
 
     # ------------------------------------------------------------ the end
-    def cancel(self) -> None:
+    def actor_cancel(self) -> None:
         """Cancel what it is doing; `on_exit` runs, unless this is what is cancelled."""
-        if self._phase == "new":
-            self._phase = "cancelled"
-            self._end("killed", None)
-        elif self._phase != "gone":
-            if self._phase == "ending":
-                self._reason = "killed"
-            self._task.cancel()
+        if self._actor_phase == "new":
+            self._actor_phase = "cancelled"
+            self._actor_end("killed", None)
+        elif self._actor_phase != "gone":
+            if self._actor_phase == "ending":
+                self._actor_reason = "killed"
+            self._actor_task.cancel()
 
-    def abandon(self) -> None:
+    def actor_abandon(self) -> None:
         """Count it as gone although its task would not end, and say so."""
-        if self._phase != "gone":
+        if self._actor_phase != "gone":
             log.error("actor does not end, and is given up", actor=self.name)
-            self._reason = "killed"
-            self._gone()
+            self._actor_reason = "killed"
+            self._actor_gone()
 
-    async def _tear_down(self) -> None:
-        self._phase = "ending"
+    async def _actor_tear_down(self) -> None:
+        self._actor_phase = "ending"
         self.envelope = _IDLE
         try:
             self.actor_inbox.close()
-            for job in self._jobs:
+            for job in self._actor_jobs:
                 job.cancel()
             try:
-                if self._children:
-                    await end_children(self._children, self.clock, now=self._reason == "killed")
-                if self._jobs:
-                    await asyncio.wait(self._jobs, timeout=self.shutdown)
+                if self._actor_children:
+                    await end_children(
+                        self._actor_children, self.clock, now=self._actor_reason == "killed"
+                    )
+                if self._actor_jobs:
+                    _, left = await asyncio.wait(self._actor_jobs, timeout=self.shutdown)
+                    if left:
+                        log.error("side tasks do not end", actor=self.name, tasks=len(left))
             except asyncio.CancelledError:
-                for child in list(self._children.values()):
-                    child.cancel()
-            await self._run_on_exit()
+                for child in list(self._actor_children.values()):
+                    child.actor_cancel()
+            await self._actor_run_on_exit()
         finally:
-            self._gone()
-        if isinstance(self._error, KeyboardInterrupt):
-            raise self._error  # it was meant for the program
+            self._actor_gone()
+        if isinstance(self._actor_error, KeyboardInterrupt):
+            raise self._actor_error  # it was meant for the program
 
-    async def _run_on_exit(self) -> None:
+    async def _actor_run_on_exit(self) -> None:
         try:
-            done = self.on_exit(self._reason, self._error)
+            done = self.on_exit(self._actor_reason, self._actor_error)
             if type(done) is CoroutineType:
                 await done
         except asyncio.CancelledError:
-            self._reason = "killed"
+            self._actor_reason = "killed"
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._failed(error, "on_exit")
+            self._actor_failed(error, "on_exit")
 
-    def _gone(self) -> None:
-        if self._phase == "gone":
+    def _actor_gone(self) -> None:
+        if self._actor_phase == "gone":
             return
-        self._phase = "gone"
+        self._actor_phase = "gone"
         self.actor_stopped.set()
         box = self.actor_inbox
         box.close()
-        for timer in list(self._timers):
+        for timer in list(self._actor_timers):
             timer.cancel()
-        for deferred in list(self._deferrals):
+        for deferred in list(self._actor_deferrals):
             deferred.set_error(ActorDead(f"{self.name} ended before it answered"))
-        if self._parent is not None:
-            self._parent._children.pop(self.name, None)
+        if self._actor_parent is not None:
+            self._actor_parent._actor_children.pop(self.name, None)
         self.system.forget(self)
-        error = self._error
+        error = self._actor_error
         text = None if error is None else f"{type(error).__name__}: {error}"
         box.announce(
-            Down(name=self.name, reason=self._reason, error=text, incarnation=self.incarnation)
+            Down(
+                name=self.name, reason=self._actor_reason, error=text, incarnation=self.incarnation
+            )
         )
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
+    def _actor_task_done(self, task: asyncio.Task[None]) -> None:
         # The way out for a task that was cancelled from outside before its first step.
-        if self._phase != "gone":
-            self._end("killed", None)
-            self._gone()
+        if self._actor_phase != "gone":
+            self._actor_end("killed", None)
+            self._actor_gone()
         error = None if task.cancelled() else task.exception()
-        if error is not None and error is not self._error:
+        if error is not None and error is not self._actor_error:
             log.error("actor's task broke", actor=self.name, traceback=written(error))
 
-    def _post_broke(self, error: BaseException) -> None:
+    def _actor_post_broke(self, error: BaseException) -> None:
         self.actor_inbox.post(Envelope(Broke(error)), urgent=True)
 
-    def _own_sender(self) -> Callable[[Message], None]:
+    def _actor_own_sender(self) -> Callable[[Message], None]:
         """A function that sends messages to this actor, with the trace of this moment."""
         box, name, trace = self.actor_inbox, self.name, self.envelope.trace
 

@@ -61,10 +61,10 @@ async def end_actor(actor: Actor, limit: float, call_later: CallLater) -> bool:
         # Real time from here on: nobody moves a virtual clock for an actor that hangs.
         loop = asyncio.get_running_loop()
         for _ in range(2):
-            box.on_loop(actor.cancel)
+            box.on_loop(actor.actor_cancel)
             if await within(gone, GRACE, loop.call_later):
                 return False
-        box.on_loop(actor.abandon)
+        box.on_loop(actor.actor_abandon)
         return False
     finally:
         box.unwatch(gone)

@@ -72,7 +72,7 @@ class AsyncioActor(pykka.Actor):
     """The loop for actors that are started by Pykka's `start`."""
 
     actor_inbox: Mailbox  # pyright: ignore[reportIncompatibleVariableOverride]
-    _task: asyncio.Task[None]
+    _actor_task: asyncio.Task[None]
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         super().__init__()
@@ -90,37 +90,38 @@ class AsyncioActor(pykka.Actor):
         return AsyncioFuture()
 
     def _start_actor_loop(self) -> None:
-        gate = self._gate()
+        gate = self._actor_gate()
         if threading.get_ident() == gate.thread:
-            self._start_on(gate)
+            self._actor_start_on(gate)
         else:
-            gate.call(self._start_on, gate)
+            gate.call(self._actor_start_on, gate)
 
     # ------------------------------------------------------------ the loop
-    def _gate(self) -> Gate:
+    def _actor_gate(self) -> Gate:
         gate = self.gate
         if gate is None:
             raise RuntimeError(f"{self}: there is no loop for it; spawn it in a System")
         return gate
 
-    def _start_on(self, gate: Gate) -> None:
+    def _actor_start_on(self, gate: Gate) -> None:
         self.actor_inbox.bind(gate)
-        self._task = gate.loop.create_task(self._actor_loop())
+        self._actor_task = gate.loop.create_task(self._actor_loop())
 
     async def _actor_loop(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         try:
-            await self._set_up()
-            await self._run()
+            await self._actor_set_up()
+            await self._actor_run()
         except asyncio.CancelledError:
-            self._task.uncancel()  # it is dealt with, and must not confuse a scope in a last hook
-            self._was_cancelled()
+            # It is dealt with, and must not confuse a scope in a last hook.
+            self._actor_task.uncancel()
+            self._actor_was_cancelled()
         # Not in a `finally`: a coroutine that is thrown away may not await.
-        await self._tear_down()
+        await self._actor_tear_down()
 
-    async def _run(self) -> None:
-        inbox, receive = self.actor_inbox, self._receive
+    async def _actor_run(self) -> None:
+        inbox, receive = self.actor_inbox, self._actor_receive
         items, stopped = inbox.items, cast("StopFlag", self.actor_stopped)
-        new_waiter = self._task.get_loop().create_future
+        new_waiter = self._actor_task.get_loop().create_future
         turn = 0
         while not stopped.flag:
             if not items:  # looked at again after each wake-up: it may be a late one
@@ -142,42 +143,42 @@ class AsyncioActor(pykka.Actor):
                 if reply is not None:
                     reply.set(answer)
             except Exception as error:
-                await self._receive_failed(envelope, error)
+                await self._actor_receive_failed(envelope, error)
             except GeneratorExit:
                 raise  # the task is thrown away with its loop: nothing may be awaited now
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
-                    self._refuse(envelope)
+                if isinstance(error, asyncio.CancelledError) and self._actor_task.cancelling():
+                    self._actor_refuse(envelope)
                     raise
-                await self._receive_broke(envelope, error)
+                await self._actor_receive_broke(envelope, error)
 
     # ------------------------------------------------------------ Pykka's meaning of the steps
-    async def _set_up(self) -> None:
-        await self._call_hook(self.on_start)
+    async def _actor_set_up(self) -> None:
+        await self._actor_call_hook(self.on_start)
 
-    async def _tear_down(self) -> None:
+    async def _actor_tear_down(self) -> None:
         self._actor_loop_teardown()
         self.actor_inbox.close()
 
-    def _receive(self, envelope: Envelope) -> Any:
+    def _actor_receive(self, envelope: Envelope) -> Any:
         return self._handle_receive(envelope.message)
 
-    async def _receive_failed(self, envelope: Envelope, error: Exception) -> None:
+    async def _actor_receive_failed(self, envelope: Envelope, error: Exception) -> None:
         exc_info = (type(error), error, error.__traceback__)
         if envelope.reply_to is not None:
             logger.info("Exception returned from %s to caller:", self, exc_info=exc_info)
             envelope.reply_to.set_exception(exc_info)
         else:
             self._handle_failure(*exc_info)
-            await self._call_hook(self.on_failure, *exc_info)
+            await self._actor_call_hook(self.on_failure, *exc_info)
 
-    async def _receive_broke(self, envelope: Envelope, error: BaseException) -> None:
+    async def _actor_receive_broke(self, envelope: Envelope, error: BaseException) -> None:
         """Handle what is no Exception: it ends this actor, and no other."""
-        self._refuse(envelope)
+        self._actor_refuse(envelope)
         logger.critical("%r in %s, which ends", error, self)
         await self._stop()
 
-    def _was_cancelled(self) -> None:
+    def _actor_was_cancelled(self) -> None:
         if not self.actor_stopped.is_set():
             ActorRegistry.unregister(self.actor_ref)
             self.actor_stopped.set()
@@ -186,9 +187,9 @@ class AsyncioActor(pykka.Actor):
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
         logger.debug("Stopped %s", self)
-        return self._call_hook(self.on_stop)
+        return self._actor_call_hook(self.on_stop)
 
-    async def _call_hook(self, hook: Callable[..., Any], *args: Any) -> None:
+    async def _actor_call_hook(self, hook: Callable[..., Any], *args: Any) -> None:
         try:
             done = hook(*args)
             if type(done) is CoroutineType:
@@ -196,7 +197,7 @@ class AsyncioActor(pykka.Actor):
         except Exception:
             self._handle_failure(*sys.exc_info())
 
-    def _refuse(self, envelope: Envelope) -> None:
+    def _actor_refuse(self, envelope: Envelope) -> None:
         self.actor_inbox.reject(envelope)
 
 

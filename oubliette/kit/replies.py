@@ -89,7 +89,7 @@ class LoopReply:
 class Deferred:
     """The answer to an ask, taken over from the handler by `Actor.defer`."""
 
-    __slots__ = ("_answered", "_forget", "_reply", "deadline")
+    __slots__ = ("_answered", "_forget", "_reply", "asked", "deadline")
 
     def __init__(
         self,
@@ -99,6 +99,8 @@ class Deferred:
     ) -> None:
         self._reply = reply
         self._answered = reply is None
+        self.asked = reply is not None
+        """Whether there was somebody to answer; a tell has nobody."""
         self._forget = forget
         self.deadline = deadline
         """Monotonic seconds of the System's clock at which the asker gives up."""

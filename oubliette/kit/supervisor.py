@@ -37,6 +37,9 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     cls: type[Actor]
     """Its class."""
 
+    known_as: str | None = None
+    """Its name in the System, where that is to be no name under the supervisor."""
+
     args: tuple[Any, ...] = ()
     """For its `__init__`."""
 
@@ -201,7 +204,7 @@ class Supervisor(Actor):
         ref = self.spawn(
             spec.cls,
             *spec.args,
-            name=f"{self.name}/{name}",
+            name=spec.known_as or f"{self.name}/{name}",
             shutdown=spec.shutdown,
             **spec.kwargs,
         )
@@ -245,7 +248,7 @@ class Supervisor(Actor):
             if child is None:
                 continue
             box = child.actor_inbox
-            limit = child.limit_to_end
+            limit = child.actor_limit
             try:
                 self.system.waits.enter(self.actor_inbox, box)
             except DeadlockError:

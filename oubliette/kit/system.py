@@ -102,13 +102,13 @@ class System:
         try:
             while self._top:
                 actor = self._top[next(reversed(self._top))]
-                await end_actor(actor, actor.limit_to_end, loop.call_later)
+                await end_actor(actor, actor.actor_limit, loop.call_later)
                 self._top.pop(actor.name, None)
             for actor in list(self._live.values()):  # orphans of an exit that was cancelled
                 await end_actor(actor, 0, loop.call_later)
         finally:
             for actor in list(self._live.values()):
-                actor.cancel()
+                actor.actor_cancel()
             if self._watchdog is not None:
                 self._watchdog.stop()
             self.gate.close()
@@ -224,12 +224,12 @@ class System:
             raise AlreadyExists(f"An actor named {name} is alive")
         actor = cls.__new__(cls)
         limit = cls.shutdown if shutdown is None else shutdown
-        actor.bind_to(self, name, incarnation, parent, limit)
+        actor.actor_bind(self, name, incarnation, parent, limit)
         actor.__init__(*args, **kwargs)
         if name in self._live:
             raise AlreadyExists(f"An actor named {name} was started by its own constructor")
         self._live[name] = actor
-        actor.begin()
+        actor.actor_begin()
         return actor
 
     def forget(self, actor: Actor) -> None:
@@ -245,7 +245,7 @@ class System:
         That is so in an actor's own task; side tasks leave its mailbox running.
         """
         actor = cast("Actor", scope)
-        task = getattr(actor, "_task", None)
+        task = getattr(actor, "_actor_task", None)
         if task is None or task is not asyncio.current_task() or actor.system is not self:
             return None
         return actor.actor_inbox

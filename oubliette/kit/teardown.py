@@ -18,6 +18,6 @@ async def end_children(children: dict[str, Actor], clock: Clock, *, now: bool) -
     """
     if now:
         for child in reversed(list(children.values())):
-            child.cancel()
+            child.actor_cancel()
     for child in reversed(list(children.values())):
-        await end_actor(child, 0 if now else child.limit_to_end, clock.call_later)
+        await end_actor(child, 0 if now else child.actor_limit, clock.call_later)

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+import structlog
 
 from oubliette.errors import AlreadyExists
 from oubliette.kit import (
@@ -246,7 +247,7 @@ async def test_a_deferred_answer_is_done_once_the_asker_was_cancelled(system: Sy
     deferred = inside(ref).kept[0]
     assert deferred.done
     assert not deferred.set(1)
-    assert not inside(ref)._deferrals, "an answer that nobody waits for is not kept"
+    assert not inside(ref)._actor_deferrals, "an answer that nobody waits for is not kept"
 
 
 async def test_a_deferred_answer_is_done_once_the_asker_has_timed_out(
@@ -261,7 +262,7 @@ async def test_a_deferred_answer_is_done_once_the_asker_has_timed_out(
     with pytest.raises(AskTimeout):
         await asking
     assert deferred.done
-    assert not inside(ref)._deferrals, "an answer that nobody waits for is not kept"
+    assert not inside(ref)._actor_deferrals, "an answer that nobody waits for is not kept"
 
 
 async def test_an_error_after_deferring_goes_to_the_asker(system: System) -> None:
@@ -269,6 +270,41 @@ async def test_an_error_after_deferring_goes_to_the_asker(system: System) -> Non
     with pytest.raises(ValueError, match="after deferring"):
         await ref.ask(Boom())
     assert ref.is_alive()
+
+
+async def test_an_error_in_an_ask_never_fails_the_actor_even_if_nobody_is_left_to_hear_it(
+    system: System,
+) -> None:
+    class Settled(Later):
+        @handles(Boom)
+        def _boom(self, _: Boom) -> None:
+            self.defer().set("settled")
+            raise ValueError("after answering")
+
+    class Slow(Holder):
+        @handles(Hold)
+        async def _hold(self, message: Hold) -> str:
+            await super()._hold(message)
+            raise ValueError("too late")
+
+    ref = system.spawn(Settled)
+    with structlog.testing.capture_logs() as logs:
+        assert await ref.ask(Boom()) == "settled"
+        assert ref.is_alive()
+        slow = system.spawn(Slow)
+        asking = asyncio.create_task(slow.ask(Hold()))
+        await inside(slow).held.wait()
+        asking.cancel()
+        inside(slow).let_go.set()
+        assert await slow.ask(Get()) == 0
+    assert [log["event"] for log in logs] == ["ask failed unheard"] * 2
+
+
+async def test_an_error_after_deferring_a_tell_fails_the_actor(system: System) -> None:
+    ref = system.spawn(Later)
+    ref.tell(Boom())
+    await until_gone(ref)
+    assert not ref.is_alive()
 
 
 async def test_deferring_a_tell_is_done_from_the_start(system: System) -> None:
@@ -354,7 +390,7 @@ async def test_a_cancelled_side_task_sends_nothing(system: System) -> None:
     await began.wait()
     actor = inside(ref)
     actor.side.cancel()
-    await asyncio.wait(actor._jobs)
+    await asyncio.wait(actor._actor_jobs)
     assert await ref.ask(Get()) == 1
     assert actor.outcomes == []
 

@@ -64,7 +64,7 @@ class Parent(Counter):
     def _breed(self, message: Breed) -> str:
         kinds = {"Counter": Counter, "Holder": Holder, "Parent": Parent, "Stubborn": Stubborn}
         kind = kinds[message.kind]
-        number = len(self._children)
+        number = len(self._actor_children)
         return self.spawn(kind, notes=self.notes, name=f"{self.name}/{number}").name
 
 
@@ -175,7 +175,7 @@ async def test_a_task_cancelled_from_outside_before_its_first_step_is_accounted_
     ref = system.spawn(Counter, name="c")
     actor = inside(ref)
     actor.actor_inbox.watch(inside(watcher).actor_inbox)
-    actor._task.cancel()
+    actor._actor_task.cancel()
     await inside(watcher).came.wait()
     assert [down.reason for down in await watcher.ask(Downs())] == ["killed"]
     assert not ref.is_alive()
@@ -219,7 +219,7 @@ async def test_an_actor_that_swallows_cancellations_is_given_up(
     assert [down.reason for down in await watcher.ask(Downs())] == ["killed"]
     system.spawn(Counter, name="i")
     actor.let_go.set()
-    await asyncio.wait([actor._task])
+    await asyncio.wait([actor._actor_task])
     asking.cancel()
     assert len(await watcher.ask(Downs())) == 1
     assert system.ref("i").is_alive(), "the name belongs to the new one"
@@ -243,7 +243,7 @@ async def test_a_child_that_ended_is_no_longer_its_parents(system: System) -> No
     parent = system.spawn(Parent, name="p")
     child = system.ref(await parent.ask(Breed()))
     await child.stop()
-    assert not inside(parent)._children
+    assert not inside(parent)._actor_children
     assert parent.is_alive(), "the end of a child is no failure of its parent"
 
 
@@ -416,7 +416,7 @@ async def test_nothing_is_handled_once_on_exit_has_begun(system: System) -> None
 async def test_an_actor_may_stop_another_and_itself_not_by_waiting(system: System) -> None:
     class Stopper(Actor):
         @handles(Watch)
-        async def _stop(self, message: Watch) -> None:
+        async def _stop_it(self, message: Watch) -> None:
             await self.system.ref(message.name).stop()
 
     stopper = system.spawn(Stopper, name="stopper")

@@ -48,7 +48,7 @@ async def fail(system: System, ref: Ref) -> None:
     actor = ref.resolve()
     assert actor is not None
     ref.tell(Boom())
-    while actor._phase != "gone":
+    while actor._actor_phase != "gone":
         await asyncio.sleep(0)
 
 
@@ -147,7 +147,7 @@ async def test_a_supervisor_that_gives_up_is_started_again_by_its_own(system: Sy
     await system.ref("outer/inner").ask(WhichChildren())
     inner_actor = inside(system.ref("outer/inner"))
     await fail(system, system.ref("outer/inner/a"))
-    while inner_actor._phase != "gone":
+    while inner_actor._actor_phase != "gone":
         await asyncio.sleep(0)
     after = (await outer.ask(WhichChildren()), system.ref("outer/inner/a").incarnation)
     assert after[0]["inner"] > before[0]["inner"]
@@ -260,6 +260,16 @@ async def test_a_child_that_fails_in_on_start_counts_as_failing(system: System) 
     await until_gone(sup)
     [down] = await watcher.ask(Downs())
     assert "the last was a, failed: OSError: never" in (down.error or "")
+
+
+async def test_a_child_may_be_known_by_another_name_in_the_system(system: System) -> None:
+    sup = system.spawn(Supervisor, specs("a", known_as="session/a"), name="s")
+    assert list(await sup.ask(WhichChildren())) == ["a"]
+    await fail(system, system.ref("session/a"))
+    assert list(await sup.ask(WhichChildren())) == ["a"]
+    assert await system.ref("session/a").ask(Get()) == 0
+    assert await sup.ask(StopChild(name="a"))
+    assert not system.ref("session/a").is_alive()
 
 
 async def test_two_children_of_one_name_are_refused(system: System) -> None:

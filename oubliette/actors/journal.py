@@ -75,9 +75,19 @@ class Journal:
 
     # ------------------------------------------------------------- writing
 
-    def append(self, type_: str, data: dict[str, Any], *, source: str | None = None) -> Event:
-        """Add an event; it has its index at once, and is told to others once committed."""
-        caller = self.record.caller_id
+    def append(
+        self,
+        type_: str,
+        data: dict[str, Any],
+        *,
+        source: str | None = None,
+        caller_id: str | None = None,
+    ) -> Event:
+        """Add an event; it has its index at once, and is told to others once committed.
+
+        `caller_id` is the caller who is told; else the one who lends tools now.
+        """
+        caller = caller_id or self.record.caller_id
         event = Event(
             session_id=self.record.id,
             index=self._next,

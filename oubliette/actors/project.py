@@ -20,6 +20,7 @@ from oubliette.actors.protocol import (
     SpawnResult,
     SpawnSession,
 )
+from oubliette.actors.session_calls import lent_after
 from oubliette.actors.session_messages import SubmitTurn
 from oubliette.actors.store import Transact
 from oubliette.actors.unit import ContainerUnit, StartSession, UnitKey
@@ -274,16 +275,15 @@ class ProjectActor(Supervisor):
         if target.depth == 0:
             await self._check_room()
         tree = await self._reserve(target, new=False)
+        caller_id, tools = lent_after(target, message.caller_id, message.caller_tools)
         session = msgspec.structs.replace(
             target,
             status=session_state.after(target.status, "resumed"),
             status_reason=None,
             ended_at=None,
             process_id=None,
-            caller_id=message.caller_id or target.caller_id,
-            caller_tools=target.caller_tools
-            if message.caller_tools is None
-            else message.caller_tools,
+            caller_id=caller_id,
+            caller_tools=tools,
             minted_token_id=message.minted_token_id,
             given_key=message.api_key is not None,
         )

@@ -89,6 +89,18 @@ class Calls:
             del self._by_call_id[call_id]
 
 
+def lent_after(
+    session: Session, caller_id: str | None, tools: tuple[CallerTool, ...] | None
+) -> tuple[str | None, tuple[CallerTool, ...]]:
+    """Who lends what to the session after a message of this caller (DESIGN 9.2, 9.6).
+
+    Another caller brings its own tools, or none: what the one before it lent is not its to run.
+    """
+    if caller_id is None or caller_id == session.caller_id:
+        return session.caller_id, session.caller_tools if tools is None else tools
+    return caller_id, tools or ()
+
+
 def lent_tool(session: Session, name: str) -> CallerTool | None:
     """The tool of the session's caller with this name, with or without the caller's prefix."""
     prefix = f"{session.caller_id}_"

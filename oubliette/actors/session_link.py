@@ -17,6 +17,7 @@ from oubliette.actors.session_calls import (
     Asker,
     Calls,
     OpenCall,
+    lent_after,
     lent_tool,
     new_request_id,
     outcome_error,
@@ -103,12 +104,9 @@ class SessionLink:
     def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> None:
         """Take over new tools of a caller (DESIGN 9.6)."""
         record = self._record
-        if caller_id is None:
-            caller_id = record.caller_id
-        if tools is None:
-            tools = record.caller_tools
-        if (caller_id, tools) != (record.caller_id, record.caller_tools):
-            self._session.journal.change(caller_id=caller_id, caller_tools=tools)
+        lent = lent_after(record, caller_id, tools)
+        if lent != (record.caller_id, record.caller_tools):
+            self._session.journal.change(caller_id=lent[0], caller_tools=lent[1])
             self._session.journal.then(self.send_tools)
 
     def send_tools(self) -> None:
@@ -324,6 +322,7 @@ class SessionLink:
                 "error": error,
                 "caller_id": call.request.caller_id,
             },
+            caller_id=call.request.caller_id,  # who was asked, whoever lends by now
         )
         journal.put(
             SettleCallerRequest(

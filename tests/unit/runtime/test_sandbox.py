@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import stat
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -450,18 +452,60 @@ async def test_a_host_that_ends_at_once_is_told_with_what_it_said(
 async def test_a_host_that_is_never_ready_is_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["sleep", "1000.0770777"])
+    mark = f"1000.{secrets.randbelow(1 << 40):013d}"  # tests beside this one sleep too
+    monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["sleep", mark])
     try:
         spec = bench.spec()
         bench.made.append(spec.id)
         await bench.runtime.create(spec)
         with pytest.raises(DeadlineExceeded, match=r"0\.1 s"):
             await bench.runtime.start(spec.id, key=b"k" * 32, timeout=0.1)
-        command = ["pgrep", "-f", "1000[.]0770777"]
+        command = ["pgrep", "-f", mark.replace(".", "[.]")]
         found = subprocess.run(command, capture_output=True, check=False)
         assert found.stdout == b""
     finally:
         await bench.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_start_that_cannot_be_written_down_is_undone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    await bench.runtime.create(spec)
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(record, "save", full)
+    with pytest.raises(RuntimeFailure, match="No space left"):
+        await bench.runtime.start(spec.id, key=b"k" * 32)
+    found = subprocess.run(["pgrep", "-f", "--", spec.id], capture_output=True, check=False)
+    assert found.stdout == b""
+    assert (await bench.runtime.inspect(spec.id)).state == "exited"
+    monkeypatch.undo()
+    assert (await bench.runtime.start(spec.id, key=b"k" * 32)).state == "running"
+
+
+@pytest.mark.anyio
+async def test_without_a_descriptor_left_a_start_fails_and_leaves_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    await bench.runtime.create(spec)
+
+    def none_left(_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(procfs, "open_process", none_left)
+    with pytest.raises(RuntimeFailure, match="Too many open files"):
+        await bench.runtime.start(spec.id, key=b"k" * 32)
+    found = subprocess.run(["pgrep", "-f", "--", spec.id], capture_output=True, check=False)
+    assert found.stdout == b""
+    monkeypatch.undo()
+    assert (await bench.runtime.start(spec.id, key=b"k" * 32)).state == "running"
 
 
 @pytest.mark.anyio

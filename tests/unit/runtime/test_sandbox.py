@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import signal
 import stat
-import secrets
 import subprocess
 import sys
 from pathlib import Path

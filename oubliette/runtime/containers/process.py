@@ -68,6 +68,7 @@ class _Container:
         """What we forked; None for an adopted one."""
         self.over: asyncio.Task[None] | None = None
         """Runs while it runs; owned by the runtime."""
+        self.watch: procfs.Watch | None = None
 
     @property
     def running(self) -> bool:
@@ -293,14 +294,18 @@ class ProcessRuntime:
             started_at=time.time(),
             exit_code=None,
         )
-        container.over = asyncio.create_task(
-            self._until_over(container, process), name=f"container {spec.id}"
-        )
-        record.save(container.record)
-        if self._root and self._sandboxed and spec.command is None:
-            # Made by root's host in a folder that nobody else can write: no link can be planted.
-            uid = plan.agent_uid or 0
-            os.chown(spec.runtime_dir / RELAY_SOCKET, uid, uid)
+        try:
+            self._watch(container, process)
+            record.save(container.record)
+            if self._root and self._sandboxed and spec.command is None:
+                # Made by root's host in a folder that only root can write: no link is planted.
+                uid = plan.agent_uid or 0
+                os.chown(spec.runtime_dir / RELAY_SOCKET, uid, uid)
+        except OSError:
+            launch.kill_now(started)
+            if container.over is not None:
+                await container.over
+            raise
 
     def _after_failure(self, container: _Container) -> None:
         runtime_dir = container.record.spec.runtime_dir
@@ -309,18 +314,27 @@ class ProcessRuntime:
 
     # ------------------------------------------------------------------ its end
 
-    async def _until_over(self, container: _Container, process: procfs.Process) -> None:
+    def _watch(self, container: _Container, process: procfs.Process) -> None:
+        container.watch = procfs.Watch(process)
+        container.over = asyncio.create_task(
+            self._until_over(container, container.watch),
+            name=f"container {container.record.spec.id}",
+        )
+
+    async def _until_over(self, container: _Container, watch: procfs.Watch) -> None:
         """Wait for the end, clear up after it and write down how it ended."""
-        await procfs.ended(process)
+        await watch.over()
+        watch.close()
         monitor = container.record.monitor
         if monitor is not None:
             try:
                 async with asyncio.timeout(MONITOR_TIMEOUT):
                     await procfs.ended(monitor)
-            except TimeoutError:
+            except OSError:  # too late (TimeoutError), or no descriptor is left to wait with
                 procfs.send_signal(monitor, signal.SIGKILL)
         if not self._sandboxed:
-            await asyncio.to_thread(besteffort.sweep, container.record.spec.id)
+            with contextlib.suppress(OSError):  # no descriptor left; `remove` sweeps again
+                await asyncio.to_thread(besteffort.sweep, container.record.spec.id)
         code = container.child.wait() if container.child is not None else None
         if self._sandboxed:
             code = self._bwrap_exit_code(container)
@@ -369,6 +383,8 @@ class ProcessRuntime:
             return
         async with container.lock:
             await self._end(container, 0)
+            if not self._sandboxed:
+                await asyncio.to_thread(besteffort.sweep, container_id)
             await asyncio.to_thread(self._clear, container.plan)
             self._containers.pop(container_id, None)
 
@@ -412,9 +428,7 @@ class ProcessRuntime:
             container = self._containers[kept.spec.id] = _Container(kept, self._plan(kept.spec))
             if kept.process is not None:
                 container.plan.open_ways()  # a server closes its home when it starts
-                container.over = asyncio.create_task(
-                    self._until_over(container, kept.process), name=f"container {kept.spec.id}"
-                )
+                self._watch(container, kept.process)
         return [
             self._info(container)
             for container in self._containers.values()
@@ -428,6 +442,8 @@ class ProcessRuntime:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for container in self._containers.values():
+            if container.watch is not None:
+                container.watch.close()
             if container.child is not None and container.child.poll() is None:
                 # It outlives us on purpose, and Popen must not warn of that when collected.
                 container.child.returncode = 0

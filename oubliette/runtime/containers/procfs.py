@@ -151,34 +151,57 @@ def open_process(process: Process) -> int | None:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Send a signal to this very process; False if it is gone."""
+    """Send a signal to this very process; False if it is gone, or not ours to signal."""
     fd = open_process(process)
     if fd is None:
         return False
     try:
         signal.pidfd_send_signal(fd, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
         os.close(fd)
     return True
 
 
+class Watch:
+    """Waits for the end of one very process; ours or not. A descriptor, no thread, no polling.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._fd = open_process(process)
+
+    async def over(self) -> None:
+        """Wait until it has ended; one waiter at a time."""
+        if self._fd is None:
+            return
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def readable() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        loop.add_reader(self._fd, readable)
+        try:
+            await over
+        finally:
+            loop.remove_reader(self._fd)
+
+    def close(self) -> None:
+        """Give the descriptor back; does nothing the second time."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
 async def ended(process: Process) -> None:
-    """Wait until this very process has ended; ours or not. A descriptor, no thread, no polling."""
-    fd = open_process(process)
-    if fd is None:
-        return
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def readable() -> None:
-        if not over.done():
-            over.set_result(None)
-
-    loop.add_reader(fd, readable)
+    """Wait until this very process has ended."""
+    watch = Watch(process)
     try:
-        await over
+        await watch.over()
     finally:
-        loop.remove_reader(fd)
-        os.close(fd)
+        watch.close()

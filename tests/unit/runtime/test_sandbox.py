@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -34,6 +35,9 @@ from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 from oubliette.runtime.host import Exit
 from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance.engines import ENGINES, Bench, zipapp_cache
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 SANDBOX = bubblewrap.Sandbox(
     bwrap="bwrap",
@@ -421,8 +425,12 @@ def test_empty_folders_of_servers_that_died_are_cleared_and_no_others(short: Pat
 @pytest.fixture(
     params=[pytest.param(0, marks=pytest.mark.requires("bubblewrap")), 1], ids=["bwrap", "plain"]
 )
-def bench(request: pytest.FixtureRequest) -> Bench:
-    return Bench(ENGINES[request.param])
+async def bench(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Bench]:
+    made = Bench(ENGINES[request.param])
+    try:
+        yield made
+    finally:
+        await made.aclose()
 
 
 @pytest.mark.anyio
@@ -434,18 +442,15 @@ async def test_a_host_that_ends_at_once_is_told_with_what_it_said(
         "command",
         lambda self, inside, fd: ["/bin/sh", "-c", "echo why it failed >&2; exit 3"],
     )
-    try:
-        spec = bench.spec()
-        bench.made.append(spec.id)
-        await bench.runtime.create(spec)
-        with pytest.raises(RuntimeFailure, match="why it failed"):
-            await bench.runtime.start(spec.id, key=b"k" * 32)
-        assert not (spec.runtime_dir / "key").exists()
-        assert (await bench.runtime.inspect(spec.id)).state == "created"
-        monkeypatch.undo()
-        assert (await bench.runtime.start(spec.id, key=b"k" * 32)).state == "running"
-    finally:
-        await bench.aclose()
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    await bench.runtime.create(spec)
+    with pytest.raises(RuntimeFailure, match="why it failed"):
+        await bench.runtime.start(spec.id, key=b"k" * 32)
+    assert not (spec.runtime_dir / "key").exists()
+    assert (await bench.runtime.inspect(spec.id)).state == "created"
+    monkeypatch.undo()
+    assert (await bench.runtime.start(spec.id, key=b"k" * 32)).state == "running"
 
 
 @pytest.mark.anyio
@@ -454,17 +459,14 @@ async def test_a_host_that_is_never_ready_is_killed(
 ) -> None:
     mark = f"1000.{secrets.randbelow(1 << 40):013d}"  # tests beside this one sleep too
     monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["sleep", mark])
-    try:
-        spec = bench.spec()
-        bench.made.append(spec.id)
-        await bench.runtime.create(spec)
-        with pytest.raises(DeadlineExceeded, match=r"0\.1 s"):
-            await bench.runtime.start(spec.id, key=b"k" * 32, timeout=0.1)
-        command = ["pgrep", "-f", mark.replace(".", "[.]")]
-        found = subprocess.run(command, capture_output=True, check=False)
-        assert found.stdout == b""
-    finally:
-        await bench.aclose()
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    await bench.runtime.create(spec)
+    with pytest.raises(DeadlineExceeded, match=r"0\.1 s"):
+        await bench.runtime.start(spec.id, key=b"k" * 32, timeout=0.1)
+    command = ["pgrep", "-f", mark.replace(".", "[.]")]
+    found = subprocess.run(command, capture_output=True, check=False)
+    assert found.stdout == b""
 
 
 @pytest.mark.anyio
@@ -513,11 +515,8 @@ async def test_a_program_that_is_not_there_is_named(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["/no/such/python"])
-    try:
-        spec = bench.spec()
-        bench.made.append(spec.id)
-        await bench.runtime.create(spec)
-        with pytest.raises(RuntimeFailure, match="/no/such/python"):
-            await bench.runtime.start(spec.id, key=b"k" * 32)
-    finally:
-        await bench.aclose()
+    spec = bench.spec()
+    bench.made.append(spec.id)
+    await bench.runtime.create(spec)
+    with pytest.raises(RuntimeFailure, match="/no/such/python"):
+        await bench.runtime.start(spec.id, key=b"k" * 32)

@@ -19,7 +19,7 @@ from oubliette.mcp_front.errors import tool_failure, tool_result
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mcp.server.context import ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.models import InitializationOptions
 
     from oubliette.mcp_front.exchange import Exchange
@@ -83,7 +83,8 @@ class Dispatch:
         )
         # Given as `on_set_logging_level` it would warn; without it no logging is declared.
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _set_level)
-        server.middleware.clear()  # OpenTelemetry's: costs on every call and has no exporter here
+        # OpenTelemetry's goes: it costs on every call and has no exporter here.
+        server.middleware[:] = [_named_faults]
         # Over HTTP the SDK asks for options without saying that our tools may change.
         options = server.create_initialization_options(NotificationOptions(tools_changed=True))
 
@@ -125,6 +126,20 @@ class Dispatch:
         except Exception as error:
             return tool_failure(error, name)
         return tool_result(answer.structured, answer.text, is_error=answer.is_error)
+
+
+async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Name the field of a call that the SDK would refuse as `Invalid request parameters`."""
+    if ctx.method == "tools/call" and isinstance(ctx.params, dict):
+        name, arguments = ctx.params.get("name"), ctx.params.get("arguments")
+        if not isinstance(name, str):
+            raise MCPError(t.INVALID_PARAMS, "name: must be the name of a tool, a string")
+        if not isinstance(arguments, dict | None):
+            raise MCPError(
+                t.INVALID_PARAMS,
+                f"arguments: must be an object with the parameters of {name[:128]}",
+            )
+    return await call_next(ctx)
 
 
 def _no_schema(_: str) -> None:

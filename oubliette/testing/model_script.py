@@ -1,0 +1,177 @@
+"""What the scripted model answers: the newest message with a script decides, line by line.
+
+The server keeps nothing between requests. How far a script has got is read from the conversation
+itself: every tool call carries its place in its id (`call_<place>_…`), and its result comes back
+with that id. So agents may resume, retry and be restarted as they like.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, cast
+
+import msgspec
+
+LATE: Final = re.compile(r"call_(\d+)_")
+REMINDER: Final = "<system-reminder>"
+SEARCH: Final = "ToolSearch"
+"""Droid lists tools of MCP servers by name only; they can be called once this one was asked."""
+TITLE: Final = "Scripted"
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One thing in a conversation."""
+
+    kind: str
+    """user, assistant or result."""
+    text: str
+    call_id: str = ""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request, whatever API it came by."""
+
+    said: tuple[Said, ...]
+    tools: tuple[str, ...]
+    stream: bool
+    model: str
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Text, in pieces with a pause before each."""
+
+    pieces: tuple[str, ...]
+    pause: float = 0.0
+    """Seconds."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One tool call."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """An HTTP error instead of an answer."""
+
+    status: int
+    message: str
+
+
+class Break(msgspec.Struct, frozen=True):
+    """`hang`: nothing more comes; `cut`: the connection breaks."""
+
+    how: str
+
+
+Step = Say | Call | Refuse | Break
+
+
+class _Line(msgspec.Struct, frozen=True):
+    verb: str
+    rest: str
+    joined: bool = False
+    """The next call belongs to the same answer (`parallel`)."""
+
+
+_VERBS: Final = frozenset({"say", "call", "slow", "error", "tools", "history", "hang", "cut"})
+
+
+def answer(asked: Asked) -> list[Step]:
+    """What the model does now."""
+    if not asked.tools:
+        return [Say((TITLE,))]
+    place = _script_at(asked.said)
+    if place is None:
+        return [Say(("There is no message.",))]
+    lines = _parse(asked.said[place].text)
+    after = asked.said[place + 1 :]
+    results = {
+        int(match[1]): said.text
+        for said in after
+        if said.kind == "result" and (match := LATE.match(said.call_id))
+    }
+    start = max(results, default=-1) + 1
+    steps: list[Step] = []
+    for number, line in enumerate(lines[start:], start):
+        match line.verb:
+            case "call":
+                name, _, arguments = line.rest.partition(" ")
+                if name not in asked.tools and SEARCH in asked.tools and not _searched(after, name):
+                    query = {"query": f"select:{name}"}
+                    return [*steps, Call(f"search_{name}_{len(asked.said)}", SEARCH, query)]
+                steps.append(Call(f"call_{number}_{len(asked.said)}", name, _arguments(arguments)))
+                if not line.joined:
+                    return steps
+            case "slow":
+                words = tuple(f"word{count} " for count in range(int(line.rest or 10)))
+                steps.append(Say(words, pause=0.25))
+            case "error":
+                status, _, message = line.rest.partition(" ")
+                return [Refuse(int(status or 500), message or "scripted failure")]
+            case "tools":
+                steps.append(_say(json.dumps(sorted(asked.tools))))
+            case "history":
+                users = [said.text for said in asked.said[:place] if said.kind == "user"]
+                steps.append(_say(json.dumps([text for text in users if _is_script(text)])))
+            case "hang" | "cut":
+                return [*steps, Break(line.verb)]
+            case _:
+                steps.append(_say(line.rest))
+    if not steps:
+        told = [results[number] for number in sorted(results)]
+        steps.append(_say(f"tool said: {told[-1]}" if told else "done"))
+    return steps
+
+
+def _searched(after: tuple[Said, ...], name: str) -> bool:
+    return any(said.call_id.startswith(f"search_{name}_") for said in after)
+
+
+def _is_script(text: str) -> bool:
+    return bool(text.strip()) and not text.lstrip().startswith(REMINDER)
+
+
+def _script_at(said: tuple[Said, ...]) -> int | None:
+    """The newest message of the user; agents add reminders of their own behind it."""
+    for place in range(len(said) - 1, -1, -1):
+        if said[place].kind == "user" and _is_script(said[place].text):
+            return place
+    return None
+
+
+def _parse(text: str) -> list[_Line]:
+    lines: list[_Line] = []
+    parallel = False
+    for raw in text.strip().strip('"').splitlines():
+        verb, _, rest = raw.strip().partition(" ")
+        verb = verb.lower()
+        if not verb:
+            continue
+        if verb in {"parallel", "end"} and not rest:
+            if verb == "end" and lines:
+                last = lines[-1]
+                lines[-1] = _Line(last.verb, last.rest)
+            parallel = verb == "parallel"
+        elif verb in _VERBS:
+            lines.append(_Line(verb, rest, joined=parallel and verb == "call"))
+        else:
+            lines.append(_Line("say", raw.strip()))
+    return lines
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(text or "{}")
+    except ValueError:
+        return {"malformed": text}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {"value": found}
+
+
+def _say(text: str) -> Say:
+    """In two pieces, so that a reader sees deltas."""
+    half = (len(text) + 1) // 2
+    return Say(tuple(piece for piece in (text[:half], text[half:]) if piece))

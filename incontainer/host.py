@@ -283,6 +283,23 @@ class Host:
             pass  # the folder may be gone with its container
 
 
+def _say_ready(options: Options) -> None:
+    """Tell whoever started us that the relay listens."""
+    if options.ready_fd is not None:
+        os.write(options.ready_fd, b"ready\n")
+        os.close(options.ready_fd)
+    if options.ready:
+        try:
+            fd = os.open(options.ready, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return  # nobody waits any more, or an engine started us without a server
+        try:
+            os.write(fd, b"ready\n")
+        except OSError:
+            pass
+        os.close(fd)
+
+
 def main(arguments: list[str], *, relay: bool = False) -> int:
     """Run the host until it is drained; returns the exit code."""
     from incontainer.options import UsageError, read_key, read_options
@@ -304,9 +321,7 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     except OSError as error:
         print(f"oubliette host: {options.socket}: {error.strerror}", file=sys.stderr)
         return 1
-    if options.ready_fd is not None:
-        os.write(options.ready_fd, b"ready\n")
-        os.close(options.ready_fd)
+    _say_ready(options)
     try:
         loop.run()
     finally:

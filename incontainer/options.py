@@ -19,6 +19,7 @@ TAKES_VALUE: dict[str, Callable[[str], Any]] = {
     "--spool": str,
     "--orphan-grace": float,
     "--label": str,
+    "--ready": str,
     "--ready-fd": int,
 }
 
@@ -37,6 +38,7 @@ class Options:
         self.orphan_grace = 600.0  # seconds; 0 waits for ever
         self.accept_bare = False
         self.label = ""  # for those who look at `ps`
+        self.ready = ""  # a FIFO to say so on, where no descriptor can be inherited
         self.ready_fd: int | None = None
 
 

@@ -49,19 +49,23 @@ def _bubblewrap() -> str | None:
     return _runs("bwrap", *arguments.split())
 
 
-def _docker() -> str | None:
-    return _runs("docker", "version", "--format", "{{.Server.Version}}")
+def _engine(flavour: str) -> str | None:
+    """Whether the engine answers, at the address where our runtime looks for it."""
+    from oubliette.errors import OublietteError
+    from oubliette.runtime.containers.engine import Engine
 
-
-def _podman() -> str | None:
-    return _runs("podman", "version")
+    try:
+        Engine("podman" if flavour == "podman" else "docker").connect(timeout=20).close()
+    except OublietteError as error:
+        return str(error)
+    return None
 
 
 def _apple_standin() -> str | None:
     standin = Path(__file__).parent / "conformance" / "apple_standin"
     if not (standin.exists() or standin.with_suffix(".py").exists()):
         return "tests/conformance/apple_standin is not there"
-    return _podman() if _docker() else None
+    return _engine("podman") if _engine("docker") else None
 
 
 @functools.cache
@@ -92,10 +96,10 @@ def _pykka_sdist() -> str | None:
 PROBES: dict[str, Callable[[], str | None]] = {
     "apple-standin": _apple_standin,
     "bubblewrap": _bubblewrap,
-    "docker": _docker,
+    "docker": functools.partial(_engine, "docker"),
     "droid": functools.partial(_runs, "droid", "--version"),
     "opencode": functools.partial(_runs, "opencode", "--version"),
-    "podman": _podman,
+    "podman": functools.partial(_engine, "podman"),
     "pykka-sdist": _pykka_sdist,
     "python3.9": _python39,
 }

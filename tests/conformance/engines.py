@@ -27,9 +27,11 @@ from oubliette.runtime.containers import (
     Mount,
     ProcessRuntime,
 )
+from oubliette.runtime.containers.docker import DockerRuntime
 from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, runtime_base
 from oubliette.runtime.host import Exit, HostLink, Output, StartProcess
 from oubliette.runtime.zipapp import zipapp_path
+from tests.images import ensure_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +47,8 @@ class Engine:
     name: str
     make: Callable[[Path], ContainerRuntime]
     requires: str | None = None
-    image: str | None = None
+    image: Callable[[], str] | None = None
+    """Makes sure of the image and names it; None where there are no images."""
 
     @property
     def isolated(self) -> bool:
@@ -87,9 +90,24 @@ def zipapp_cache() -> Path:
     return path
 
 
+def docker(base: Path) -> ContainerRuntime:
+    return DockerRuntime(base, zipapp())
+
+
+def podman(base: Path) -> ContainerRuntime:
+    return DockerRuntime(base, zipapp(), flavour="podman")
+
+
+@functools.cache
+def image(flavour: str) -> str:
+    """Made of this machine's own files, once for all tests."""
+    return ensure_image(flavour)
+
+
 ENGINES = [
     Engine("process", process, requires="bubblewrap"),
     Engine("process-best-effort", best_effort),
+    Engine("docker", docker, requires="docker", image=functools.partial(image, "docker")),
 ]
 
 
@@ -207,7 +225,7 @@ class Bench:
             id=container_id,
             labels=labels,
             runtime_dir=new_runtime_dir(self.base),
-            image=self.engine.image,
+            image=self.engine.image() if self.engine.image is not None else None,
             uid=self.agent_uid,
             **fields,
         )
@@ -238,12 +256,24 @@ class Bench:
         self.links.append(link)
         return Running(self, spec, info, key, link, events, arrived)
 
+    async def sweep(self) -> None:
+        """Remove what a test has left in an engine, by our own label and no other."""
+        if self.engine.image is None or not self.made:
+            return
+        runtime = self.engine.make(self.base)
+        try:
+            for info in await runtime.adopt(self.instance):
+                await runtime.remove(info.id)
+        finally:
+            await runtime.aclose()
+
     async def aclose(self) -> None:
         for link in self.links:
             await link.aclose()
         for container_id in self.made:
             await self.runtime.remove(container_id)
         await self.runtime.aclose()
+        await self.sweep()
         if self.owned:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.folder)

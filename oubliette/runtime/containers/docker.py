@@ -1,0 +1,627 @@
+"""Docker and podman: containers of an engine that speaks the Docker API (DESIGN 7.1).
+
+The engine remembers everything: what a container was made of stands in its labels, so that a
+server that was killed finds all of it again. The process in a container is our host (DESIGN 4.1);
+agents and execs run through it, so that a spawn is a fork and a kill really kills. The engine's
+own exec is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from oubliette.errors import (
+    ContainerLost,
+    DeadlineExceeded,
+    InvalidParameter,
+    NotFound,
+    OublietteError,
+    RuntimeFailure,
+)
+from oubliette.failpoints import failpoint
+from oubliette.runtime.containers import (
+    bubblewrap,
+    engine_folders,
+    engine_images,
+    hardening,
+    kit,
+    spec_checks,
+)
+from oubliette.runtime.containers.engine import Engine, EngineMissing, Facts, Missing, Refused
+from oubliette.runtime.containers.engine_events import EngineEvents
+from oubliette.runtime.containers.hardening import Hardening, Place
+from oubliette.runtime.containers.plan import NOBODY
+from oubliette.runtime.containers.port import (
+    LABEL_CONTAINER,
+    LABEL_INSTANCE,
+    RELAY_SOCKET,
+    Capabilities,
+    ContainerInfo,
+    ContainerSpec,
+    Dial,
+    Inside,
+    Logs,
+    RuntimeStatus,
+)
+from oubliette.runtime.containers.ready import read_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.containers.engine import Flavour
+    from oubliette.runtime.containers.port import ContainerState
+
+KILL_TIMEOUT: Final = 10.0  # seconds from SIGKILL to the end of the container
+LOG_BYTES: Final = 1 << 20
+LABEL_MADE_OF: Final = "dev.oubliette.made-of"
+"""The whole spec as JSON; not shown to others."""
+
+_STATES: Final[dict[str, ContainerState]] = {
+    "created": "created",
+    "configured": "created",
+    "initialized": "created",
+    "running": "running",
+    "paused": "running",
+    "restarting": "running",
+    "stopping": "running",
+    "removing": "exited",
+    "exited": "exited",
+    "stopped": "exited",
+    "dead": "exited",
+}
+
+
+class _Container:
+    """One container that this object knows."""
+
+    def __init__(self, spec: ContainerSpec, engine_id: str) -> None:
+        self.spec = spec
+        self.engine_id = engine_id
+        self.lock = asyncio.Lock()
+        self.removed = False
+        self.last: ContainerInfo | None = None
+
+
+class DockerRuntime:
+    """`ContainerRuntime` on docker, or, with `flavour="podman"`, on podman's socket.
+
+    Args:
+        base: what `folders.runtime_base` gave.
+        zipapp: the zipapp with the host.
+        flavour: which engine, and whose traps to mind.
+        host: its address (`unix://…`); None = `DOCKER_HOST`, the CLI's context, the usual socket.
+        hard: how containers are closed.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        zipapp: Path,
+        *,
+        flavour: Flavour = "docker",
+        host: str | None = None,
+        hard: Hardening | None = None,
+    ) -> None:
+        self._base = base
+        self._zipapp = zipapp
+        self._flavour: Flavour = flavour
+        self._hard = hard or Hardening()
+        self._engine = Engine(flavour, host)
+        self._events = EngineEvents(self._engine.connect, LABEL_INSTANCE)
+        self._root = os.geteuid() == 0
+        self._containers: dict[str, _Container] = {}
+        self._creating: set[str] = set()
+        self._facts: Facts | None = None
+
+    @property
+    def name(self) -> str:
+        """`docker` or `podman`."""
+        return self._flavour
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do; `uid_per_container` is final after the first `ping`."""
+        rootless = self._facts is not None and self._facts.rootless
+        return Capabilities(
+            survives_server=True,
+            sockets_cross=True,
+            network_none=True,
+            network_host=True,
+            images=True,
+            uid_per_container=self._root and not rootless,
+            isolation="container",
+        )
+
+    # ------------------------------------------------------------------ the engine
+
+    async def ping(self) -> RuntimeStatus:
+        """Ask the engine who it is, and whether it can do what the settings ask."""
+        try:
+            facts = await self._engine.facts()
+        except OublietteError as error:
+            return RuntimeStatus(ok=False, reason=error.message, remedy=error.hint)
+        self._facts = facts
+        version = f"{facts.version} (API {facts.api_version})"
+        refusal = self._refusal(facts)
+        if refusal is not None:
+            return RuntimeStatus(ok=False, version=version, reason=refusal[0], remedy=refusal[1])
+        return RuntimeStatus(ok=True, version=version)
+
+    def _refusal(self, facts: Facts) -> tuple[str, str] | None:
+        wanted = self._hard.oci_runtime
+        # podman takes an unknown name without a word and runs its default
+        if wanted is not None and wanted not in facts.runtimes:
+            others = ", ".join(sorted(facts.runtimes)) or "none that it names"
+            return (
+                f"{self._flavour} has no OCI runtime {wanted!r}; it has {others}",
+                f"register it with the engine, or unset {self._flavour}.oci_runtime",
+            )
+        if not facts.local:
+            where = f"{facts.system or self._flavour} at {self._engine.where}"
+            return (
+                f"{where} does not carry unix sockets to this machine",
+                "use an engine that runs on this machine itself",
+            )
+        return None
+
+    async def _ready(self) -> Facts:
+        status = await self.ping()
+        if not status.ok or self._facts is None:
+            raise RuntimeFailure(f"containers cannot run: {status.reason}", hint=status.remedy)
+        return self._facts
+
+    # ------------------------------------------------------------------ images
+
+    async def image_exists(self, image: str) -> bool:
+        """Whether the engine has it."""
+        return await engine_images.exists(self._engine, image)
+
+    async def pull(self, image: str, *, timeout: float) -> None:
+        """Fetch it from its registry."""
+        await engine_images.pull(self._engine, image, timeout=timeout)
+
+    async def build(
+        self,
+        image: str,
+        folder: Path,
+        *,
+        timeout: float,
+        arguments: Mapping[str, str] | None = None,
+    ) -> Logs:
+        """Build the folder's Dockerfile; `arguments` are its build arguments."""
+        return await engine_images.build(
+            self._engine, image, folder, timeout=timeout, arguments=arguments or {}
+        )
+
+    # ------------------------------------------------------------------ create
+
+    async def create(self, spec: ContainerSpec) -> ContainerInfo:
+        """Check the spec, make the folders and the container."""
+        await self._ready()
+        if spec.id in self._containers or spec.id in self._creating:
+            raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
+        await asyncio.to_thread(spec_checks.check_spec, spec, self._base)
+        if spec.image is None:
+            raise InvalidParameter(
+                f"image: {self._flavour} needs one", field="image", hint="set containers.image"
+            )
+        await self._check_network(spec.network)
+        self._creating.add(spec.id)
+        try:
+            await self._make_folders(spec)
+            engine_id = await self._make(spec)
+            container = _Container(spec, engine_id)
+            info = await self._look(container)
+        except BaseException as error:
+            await self._unmake(spec)
+            if isinstance(error, OSError) and not isinstance(error, OublietteError):
+                raise RuntimeFailure(f"the container's folders: {error}") from error
+            raise
+        finally:
+            self._creating.discard(spec.id)
+        self._containers[spec.id] = container
+        return info
+
+    async def _make_folders(self, spec: ContainerSpec) -> None:
+        await asyncio.to_thread(
+            engine_folders.make, spec, engine=self._flavour, uid=self._owner(spec)
+        )
+
+    def _place(self, spec: ContainerSpec) -> Place:
+        tools = kit.install(self._base, self._zipapp, python="python3", inside=bubblewrap.ZIPAPP)
+        return Place(
+            zipapp=tools.zipapp, wrappers=tools.wrappers, spool=engine_folders.spool_of(spec)
+        )
+
+    async def _make(self, spec: ContainerSpec) -> str:
+        """Have the engine make the container; its id there."""
+        place = await asyncio.to_thread(self._place, spec)
+        body = hardening.request(
+            spec,
+            place,
+            self._hard,
+            user=self._user(spec),
+            labels={**spec.labels, LABEL_MADE_OF: _encoder.encode(spec).decode()},
+            flavour=self._flavour,
+        )
+        if self._facts is not None and self._facts.rootless and self._flavour == "podman":
+            body["HostConfig"]["UsernsMode"] = "keep-id"
+        try:
+            made = await self._engine.call("create a container", _create, body, _name(spec.id))
+        except Missing as error:
+            raise engine_images.not_there(self._flavour, spec.image or "") from error
+        return str(made["Id"])
+
+    async def _unmake(self, spec: ContainerSpec) -> None:
+        with contextlib.suppress(OublietteError):
+            await self._engine.call("remove a container", _remove, _name(spec.id))
+        await asyncio.to_thread(engine_folders.clear, spec)
+
+    def _owner(self, spec: ContainerSpec) -> int | None:
+        """The user of this side that owns the container's folders; None = ours."""
+        return self._uid(spec) if self.capabilities.uid_per_container else None
+
+    def _uid(self, spec: ContainerSpec) -> int:
+        if not self.capabilities.uid_per_container:
+            return os.geteuid() or NOBODY
+        return NOBODY if spec.uid is None else spec.uid
+
+    def _user(self, spec: ContainerSpec) -> str:
+        if self._facts is not None and self._facts.rootless and self._flavour == "docker":
+            # Rootless docker maps its root, without any capability, to the user that it runs as.
+            return "0:0"
+        uid = self._uid(spec)
+        return f"{uid}:{uid if self._root else os.getegid()}"
+
+    async def _check_network(self, network: str) -> None:
+        if network in {"none", "host", "bridge"}:
+            return
+        try:
+            await self._engine.call("look for a network", _network, network)
+        except Missing as error:
+            raise InvalidParameter(
+                f"network: {self._flavour} has no network {network}",
+                field="network",
+                hint=f"{self._flavour} network create {network}",
+            ) from error
+
+    # ------------------------------------------------------------------ start
+
+    async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
+        """Run the host and wait until it listens."""
+        container = self._get(container_id)
+        async with container.lock:
+            await self._ready()
+            if (await self._look(container)).state == "running":
+                raise RuntimeFailure(f"container {container_id} is running already")
+            try:
+                await self._start(container, key, timeout)
+                return await self._look(container)
+            except (OSError, OublietteError) as error:
+                said = await self._last_words(container)
+                await self._reset(container)
+                kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
+                hint = error.hint if isinstance(error, OublietteError) else None
+                if "executable file not found" in str(error) or "python3" in said:
+                    hint = f"the image {container.spec.image} needs python3 (3.9 or later)"
+                message = error.message if isinstance(error, OublietteError) else str(error)
+                raise kind(
+                    f"container {container_id} did not start: {message}{said}", hint=hint
+                ) from error
+            except BaseException:
+                await self._reset(container)
+                raise
+
+    async def _start(self, container: _Container, key: bytes, timeout: float) -> None:
+        spec = container.spec
+        for mount in spec.mounts:
+            await asyncio.to_thread(spec_checks.check_mount, mount)
+        await self._make_folders(spec)
+        await asyncio.to_thread(self._place, spec)  # cleaners of /tmp take the zipapp away
+        fifo = engine_folders.arm(spec, key, uid=self._owner(spec))
+        try:
+            self._events.listen()
+            async with asyncio.timeout(timeout):
+                await self._engine.call("start the container", _start, container.engine_id)
+                failpoint("container.launched")
+                if spec.command is None:
+                    await self._until_listening(container, fifo)
+        except TimeoutError as error:
+            if isinstance(error, OublietteError):
+                raise
+            raise DeadlineExceeded(
+                f"the container's host was not ready in {timeout:g} s"
+            ) from error
+        finally:
+            os.close(fifo)
+        engine_folders.disarm(spec.runtime_dir, started=True)
+
+    async def _until_listening(self, container: _Container, fifo: int) -> None:
+        ready = asyncio.create_task(read_ready(fifo))
+        ended = asyncio.create_task(self._until_ended(container))
+        try:
+            await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                info = ended.result()
+                raise RuntimeFailure(
+                    f"its host ended before it was ready (exit code {info.exit_code})"
+                )
+        finally:
+            for task in (ready, ended):
+                task.cancel()
+            await asyncio.gather(ready, ended, return_exceptions=True)
+
+    async def _last_words(self, container: _Container) -> str:
+        with contextlib.suppress(OublietteError):
+            text = (await self._logs(container, 5)).text.strip()
+            return f": {text[-500:]}" if text else ""
+        return ""
+
+    async def _reset(self, container: _Container) -> None:
+        """Make it as it was when it was created: a start that failed leaves nothing."""
+        spec = container.spec
+        with contextlib.suppress(OublietteError):
+            await self._engine.call("remove a container", _remove, container.engine_id)
+            container.engine_id = await self._make(spec)
+        engine_folders.disarm(spec.runtime_dir, started=False)
+
+    # ------------------------------------------------------------------ its end
+
+    async def _until_ended(self, container: _Container) -> ContainerInfo:
+        """Wait until it does not run; while the engine is away nothing is known, so wait."""
+        while True:
+            hint = self._events.hint(container.engine_id)
+            try:
+                with contextlib.suppress(EngineMissing):
+                    info = await self._look(container)
+                    if info.state != "running":
+                        return info
+                await hint
+            finally:
+                self._events.drop(container.engine_id, hint)
+
+    async def watch(self, container_id: str) -> ContainerInfo:
+        """Wait for its end.
+
+        Raises:
+            ContainerLost: somebody else has removed it.
+        """
+        return await self._until_ended(self._get(container_id))
+
+    async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
+        """SIGTERM, `timeout` seconds, SIGKILL; the kernel ends all that is in it."""
+        container = self._get(container_id)
+        async with container.lock:
+            info = await self._look(container)
+            if info.state != "running":
+                return info
+            if timeout > 0:
+                await self._signal(container, "SIGTERM")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        return await self._until_ended(container)
+            await self._signal(container, "SIGKILL")
+            try:
+                async with asyncio.timeout(KILL_TIMEOUT):
+                    return await self._until_ended(container)
+            except TimeoutError as error:
+                raise RuntimeFailure(
+                    f"container {container_id} does not end",
+                    hint="a process in it hangs in the kernel, often on a network file system",
+                ) from error
+
+    async def _signal(self, container: _Container, name: str) -> None:
+        try:
+            await self._engine.call("end the container", _kill, container.engine_id, name)
+        except Missing:
+            pass  # the next look says what that means
+        except Refused as error:
+            # "is not running": it ended by itself in between
+            if (await self._look(container)).state == "running":
+                raise error from None
+
+    async def remove(self, container_id: str) -> None:
+        """Kill it and remove it, its runtime folder and its spool."""
+        container = self._containers.get(container_id)
+        if container is None:
+            return
+        async with container.lock:
+            container.removed = True
+            await self._engine.call("remove a container", _remove, container.engine_id)
+            await asyncio.to_thread(engine_folders.clear, container.spec)
+            self._containers.pop(container_id, None)
+
+    # ------------------------------------------------------------------ look
+
+    async def inspect(self, container_id: str) -> ContainerInfo:
+        """Ask the engine.
+
+        Raises:
+            ContainerLost: somebody else has removed it.
+        """
+        return await self._look(self._get(container_id))
+
+    def _get(self, container_id: str) -> _Container:
+        container = self._containers.get(container_id)
+        if container is None:
+            raise NotFound(f"there is no container {container_id}")
+        return container
+
+    async def _look(self, container: _Container) -> ContainerInfo:
+        try:
+            said = await self._engine.call("look at a container", _inspect, container.engine_id)
+        except Missing as error:
+            if container.removed and container.last is not None:
+                return msgspec.structs.replace(container.last, state="exited", handle={})
+            raise ContainerLost(
+                f"container {container.spec.id} is gone: somebody else has removed it"
+            ) from error
+        container.last = self._info(container, said)
+        return container.last
+
+    def _info(self, container: _Container, said: Mapping[str, Any]) -> ContainerInfo:
+        now: dict[str, Any] = said.get("State") or {}
+        state = _STATES.get(str(now.get("Status")), "unknown")
+        handle: dict[str, Any] = {"engine_id": container.engine_id}
+        pid = int(now.get("Pid") or 0)
+        if state == "running" and pid > 0:
+            handle["pid"] = pid
+        return ContainerInfo(
+            id=container.spec.id,
+            state=state,
+            labels=container.spec.labels,
+            runtime_dir=container.spec.runtime_dir,
+            handle=handle,
+            inside=Inside(env=hardening.inside_environment()),
+            started_at=_seconds(now.get("StartedAt")) if state != "created" else None,
+            exit_code=int(now.get("ExitCode") or 0) if state == "exited" else None,
+        )
+
+    async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
+        """The end of what the host wrote to its standard streams."""
+        return await self._logs(self._get(container_id), tail)
+
+    async def _logs(self, container: _Container, tail: int) -> Logs:
+        if tail <= 0:
+            return Logs(text="")
+        raw = await self._engine.call("read the logs", _read_logs, container.engine_id, tail + 1)
+        lines = raw.decode("utf-8", "replace").splitlines(keepends=True)
+        text = "".join(lines[-tail:])
+        return Logs(text=text[-LOG_BYTES:], truncated=len(lines) > tail or len(text) > LOG_BYTES)
+
+    def dial(self, info: ContainerInfo) -> Dial:
+        """Its socket is a file on this side."""
+        return info.runtime_dir / RELAY_SOCKET
+
+    # ------------------------------------------------------------------ other servers' traces
+
+    async def adopt(self, instance: str) -> list[ContainerInfo]:
+        """Find the instance's containers by label; clear folders away that have none."""
+        await self._ready()
+        listed = await self._engine.call("list containers", _list, f"{LABEL_INSTANCE}={instance}")
+        found: list[_Container] = []
+        for entry in listed:
+            container = await self._recognise(entry)
+            if container is not None:
+                found.append(container)
+        known = {container.spec.id for container in found} | self._creating
+        marked = await asyncio.to_thread(
+            lambda: list(engine_folders.marked(self._base, self._flavour, instance))
+        )
+        for folder, container_id in marked:
+            if container_id not in known and container_id not in self._containers:
+                spec = ContainerSpec(id=container_id, labels={}, runtime_dir=folder)
+                await asyncio.to_thread(engine_folders.clear, spec)
+        infos: list[ContainerInfo] = []
+        for container in found:
+            with contextlib.suppress(ContainerLost):
+                infos.append(await self._look(container))
+        return infos
+
+    async def _recognise(self, entry: Mapping[str, Any]) -> _Container | None:
+        labels = cast("dict[str, str]", entry.get("Labels") or {})
+        container_id = labels.get(LABEL_CONTAINER)
+        if container_id is None or container_id in self._creating:
+            return None
+        known = self._containers.get(container_id)
+        if known is not None:
+            return known
+        try:
+            spec = _decoder.decode(labels.get(LABEL_MADE_OF, "").encode())
+        except msgspec.MsgspecError:
+            # Ours by its instance, of a release that wrote something else: nobody can use it.
+            await self._engine.call("remove a container", _remove, str(entry["Id"]))
+            return None
+        known = self._containers[container_id] = _Container(spec, str(entry["Id"]))
+        return known
+
+    async def aclose(self) -> None:
+        """Let go of the engine; containers go on."""
+        self._containers.clear()
+        await self._events.aclose()
+        await self._engine.aclose()
+
+
+# ---------------------------------------------------------------- calls, each in a thread
+
+
+def _create(api: Any, body: dict[str, Any], name: str) -> Any:
+    return api.create_container_from_config(body, name)
+
+
+def _start(api: Any, engine_id: str) -> None:
+    api.start(engine_id)
+
+
+def _kill(api: Any, engine_id: str, signal: str) -> None:
+    api.kill(engine_id, signal)
+
+
+def _inspect(api: Any, engine_id: str) -> Any:
+    return api.inspect_container(engine_id)
+
+
+def _network(api: Any, name: str) -> Any:
+    return api.inspect_network(name)
+
+
+def _list(api: Any, label: str) -> Any:
+    return api.containers(all=True, filters={"label": [label]})
+
+
+def _read_logs(api: Any, engine_id: str, tail: int) -> bytes:
+    return api.logs(engine_id, stdout=True, stderr=True, tail=tail)
+
+
+def _remove(api: Any, engine_id: str) -> None:
+    """Remove it with its anonymous volumes; whoever was first, it is gone afterwards."""
+    errors: Any = __import__("docker").errors
+    deadline = time.monotonic() + KILL_TIMEOUT
+    try:
+        api.remove_container(engine_id, v=True, force=True)
+    except errors.NotFound:
+        return
+    except errors.APIError as error:
+        if error.status_code != 409:
+            raise
+        # Somebody else removes it right now: the engine says so when it is done.
+        with contextlib.suppress(errors.NotFound):
+            api.wait(engine_id, timeout=deadline - time.monotonic(), condition="removed")
+
+
+# ---------------------------------------------------------------- specs as labels
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in a label")
+
+
+def _decode(kind: type, value: object) -> Any:
+    if issubclass(kind, Path) and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"{kind.__name__} has no place in a label")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode)
+_decoder = msgspec.json.Decoder(ContainerSpec, dec_hook=_decode)
+
+
+def _name(container_id: str) -> str:
+    return f"oubliette-{container_id}"
+
+
+def _seconds(text: object) -> float | None:
+    with contextlib.suppress(ValueError, OverflowError):
+        when = datetime.fromisoformat(str(text)).timestamp()
+        return when if when > 0 else None
+    return None

@@ -165,6 +165,8 @@ class AgentProcessActor(Actor):
         failpoint("agent.before_start")
         async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
             await link.start(request)
+        if self._ending:  # asked for when there was no process to be told
+            self._signal(link, "TERM")
         failpoint("agent.after_start")
 
     async def _attend(self, link: HostLink, *, started: bool) -> AgentGone | None:

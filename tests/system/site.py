@@ -157,9 +157,13 @@ class Site:
     async def tidy(self) -> None:
         """End the sessions of the test that is over."""
         agents, self.agents = self.agents, []
-        ended = await asyncio.gather(
-            *(agent.end(tree=True) for agent in agents), return_exceptions=True
-        )
+        few = asyncio.Semaphore(16)
+
+        async def end(agent: Agent) -> None:
+            async with few:
+                await agent.end(tree=True)
+
+        ended = await asyncio.gather(*(end(agent) for agent in agents), return_exceptions=True)
         for answer in ended:
             if isinstance(answer, BaseException) and not isinstance(answer, ToolFailed):
                 raise answer

@@ -228,6 +228,23 @@ async def test_ending_a_session_kills_its_agent_within_five_seconds(site, caller
     assert session["status_reason"] == "session_end"
 
 
+async def test_a_session_that_is_ended_while_its_agent_starts_is_not_waited_for(
+    site, caller, project
+):
+    """DESIGN 13.4: the agent is told as soon as there is one; 3 s are for one that does not heed."""
+
+    async def once(n: int) -> float:
+        _, agent = await spawn(site, caller, project, "say on", new_session=True)
+        await asyncio.sleep(n * 0.003)
+        began = time.monotonic()
+        await agent.end()
+        assert site.server.agents(agent.session_id) == []
+        return time.monotonic() - began
+
+    took = [await once(n) for n in range(16)]
+    assert max(took) < 2, took
+
+
 async def test_ending_a_session_twice_is_no_error(site, caller, project):
     """DESIGN 13.4."""
     _, agent = await spawn(site, caller, project, "say done")

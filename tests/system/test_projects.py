@@ -253,3 +253,36 @@ async def test_options_say_what_may_be_chosen(site, caller):
     with pytest.raises(ToolFailed, match="agent: there is no 'gpt'"):
         await caller.call("project_create", name="wrong agent", agent="gpt")
     json.dumps(options)
+
+
+# ---------------------------------------------------------------- isolation
+
+
+async def test_isolated_workspaces_have_containers_of_their_own_and_their_callers_tools(site):
+    """Seed 003, Workspace Isolation Mode; DESIGN 3.2, 9.14."""
+    project = await site.new_project(workspace_isolation=True)
+    tools = {"whoami": lambda me: me}
+    async with site.caller("http-auto", tools=tools) as caller:
+        await caller.listen()
+        prompt = 'exec ls /workspace/workspaces\ncall myapp_whoami {"me": "%s"}'
+        agents = [
+            (
+                await spawn(
+                    site,
+                    caller,
+                    project,
+                    prompt % n,
+                    create_workspace=True,
+                    context=caller.context,
+                )
+            )
+            for n in range(2)
+        ]
+        for n, (answer, agent) in enumerate(agents):
+            listed, called = [json.loads(text) for text in await agent.turn()]
+            assert listed["stdout"].split() == [answer["workspace_id"]]
+            assert called["text"] == str(n)
+        got = await caller.call("project_get", project_id=project["id"])
+        assert {each["workspace_id"] for each in got["containers"]} == {
+            answer["workspace_id"] for answer, _ in agents
+        }

@@ -189,6 +189,16 @@ async def test_the_cost_of_a_tree_is_limited(site, caller):
     assert session["usage"]["cost_usd"] == pytest.approx(1.1)
 
 
+async def test_the_age_of_a_tree_is_limited(site, caller):
+    """DESIGN 6: max_wall_seconds, from the start of its root."""
+    project = await site.new_project(limits={"max_wall_seconds": 0.3})
+    agent = await spawn(site, caller, f"{nested(1)}\nsleep 0.4\n{nested(1)}", project)
+    first, _, last = await agent.turn()
+    assert not json.loads(first)["is_error"]
+    assert json.loads(last)["is_error"]
+    assert "max_wall_seconds" in json.loads(last)["text"]
+
+
 async def test_limits_are_told_with_their_sources_and_what_is_left(site, caller):
     """DESIGN 13.4: config_limits; frozen into a session at its spawn."""
     project = await site.new_project(limits={"max_depth": 2})

@@ -414,3 +414,52 @@ async def test_a_permission_is_denied_at_its_deadline(site, caller, project):
     assert asked["text"] == "may I?"
     assert asked["ancestry"] == [agent.session_id]
     assert asked["deadline"] > asked["ts"]
+
+
+# ---------------------------------------------------------------- at the same time
+
+
+async def test_spawns_at_the_same_time_meet_in_one_session(site, caller, project):
+    """DESIGN 9.11: whoever is second resumes what the first has started."""
+    answers = await asyncio.gather(
+        *(
+            caller.call("session_spawn", project_id=project, prompt=f"say number {n}")
+            for n in range(6)
+        )
+    )
+    assert len({answer["session_id"] for answer in answers}) == 1
+    assert sorted(answer["spawned"] for answer in answers) == [False] * 5 + [True]
+    agent = site.agent(answers[0]["session_id"], caller)
+    said = [(await agent.turn())[-1] for _ in range(6)]
+    assert sorted(said) == [f"number {n}" for n in range(6)]
+
+
+async def test_a_message_and_an_end_at_the_same_time_both_get_an_answer(site, caller, project):
+    """Nothing hangs: the message is refused, or its turn is answered for in the log."""
+    for n in range(8):
+        _, agent = await spawn(site, caller, project, "say one", new_session=True)
+        await agent.turn()
+
+        async def late(agent=agent, n=n):
+            await asyncio.sleep(n * 0.002)
+            return await agent.say("say two")
+
+        async with asyncio.timeout(10):
+            _, said = await asyncio.gather(agent.end(), late(), return_exceptions=True)
+        if isinstance(said, ToolFailed):
+            assert "session" in str(said)
+        else:
+            assert said["session_id"] == agent.session_id
+        async with asyncio.timeout(10):
+            page = await agent.read()
+            while not page["completed"]:
+                page = await agent.read(wait=5)
+
+
+async def test_many_messages_at_the_same_time_are_each_run_once(site, caller, project):
+    """Issue 2 section 5: nothing is lost and nothing doubled in the queue."""
+    _, agent = await spawn(site, caller, project, "say begin")
+    await asyncio.gather(*(agent.say(f"say m{n}") for n in range(30)))
+    said = [(await agent.turn())[-1] for _ in range(31)]
+    assert said[0] == "begin"
+    assert sorted(said[1:]) == sorted(f"m{n}" for n in range(30))

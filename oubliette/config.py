@@ -80,7 +80,28 @@ class ContainersConfig(_Section, frozen=True, kw_only=True):
     """Containers of every runtime."""
 
     runtime: str = "auto"
-    """auto or process."""
+    """auto, process, docker or podman. auto: the first of docker, podman and process that can be
+    used now, image included."""
+    image: str = "docker.io/library/python:3.12-slim-bookworm"
+    """Image of containers of type `base`; any with Python 3.9 or later and a shell will do."""
+    dev_image: str = "localhost/oubliette/dev:latest"
+    """Image of containers of type `dev`; `image_rebuild` makes it."""
+    network: str = "bridge"
+    """What containers of an engine reach: none, bridge, host, or the name of a network."""
+    memory_mb: Annotated[int, msgspec.Meta(ge=64, le=16_000_000)] = 2048
+    """Memory of a container of an engine, files in its /tmp included."""
+    cpus: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 2.0
+    """Processors of a container of an engine."""
+    pids: Count = 1024
+    """Processes of a container of an engine, all agents together."""
+    tmp_mb: Annotated[int, msgspec.Meta(ge=1, le=16_000_000)] = 1024
+    """Room in a container's /tmp."""
+    read_only: bool = True
+    """Nothing of an image can be written; projects, HOME and /tmp can."""
+    pull_timeout_seconds: Seconds = 900.0
+    """For the fetching of an image."""
+    build_timeout_seconds: Seconds = 1800.0
+    """For the building of an image."""
     idle_stop_seconds: Seconds = 600.0
     """A container without a lease is stopped after this."""
     start_timeout_seconds: Seconds = 60.0
@@ -89,6 +110,24 @@ class ContainersConfig(_Section, frozen=True, kw_only=True):
     """A host ends its agents when no server was there for this long."""
     runtime_dir: str | None = None
     """Folder for relay sockets; a short path."""
+
+
+class DockerConfig(_Section, frozen=True, kw_only=True):
+    """The docker engine."""
+
+    host: str | None = None
+    """Its address (`unix:///…`); else DOCKER_HOST, the current context, the usual socket."""
+    oci_runtime: str | None = None
+    """What runs its containers: `runsc` for gVisor. Unset: the engine's default."""
+
+
+class PodmanConfig(_Section, frozen=True, kw_only=True):
+    """The podman engine."""
+
+    host: str | None = None
+    """Its address (`unix:///…`); else CONTAINER_HOST, the usual socket."""
+    oci_runtime: str | None = None
+    """What runs its containers. Unset: the engine's default."""
 
 
 class AgentsConfig(_Section, frozen=True, kw_only=True):
@@ -162,6 +201,8 @@ class Config(_Section, frozen=True, kw_only=True):
     store: StoreConfig = StoreConfig()
     process: ProcessConfig = ProcessConfig()
     containers: ContainersConfig = ContainersConfig()
+    docker: DockerConfig = DockerConfig()
+    podman: PodmanConfig = PodmanConfig()
     agents: AgentsConfig = AgentsConfig()
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()

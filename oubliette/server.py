@@ -30,8 +30,8 @@ from oubliette.mcp_front.app import Front
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.scripted import ScriptedRuntime
+from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.folders import runtime_base
-from oubliette.runtime.containers.process import ProcessRuntime
 from oubliette.runtime.folders import Folders
 from oubliette.runtime.home import DATABASE, HomeLock, prepare
 from oubliette.runtime.store.database import Database
@@ -102,6 +102,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             base = runtime_base(config.containers.runtime_dir)
             zipapp = await asyncio.to_thread(zipapp_path)
             runtime = await _runtime(config, base, zipapp, home)
+            container_types = ("base", "dev") if runtime.capabilities.images else ("base",)
             stack.push_async_callback(runtime.aclose)
         async with stages("store"):
             database = await asyncio.to_thread(
@@ -152,7 +153,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
                 folders.remove_session, project_id, session_id
             ),
             offers=Offers(
-                agents=tuple(agents), container_types=("base",), runtimes=(runtime.name,)
+                agents=tuple(agents), container_types=container_types, runtimes=(runtime.name,)
             ),
         )
         services.door = SocketDoor(house)
@@ -200,18 +201,8 @@ class _Stages:
 
 
 async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
-    wanted = config.containers.runtime
-    if wanted not in {"auto", "process"}:
-        raise ConfigError(
-            f"containers.runtime: there is no runtime {ids.shown(wanted)} in this release",
-            hint="process or auto",
-        )
-    runtime = ProcessRuntime(base, zipapp, sandbox=config.process.sandbox, home=home)
-    status = await runtime.ping()
-    if not status.ok:
-        raise ConfigError(
-            f"the process runtime cannot be used: {status.reason}", hint=status.remedy
-        )
+    runtime, why = await choose(config, base, zipapp, home)
+    log.info("container runtime", runtime=runtime.name, why=why)
     if runtime.capabilities.isolation == "none":
         log.warning(
             "NO ISOLATION: agents run as plain child processes of this user",

@@ -68,6 +68,31 @@ def _apple_standin() -> str | None:
     return _engine("podman") if _engine("docker") else None
 
 
+AGENT_PROGRAMS = {
+    "opencode": ("OUBLIETTE_OPENCODE", "opencode-ai"),
+    "droid": ("OUBLIETTE_DROID", "droid"),
+}
+"""Program → variable that may hold its path, and the npm package that has it."""
+
+
+@functools.cache
+def program(name: str) -> str:
+    """Path of an agent's program: as the variable says, on PATH, or where `.ci/agents` put it."""
+    variable, _ = AGENT_PROGRAMS[name]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    kept = cache / "oubliette-tests" / "agents" / "node_modules" / ".bin" / name
+    found = os.environ.get(variable) or shutil.which(name) or (str(kept) if kept.exists() else name)
+    return str(Path(found).resolve()) if "/" in found else found
+
+
+def _agent(name: str) -> str | None:
+    reason = _runs(program(name), "--version")
+    if reason is None:
+        return None
+    variable, package = AGENT_PROGRAMS[name]
+    return f"{reason} (npm install -g {package}, or set {variable})"
+
+
 @functools.cache
 def python39() -> str | None:
     """A Python 3.9, the oldest that must run `incontainer`: on PATH, or one of pyenv's."""
@@ -97,8 +122,8 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "apple-standin": _apple_standin,
     "bubblewrap": _bubblewrap,
     "docker": functools.partial(_engine, "docker"),
-    "droid": functools.partial(_runs, "droid", "--version"),
-    "opencode": functools.partial(_runs, "opencode", "--version"),
+    "droid": functools.partial(_agent, "droid"),
+    "opencode": functools.partial(_agent, "opencode"),
     "podman": functools.partial(_engine, "podman"),
     "pykka-sdist": _pykka_sdist,
     "python3.9": _python39,

@@ -25,6 +25,7 @@ from oubliette.errors import Conflict, ContainerLost, OublietteError, RuntimeFai
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Message, handles
 from oubliette.records import Container
+from oubliette.runtime.containers import settings
 from oubliette.runtime.containers.port import (
     LABEL_CONTAINER,
     LABEL_INSTANCE,
@@ -176,6 +177,11 @@ class ContainerActor(Actor):
         began = time.monotonic()
         container_id = ids.new_id(ids.CONTAINER)
         spec = await asyncio.to_thread(self._spec, container_id)
+        if spec.image is not None and not await services.runtime.image_exists(spec.image):
+            await services.runtime.pull(
+                spec.image, timeout=services.config.containers.pull_timeout_seconds
+            )
+        imaged = time.monotonic()
         key = secrets.token_bytes(32)
         record = Container(
             id=container_id,
@@ -208,7 +214,11 @@ class ContainerActor(Actor):
         await services.store.ask(Transact(ops=(PutContainer(record),)))
         return _Started(
             record=record,
-            seconds={"create": created - began, "start": time.monotonic() - created},
+            seconds={
+                "image": imaged - began,
+                "create": created - imaged,
+                "start": time.monotonic() - created,
+            },
         )
 
     def _spec_hash(self) -> str:
@@ -218,10 +228,17 @@ class ContainerActor(Actor):
             services.zipapp.stat().st_size,
             self._key.container_type,
             self._key.workspace_id,
-            services.config.process,
+            *self._settings(),
             self._project.uid,
         )
         return hashlib.sha256(msgspec.json.encode([str(part) for part in parts])).hexdigest()[:16]
+
+    def _settings(self) -> tuple[object, ...]:
+        """What of the configuration a container is made of."""
+        config = self._services.config
+        if not self._services.runtime.capabilities.images:
+            return (config.process,)
+        return (settings.image_of(config, self._key.container_type), settings.all_of(config))
 
     def _spec(self, container_id: str) -> ContainerSpec:
         from oubliette.runtime.containers.folders import new_runtime_dir
@@ -249,7 +266,11 @@ class ContainerActor(Actor):
             },
             runtime_dir=new_runtime_dir(services.runtime_base),
             mounts=tuple(mounts),
-            network=services.config.process.network,
+            image=settings.image_of(services.config, self._key.container_type)
+            if services.runtime.capabilities.images
+            else None,
+            network=settings.network_of(services.config, services.runtime.name),
+            limits=settings.limits_of(services.config, services.runtime.name),
             uid=project.uid if services.runtime.capabilities.uid_per_container else None,
             orphan_grace=services.config.containers.orphan_grace_seconds,
         )

@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
 
 @app.command()
 def demo(
-    runtime: Annotated[str, typer.Option(help="auto or process.")] = "auto",
+    runtime: Annotated[str, typer.Option(help="auto, process, docker or podman.")] = "auto",
     agent: Annotated[str, typer.Option(help="auto or scripted.")] = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the demo's home.")] = True,
 ) -> int:
@@ -74,6 +74,7 @@ class _Demo:
     def __init__(self, home: Path, runtime: str) -> None:
         self._home = home
         self._runtime = runtime
+        self._image: str | None = None
         self._began = time.monotonic()
         self._server: asyncio.subprocess.Process | None = None
         self._root = ""
@@ -92,6 +93,8 @@ class _Demo:
         environment["OUBLIETTE_CONTAINERS__RUNTIME_DIR"] = str(self._home / "run")
         if shutil.which("bwrap") is None:
             environment["OUBLIETTE_PROCESS__SANDBOX"] = "best-effort"
+        if self._image is not None:
+            environment["OUBLIETTE_CONTAINERS__IMAGE"] = self._image
         with (self._home / "server.log").open("ab") as log:
             self._server = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "oubliette", "serve", "--home", str(self._home),
@@ -163,7 +166,13 @@ class _Demo:
     async def _run(self) -> None:
         from oubliette.testing.callers import SdkCaller
 
-        if shutil.which("bwrap") is None:
+        if self._runtime in {"docker", "podman"}:
+            from oubliette.testing.host_image import ensure_image
+
+            # The demo shows the main job, not a registry: its image is this machine's own files.
+            self._image = await asyncio.to_thread(ensure_image, self._runtime)
+            self._line("demo", f"{self._runtime} runs {self._image}, made of this machine's files")
+        elif shutil.which("bwrap") is None:
             self._line(
                 "demo",
                 "bubblewrap is missing: agents run WITHOUT ISOLATION (process.sandbox = "

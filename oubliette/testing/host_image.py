@@ -75,8 +75,10 @@ def _import(api: Any, data: bytes, name: str) -> None:
         tag=tag,
         changes=["ENV LANG=C.UTF-8", "WORKDIR /workspace", 'CMD ["sh"]'],
     )
-    if "error" in str(said):
+    made = re.search(r"(sha256:)?[0-9a-f]{64}", str(said))
+    if made is None:
         raise RuntimeFailure(f"the engine does not take the image: {str(said)[-300:]}")
+    api.tag(made[0], repository, tag, force=True)  # podman imports as `latest`, whatever is asked
 
 
 def _files() -> list[Path]:

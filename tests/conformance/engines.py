@@ -108,6 +108,7 @@ ENGINES = [
     Engine("process", process, requires="bubblewrap"),
     Engine("process-best-effort", best_effort),
     Engine("docker", docker, requires="docker", image=functools.partial(image, "docker")),
+    Engine("podman", podman, requires="podman", image=functools.partial(image, "podman")),
 ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -259,15 +260,24 @@ def _read(version: dict[str, Any], info: dict[str, Any], *, base_url: str) -> Fa
     system = str(info.get("OperatingSystem") or "")
     options = [str(option) for option in info.get("SecurityOptions") or ()]
     unix = base_url.startswith(("http+docker", "http+unix", "unix"))
-    runtimes: dict[str, Any] = info.get("Runtimes") or {}
+    local = unix and os.uname().sysname == "Linux" and "Docker Desktop" not in system
+    runtimes: dict[str, dict[str, Any]] = info.get("Runtimes") or {}
+    # podman names those that it has heard of, installed or not
+    there = {name for name, about in runtimes.items() if not local or _installed(name, about)}
     return Facts(
         version=str(version.get("Version") or "?"),
         api_version=str(version.get("ApiVersion") or "?"),
         system=system,
-        runtimes=frozenset(runtimes),
+        runtimes=frozenset(there),
         rootless=any("rootless" in option for option in options),
-        local=unix and os.uname().sysname == "Linux" and "Docker Desktop" not in system,
+        local=local,
         cgroups=str(info.get("CgroupVersion") or "1"),
         memory_limit=bool(info.get("MemoryLimit", True)),
         pids_limit=bool(info.get("PidsLimit", True)),
     )
+
+
+def _installed(name: str, about: dict[str, Any]) -> bool:
+    path = str(about.get("path") or name)
+    # An engine's own runtimes (`io.containerd.runc.v2`) are no programs on PATH.
+    return not path.startswith("/") or os.access(path, os.X_OK) or bool(shutil.which(name))

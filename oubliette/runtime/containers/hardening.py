@@ -24,6 +24,7 @@ READY: Final = "ready"
 
 STOP_SIGNAL: Final = "SIGTERM"
 MIB: Final = 1 << 20
+PODMAN_PROCESSES: Final = 16_384
 
 
 class Hardening(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +97,10 @@ def request(
 ) -> dict[str, Any]:
     """The body of the engine's create call (Docker API 1.41)."""
     command = host_command(spec)
+    # podman without systemd complains of a health check, even of none
+    healthcheck = {"Healthcheck": {"Test": ["NONE"]}} if flavour == "docker" else {}
     return {
+        **healthcheck,
         "Image": spec.image,
         # Entrypoint is given, so the image's own is not run; its Cmd is dropped with it.
         "Entrypoint": command[:1],
@@ -106,7 +110,6 @@ def request(
         "Env": [f"{name}={value}" for name, value in sorted(environment(spec).items())],
         "Labels": dict(labels),
         "StopSignal": STOP_SIGNAL,
-        "Healthcheck": {"Test": ["NONE"]},
         "AttachStdin": False,
         "AttachStdout": False,
         "AttachStderr": False,
@@ -137,7 +140,7 @@ def _host_config(
         "Init": hard.init,
         "RestartPolicy": {"Name": "no"},  # one that the engine restarts would have no key
         "LogConfig": _log_config(hard, flavour),
-        "Ulimits": _ulimits(hard),
+        "Ulimits": _ulimits(hard, flavour),
         "ShmSize": hard.shm_bytes,
         "Privileged": False,
     }
@@ -156,10 +159,14 @@ def _host_config(
     return config
 
 
-def _ulimits(hard: Hardening) -> list[dict[str, Any]]:
+def _ulimits(hard: Hardening, flavour: Flavour) -> list[dict[str, Any]]:
     limits: list[dict[str, Any]] = [{"Name": "core", "Soft": 0, "Hard": 0}]
     if hard.nofile is not None:
         limits.append({"Name": "nofile", "Soft": hard.nofile[0], "Hard": hard.nofile[1]})
+    if flavour == "podman":
+        # Unasked, podman raises this one to 2^20, which fails where its service may not raise any.
+        # It counts all that a user id runs; what holds a container is its pids limit.
+        limits.append({"Name": "nproc", "Soft": PODMAN_PROCESSES, "Hard": PODMAN_PROCESSES})
     return limits
 
 

@@ -8,6 +8,7 @@ tells that to those who wait for its answer.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
@@ -43,9 +44,11 @@ from oubliette.kit import Actor, ChildSpec, Down, MailboxFull, Message, Supervis
 from oubliette.records import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from oubliette.config import CallersConfig
     from oubliette.kit import Ref, Timer
-    from oubliette.records import CallerRequest, CallerTool
+    from oubliette.records import CallerRequest, CallerTool, Session
 
 log = structlog.get_logger("oubliette.callers")
 
@@ -79,6 +82,10 @@ class CallerReader(Protocol):
         """One event."""
         ...
 
+    async def session(self, session_id: str) -> Session | None:
+        """One session."""
+        ...
+
 
 class _Backlog(Message):
     listener_id: str
@@ -89,6 +96,11 @@ class _Backlog(Message):
 class _BacklogFailed(Message):
     listener_id: str
     reason: str
+
+
+class _ProjectsRead(Message):
+    listener_id: str
+    projects: dict[str, str]
 
 
 class _WaitOver(Message):
@@ -199,6 +211,8 @@ class CallerActor(Actor):
         self._lender: Listener | None = None
         self._recent = RecentEvents(0)
         self._subscribed = False
+        self._projects: dict[str, str] = {}
+        """Session id → project id, read for listeners that are bound to one."""
         self._presence = Presence(config.stream_grace_seconds, config.poll_grace_seconds)
         self._presence_timer: Timer | None = None
         self._last_used = 0.0
@@ -268,32 +282,67 @@ class CallerActor(Actor):
             self._memory.tools = message.tools
         lends = message.mode == "lend"
         head = self._recent.head
+        # A cursor from beyond the log is one of another server: nothing would ever come after it.
+        after = None if message.after is None else min(message.after, head)
         requests: list[CallerRequest] = []
         if lends:
             async with asyncio.timeout(READ_TIMEOUT):
                 requests = await self._reader.open_requests(
                     principal=self._principal, caller_id=self._caller_id
                 )
-                before = head if message.after is None else message.after if message.again else 0
-                again = await self._events_of(requests, min(before, head))
+                before = head if after is None else after if message.again else 0
+                again = await self._events_of(requests, before)
         else:
             again = []
         listener = Listener(
             message.listener_id,
             lends=lends,
             kind=message.kind,
-            cursor=head if message.after is None else message.after,
+            cursor=head if after is None else after,
             backlog=head,
             told=self._memory.told if message.kind == "poll" else head,
             open_requests=frozenset(request.id for request in requests),
             again=again,
+            project_id=message.project_id,
         )
+        if message.project_id is not None:
+            async with asyncio.timeout(READ_TIMEOUT):
+                self._projects.update(await self._projects_of(again))
+            listener.again = deque(e for e in again if listener.reaches(e, self._projects))
         if lends:
             self._supersede()
             self._lender = listener
             self._presence.opened(listener.id, stream=message.kind == "stream")
         self._listeners[listener.id] = listener
-        return ListenerOpened(cursor=listener.cursor, redelivered=len(again))
+        return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
+
+    async def _projects_of(self, events: Iterable[Event]) -> dict[str, str]:
+        """The project of each session that is not known yet."""
+        found: dict[str, str] = {}
+        for session_id in {event.session_id for event in events} - self._projects.keys():
+            record = await self._reader.session(session_id)
+            found[session_id] = "" if record is None else record.project_id
+        return found
+
+    def _knows(self, listener: Listener, events: Iterable[Event]) -> bool:
+        """Whether the projects of these events are known, as far as it matters; else finds out."""
+        if listener.project_id is None:
+            return True
+        unknown = [event for event in events if event.session_id not in self._projects]
+        if unknown:
+            self.pipe_to_self(
+                self._projects_of(unknown),
+                lambda found: _ProjectsRead(listener_id=listener.id, projects=found),
+                lambda error: _BacklogFailed(listener_id=listener.id, reason=str(error)),
+            )
+        return not unknown
+
+    @handles(_ProjectsRead)
+    def _projects_read(self, message: _ProjectsRead) -> None:
+        self._projects.update(message.projects)
+        listener = self._listeners.get(message.listener_id)
+        if listener is not None:
+            self._serve(listener)
 
     async def _events_of(self, requests: list[CallerRequest], head: int) -> list[Event]:
         found: list[Event] = []
@@ -351,10 +400,12 @@ class CallerActor(Actor):
             self._answer(listener, listener.take_again())
         elif listener.cursor < self._recent.floor:
             self._read_backlog(listener)
-        elif listener.cursor < self._recent.head and (
-            events := listener.pick(self._recent.after(listener.cursor))
-        ):
-            self._answer(listener, events)
+        elif listener.cursor < self._recent.head:
+            found = self._recent.after(listener.cursor)
+            if self._knows(listener, (event for event, _ in found)) and (
+                events := listener.pick(found, self._projects)
+            ):
+                self._answer(listener, events)
 
     def _read_backlog(self, listener: Listener) -> None:
         if listener.reading:
@@ -379,9 +430,11 @@ class CallerActor(Actor):
         if listener is None:
             return
         listener.reading = False
-        if listener.waiting is None:
+        if listener.waiting is None or not self._knows(listener, message.events):
             return
-        events = listener.pick((event, size_of(event)) for event in message.events)
+        events = listener.pick(
+            ((event, size_of(event)) for event in message.events), self._projects
+        )
         if not message.events:
             # The log holds nothing more that was committed before the read began.
             listener.cursor = max(listener.cursor, message.floor)

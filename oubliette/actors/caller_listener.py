@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from oubliette.actors.caller_recent import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from oubliette.kit import Deferred, Timer
     from oubliette.records import Event
@@ -30,6 +30,7 @@ class Listener:
         told: int,
         open_requests: frozenset[str],
         again: Iterable[Event] = (),
+        project_id: str | None = None,
     ) -> None:
         self.id = identity
         self.lends = lends
@@ -42,6 +43,8 @@ class Listener:
         self.open_requests = open_requests
         self.again: deque[Event] = deque(again)
         """Open requests from before the cursor, told first."""
+        self.project_id = project_id
+        """Where its right ends; None: nowhere."""
         self.waiting: Deferred | None = None
         self.timer: Timer | None = None
         self.max_events = 0
@@ -56,6 +59,10 @@ class Listener:
         if not self.lends:
             return False
         return event.seq > self.backlog or event.data.get("request_id") in self.open_requests
+
+    def reaches(self, event: Event, projects: Mapping[str, str]) -> bool:
+        """Whether the event is within the right of whoever listens (DESIGN 5)."""
+        return self.project_id is None or projects.get(event.session_id) == self.project_id
 
     def marks(self, event: Event) -> bool:
         """Whether the event carries `redelivered`."""
@@ -72,14 +79,17 @@ class Listener:
             taken.append(self.again.popleft())
         return taken
 
-    def pick(self, events: Iterable[tuple[Event, int]]) -> list[Event]:
-        """What of the following events it is told, up to the caps; moves the cursor past it."""
+    def pick(self, events: Iterable[tuple[Event, int]], projects: Mapping[str, str]) -> list[Event]:
+        """What of the following events it is told, up to the caps; moves the cursor past it.
+
+        `projects` says where each session of the events belongs, if this listener is bound to one.
+        """
         taken: list[Event] = []
         room = self.max_bytes
         for event, size in events:
             if event.seq <= self.cursor:
                 continue
-            if self.wants(event):
+            if self.wants(event) and self.reaches(event, projects):
                 room -= size
                 if taken and (room < 0 or len(taken) >= self.max_events):
                     break

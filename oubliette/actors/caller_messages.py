@@ -38,6 +38,8 @@ class OpenListener(Message, Reply[ListenerOpened]):
     """Open requests from before `after` come again too: the caller may have lost them."""
     tools: tuple[CallerTool, ...] | None = None
     """The tools that this caller lends from now on; None leaves them as they are."""
+    project_id: str | None = None
+    """Only events of sessions of this project: the right of whoever listens ends there."""
 
 
 class CloseListener(Message):

@@ -37,10 +37,17 @@ class CallerLink:
     """One listener of one caller, wherever its actor lives now."""
 
     def __init__(
-        self, callers: Ref, find: Callable[[str], Ref], principal: str, caller_id: str
+        self,
+        callers: Ref,
+        find: Callable[[str], Ref],
+        principal: str,
+        caller_id: str,
+        project_id: str | None,
     ) -> None:
         self.principal = principal
         self.caller_id = caller_id
+        self.project_id = project_id
+        """Where the right of its key ends."""
         self.listener_id = new_uuid()
         self.ended: str | None = None
         """Why it was told to end, if it was."""
@@ -95,6 +102,7 @@ class CallerLink:
                 after=after,
                 again=again,
                 tools=tools,
+                project_id=self.project_id,
             )
         )
         assert isinstance(opened, ListenerOpened)

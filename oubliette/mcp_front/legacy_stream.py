@@ -74,7 +74,7 @@ class LegacyStreams:
         if caller_id in session.cursors:
             return
         try:
-            state = await self._listening.link(principal, caller_id).state()
+            state = await self._listening.link(call.exchange.who.context, caller_id).state()
         except OublietteError as error:
             # The call itself may do without; if it cannot, it says so.
             log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
@@ -137,7 +137,7 @@ class LegacyStreams:
         )
 
     async def _pump(self, session: _McpSession, stream: Exchange, caller_id: str) -> None:
-        link = self._listening.link(session.principal, caller_id)
+        link = self._listening.link(stream.who.context, caller_id)
         cursor, again = session.cursors[caller_id], caller_id in session.told
         session.told.add(caller_id)
         stream.on_end(lambda: link.close(GONE))

@@ -61,9 +61,11 @@ class Listening:
         self._links: set[CallerLink] = set()
         self._stopping = False
 
-    def link(self, principal: str, caller_id: str) -> CallerLink:
+    def link(self, context: CallContext, caller_id: str) -> CallerLink:
         """A new listener of this caller; not open yet."""
-        return CallerLink(self._callers, self._find, principal, caller_id)
+        return CallerLink(
+            self._callers, self._find, context.principal, caller_id, context.scope.project
+        )
 
     @contextlib.asynccontextmanager
     async def counted(self, link: CallerLink) -> AsyncGenerator[None]:
@@ -97,7 +99,7 @@ class Listening:
         self._quotas.take_listener(principal)
         # It is a listener from here on, and no call in flight.
         self._quotas.give_back(self._quotas.calls, principal)
-        link = self.link(principal, params.caller_id)
+        link = self.link(context, params.caller_id)
         try:
             async with self.counted(link):
                 streams = call.takes_events

@@ -179,6 +179,7 @@ async def poll(house: House, context: CallContext, params: CallerListen) -> Call
             kind="poll",
             after=params.after,
             tools=listener_tools(house, params),
+            project_id=context.scope.project,
         )
     )
     try:

@@ -216,3 +216,54 @@ async def test_one_listener_too_many_names_the_limit(site):
     finally:
         for caller in callers:
             await caller.__aexit__()
+
+
+async def test_a_cursor_of_another_server_does_not_deafen_the_listener(site, kind):
+    """DESIGN 4.3: a cursor beyond the end of the log is its end, not a wait for what never comes."""
+    async with site.caller(kind, tools=TOOLS) as caller:
+        await caller.listen(after=10**12)
+        agent = await site.spawn(caller, 'call myapp_echo {"text": "heard"}')
+        assert (await agent.outcome())["structured"] == {"text": "heard"}
+        assert caller.of("caller_tool_request")[0]["seq"] < 10**12
+
+
+async def test_a_long_history_is_read_from_the_log_in_order(site, kind):
+    """DESIGN 4.3: more than is held in memory, from the first event on, while more comes."""
+    token = site.principal()
+    async with (
+        site.caller("http-auto", token=token) as owner,  # whose spawn binds no GET stream
+        site.caller(kind, token=token) as caller,
+    ):
+        agent = await site.spawn(owner, "emit 2500 200")
+        await agent.turn()
+        await caller.listen(after=0)
+        await agent.say("say and more")
+        await caller.event("message", text="and more", timeout=20)
+        indexes = [event["index"] for event in caller.events if "index" in event]
+        assert indexes == list(range(len(indexes)))
+        assert len(indexes) > 2500
+
+
+async def test_a_key_of_one_project_hears_of_no_other(site, kind):
+    """DESIGN 5: a bound key of the same owner, at every way to listen; project by the record."""
+    mine, other = await site.new_project(), await site.new_project()
+    owner = f"bound-{kind}"
+    wide = site.server.token("write", principal=owner)
+    bound = site.server.token(f"project:{mine['id']}", principal=owner)
+    call = 'call myapp_echo {"text": "x"}'
+    async with (
+        site.caller(kind, token=wide, tools=TOOLS, answers=False) as caller,
+        site.caller(kind, token=bound, tools=TOOLS) as narrow,
+    ):
+        hidden = await site.spawn(caller, call, project_id=other["id"])
+        await hidden.event("caller_tool_request")
+        await narrow.listen(after=0)  # the log, and open requests
+        shown = await site.spawn(caller, call, project_id=mine["id"])
+        assert (await shown.outcome())["structured"] == {"text": "x"}
+        await hidden.end()
+        await narrow.event("completion", session_id=shown.session_id)
+        told = {event["session_id"] for event in narrow.events if "session_id" in event}
+        assert told == {shown.session_id}
+        await narrow.stop_listening()
+        await caller.listen(after=0)
+        await caller.event("status", session_id=hidden.session_id, status="completed")

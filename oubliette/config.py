@@ -134,9 +134,60 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
     """Agents of every runtime."""
 
     default: str = "auto"
-    """auto or scripted."""
+    """auto, scripted, opencode-acp, droid or acp; auto takes one whose section is filled in."""
     start_timeout_seconds: Seconds = 60.0
     """From the start of the process to its first sign of life."""
+
+
+class OpencodeConfig(_Section, frozen=True, kw_only=True):
+    """OpenCode, the agent `opencode-acp`."""
+
+    path: str | None = None
+    """The program to mount into containers; without it, `opencode` on PATH."""
+    model: str | None = None
+    """Model of sessions that name none: `provider/model`, or the model's name at `base_url`."""
+    base_url: str | None = None
+    """Where an OpenAI-compatible API (chat completions) is, up to its `/v1`."""
+    api_key: str | None = None
+    """Key for `base_url`, by reference: `env:NAME` or `file:/path`."""
+    env: tuple[str, ...] = ()
+    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path` or `NAME=value`."""
+    context_tokens: Count = 200_000
+    """What the model at `base_url` can read at once."""
+    output_tokens: Count = 32_000
+    """What the model at `base_url` can write at once."""
+
+
+class DroidConfig(_Section, frozen=True, kw_only=True):
+    """Factory Droid, the agent `droid`."""
+
+    path: str | None = None
+    """The program to mount into containers; without it, `droid` on PATH."""
+    model: str | None = None
+    """Model of sessions that name none: one of Factory's, or the model's name at `base_url`."""
+    base_url: str | None = None
+    """Where a model of your own is (Factory's `customModels`)."""
+    provider: Literal["generic-chat-completion-api", "openai", "anthropic"] = (
+        "generic-chat-completion-api"
+    )
+    """What is spoken at `base_url`: chat completions, responses or messages."""
+    api_key: str | None = None
+    """Key for `base_url`, by reference: `env:NAME` or `file:/path`."""
+    env: tuple[str, ...] = ()
+    """Further variables for the agent, such as `FACTORY_API_KEY=env:FACTORY_API_KEY`."""
+    output_tokens: Count = 32_000
+    """What the model at `base_url` can write at once."""
+
+
+class AcpConfig(_Section, frozen=True, kw_only=True):
+    """Any other agent that speaks the Agent Client Protocol, as the agent `acp`."""
+
+    command: tuple[str, ...] = ()
+    """Its command line, such as `["gemini", "--acp"]`; empty: there is none."""
+    path: str | None = None
+    """The program to mount as the first word; without it, containers have to have it."""
+    env: tuple[str, ...] = ()
+    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path` or `NAME=value`."""
 
 
 class SessionsConfig(_Section, frozen=True, kw_only=True):
@@ -204,6 +255,9 @@ class Config(_Section, frozen=True, kw_only=True):
     docker: DockerConfig = DockerConfig()
     podman: PodmanConfig = PodmanConfig()
     agents: AgentsConfig = AgentsConfig()
+    opencode: OpencodeConfig = OpencodeConfig()
+    droid: DroidConfig = DroidConfig()
+    acp: AcpConfig = AcpConfig()
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()
     callers: CallersConfig = CallersConfig()

@@ -29,7 +29,7 @@ from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.app import Front
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.mcp_front.house_tools import HouseTools
-from oubliette.runtime.agents.scripted import ScriptedRuntime
+from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.folders import Folders
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.records import Token
-    from oubliette.runtime.agents.port import AgentRuntime
     from oubliette.runtime.containers.port import ContainerRuntime
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
@@ -119,7 +118,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         keys = Keys(commit, reader, clock)
         await keys.load()
         stack.push_async_callback(keys.aclose)
-        agents: dict[str, AgentRuntime] = {"scripted": ScriptedRuntime()}
+        async with stages("agents"):
+            found = await installed(config)
         services = Services(
             config=config,
             clock=clock,
@@ -131,7 +131,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             folders=folders,
             runtime=runtime,
             runtime_base=base,
-            agents=agents,
+            agents=found.agents,
+            missing_agents=found.missing,
             zipapp=zipapp,
             keys=keys,
         )
@@ -153,7 +154,9 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
                 folders.remove_session, project_id, session_id
             ),
             offers=Offers(
-                agents=tuple(agents), container_types=container_types, runtimes=(runtime.name,)
+                agents=tuple(found.agents),
+                container_types=container_types,
+                runtimes=(runtime.name,),
             ),
         )
         services.door = SocketDoor(house)

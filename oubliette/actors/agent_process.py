@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from oubliette import ids
-from oubliette.actors.agent_start import start_request
+from oubliette.actors.agent_start import agent_session, start_request
 from oubliette.actors.container_messages import Acquire
 from oubliette.actors.session_messages import (
     AckOutput,
@@ -24,6 +24,7 @@ from oubliette.actors.session_messages import (
     AgentSpoke,
     AgentStage,
     AgentStarting,
+    AgentWrites,
     EndAgent,
     WriteFrame,
 )
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.kit import Ref
     from oubliette.records import Session
-    from oubliette.runtime.agents.port import AgentAdapter
+    from oubliette.runtime.agents.port import AgentAdapter, AgentEvent
     from oubliette.runtime.host.link import HostLink
     from oubliette.runtime.host.stream import ProcessStream
 
@@ -50,6 +51,7 @@ log = structlog.get_logger(__name__)
 RECONNECT: Final = 30.0  # seconds for a broken link to come back
 PORTION: Final = 200  # items handed over at once
 HAND_OVER: Final = 30.0  # seconds; then handed over again
+MAX_REPLAY: Final = 16 << 20  # bytes of one turn that are kept to be read again
 STDERR_LIMIT: Final = 4 * 1024 * 1024  # bytes of stderr kept per session
 
 
@@ -81,6 +83,8 @@ class AgentProcessActor(Actor):
         session: Ref,
         record: Session,
         offset: int,
+        *,
+        turns_done: int,
     ) -> None:
         super().__init__()
         self._services = services
@@ -90,8 +94,12 @@ class AgentProcessActor(Actor):
         self._offset = offset
         self._process = record.process_id
         self._stream: ProcessStream | None = None
-        self._adapter: AgentAdapter = services.agents[record.agent].adapter()
-        self._unsent: dict[int, bytes] = {}
+        self._turns_done = turns_done
+        self._adapter: AgentAdapter | None = None
+        self._replaying = False
+        self._opening: list[bytes] = []
+        self._unsent: dict[int, WriteFrame | bytes] = {}
+        self._unheard: list[tuple[AgentItem, ...]] = []
         self._more = asyncio.Event()
         self._committed = offset
         self._acked = (offset, record.process_err)
@@ -172,6 +180,9 @@ class AgentProcessActor(Actor):
     async def _attend(self, link: HostLink, *, started: bool) -> AgentGone | None:
         """Read one attachment to its end; None: it broke, and the process may live on."""
         assert self._process is not None
+        if self._adapter is None:
+            await self._begin_reading()
+        assert self._adapter is not None
         try:
             stream = await link.attach(self._process, self._offset, self._stderr_offset)
         except OublietteError as error:
@@ -181,21 +192,31 @@ class AgentProcessActor(Actor):
         self._stream = stream
         pump: asyncio.Task[None] | None = None
         try:
-            self._adapter = adapter = self._services.agents[self._record.agent].adapter()
+            await self._deliver()
             async for item in stream:
                 match item:
                     case Output(stream=1):
-                        await self._take(adapter, item)
+                        await self._take(item)
+                        if self._adapter.failed is not None:
+                            return AgentGone(reason=self._adapter.failed)
                     case Output():
                         await self._keep_stderr(item)
                     case StdinOk(seq=seq):
                         self._accepted(seq)
                         if pump is None:
+                            self._answer()
                             self._announce(seq, started=started)
                             pump = asyncio.create_task(self._pump(stream, seq))
                     case Gap(stream=1, next=following):
+                        if self._replaying:
+                            # What is gone was acked, and with it that the agent was ready.
+                            await self._make_adapter(ready=True)
+                            self._answer()
+                        else:
+                            log.warning(
+                                "output was lost", session_id=self._record.id, gap=str(item)
+                            )
                         self._offset = following
-                        log.warning("output was lost", session_id=self._record.id, gap=str(item))
                     case Exit():
                         return self._exited(item)
                     case _:
@@ -217,17 +238,54 @@ class AgentProcessActor(Actor):
         """Write what waits for the agent, in order; ends with the attachment."""
         written = accepted
         while True:
-            ahead = sorted(seq for seq in self._unsent if seq > written)
-            if not ahead:
+            frame = self._frame_after(written)
+            if frame is None:
                 self._more.clear()
                 await self._more.wait()
                 continue
             try:
-                await stream.write(ahead[0], self._unsent[ahead[0]])
+                await stream.write(*frame)
             except (OublietteError, OSError) as error:
                 log.info("agent stdin broke", session_id=self._record.id, reason=str(error))
                 return
-            written = ahead[0]
+            written = frame[0]
+
+    def _frame_after(self, written: int) -> tuple[int, bytes] | None:
+        """The next frame, with its number at the host; None while there is none to send.
+
+        The handshake has the first numbers, `adapter.handshake` of them whatever it says; the
+        frames that the session has numbered from 1 follow. So whoever takes the process over
+        tells from the last number that the host accepted what the agent has heard.
+        """
+        assert self._adapter is not None
+        opening = self._adapter.handshake
+        if written < opening:
+            if written < len(self._opening):
+                return written + 1, self._opening[written]
+            return None
+        ahead = min((seq for seq in self._unsent if seq > written - opening), default=None)
+        if ahead is None or not self._adapter.ready:
+            return None
+        frame = self._unsent[ahead]
+        if isinstance(frame, WriteFrame):
+            frame = self._unsent[ahead] = self._encoded(self._adapter, frame)
+        return opening + ahead, frame
+
+    def _encoded(self, adapter: AgentAdapter, frame: WriteFrame) -> bytes:
+        match frame.kind:
+            case "prompt":
+                return adapter.prompt(frame.turn, frame.text)
+            case "permission":
+                return adapter.permission(frame.request_id, frame.decision, frame.text)
+            case "raw":
+                return frame.raw
+            case "interrupt":
+                data = adapter.interrupt(frame.turn)
+        if data is None:
+            if (link := self._host_gate.current) is not None:
+                self._signal(link, "INT")
+            data = b"\n"  # every sequence number is used, so that none is waited for
+        return data
 
     async def _pause(self, link: HostLink) -> None:
         """After a break: wait for the control link's fate instead of spinning."""
@@ -238,32 +296,81 @@ class AgentProcessActor(Actor):
             except TimeoutError:
                 return
 
+    async def _make_adapter(self, *, ready: bool) -> None:
+        info = self._host_gate.info
+        assert info is not None
+        state = {
+            "ready": ready,
+            "agent_session_id": self._record.agent_session_id,
+            "turn": self._turns_done,
+        }
+        told = await agent_session(self._services, self._record)
+        runtime = self._services.agents[self._record.agent]
+        self._adapter = runtime.adapter(told, info.inside, state)
+        self._replaying = False
+        self._opening = []
+
+    async def _begin_reading(self) -> None:
+        """Make the adapter, which lives as long as we: what it knows outlives a broken link.
+
+        An adapter with a handshake knows things that only the output tells. So it reads all that
+        was not acked, of the process of an earlier server again; the session recognises what it
+        has.
+        """
+        await self._make_adapter(ready=False)
+        assert self._adapter is not None
+        if self._adapter.handshake:
+            self._replaying = True
+            self._offset = self._committed = 0
+            self._acked = (0, self._stderr_offset)
+
     def _announce(self, accepted: int, *, started: bool) -> None:
         assert self._process is not None
+        assert self._adapter is not None
         info = self._host_gate.info
         self._session.tell(
             AgentAttached(
                 process_id=self._process,
                 container_id=info.id if info else "",
-                stdin_accepted=accepted,
+                stdin_accepted=max(0, accepted - self._adapter.handshake),
                 started=started,
             )
         )
 
-    async def _take(self, adapter: AgentAdapter, output: Output) -> None:
-        assert self._process is not None
+    async def _take(self, output: Output) -> None:
+        assert self._adapter is not None
+        self._replaying = False
         items = [
             AgentItem(
                 type=event.type,
                 data=event.data,
                 offset=event.end_offset,
                 ordinal=event.ordinal,
+                ack=_ack_of(event),
             )
-            for event in adapter.feed(output.data, output.offset)
+            for event in self._adapter.feed(output.data, output.offset)
         ]
-        for portion in _portions(items):
-            await self._hand_over(AgentSpoke(process_id=self._process, items=portion))
-            self._offset = portion[-1].offset
+        self._offset = output.offset + len(output.data)
+        self._unheard += _portions(items)
+        await self._deliver()
+        self._answer()
+
+    async def _deliver(self) -> None:
+        """Hand over what the adapter has found; it does not find it again after a break."""
+        assert self._process is not None
+        while self._unheard:
+            await self._hand_over(AgentSpoke(process_id=self._process, items=self._unheard[0]))
+            del self._unheard[0]
+
+    def _answer(self) -> None:
+        """Take what the protocol wants said: the handshake first, then whatever comes up."""
+        assert self._adapter is not None
+        for data in self._adapter.writes():
+            if len(self._opening) < self._adapter.handshake:
+                self._opening.append(data)
+            else:
+                self._session.tell(AgentWrites(data=data))
+        self._more.set()
 
     async def _hand_over(self, portion: AgentSpoke) -> None:
         """Until it is taken: what the session has already is recognised by its place."""
@@ -318,22 +425,12 @@ class AgentProcessActor(Actor):
 
     @handles(WriteFrame)
     def _write(self, message: WriteFrame) -> None:
-        adapter = self._adapter
-        match message.kind:
-            case "prompt":
-                data = adapter.prompt(message.turn, message.text)
-            case "permission":
-                data = adapter.permission(message.request_id, message.decision, message.text)
-            case "interrupt":
-                data = adapter.interrupt(message.turn)
-        if data is None:
-            if (link := self._host_gate.current) is not None:
-                self._signal(link, "INT")
-            data = b"\n"  # every sequence number is used, so that none is waited for
-        self._unsent[message.seq] = data
+        self._unsent[message.seq] = message
         self._more.set()
 
     def _accepted(self, seq: int) -> None:
+        assert self._adapter is not None
+        seq -= self._adapter.handshake
         for known in [known for known in self._unsent if known <= seq]:
             del self._unsent[known]
 
@@ -393,6 +490,12 @@ class AgentProcessActor(Actor):
             lambda _: _Signalled(),
             lambda error: _Signalled(error=str(error)),
         )
+
+
+def _ack_of(event: AgentEvent) -> int:
+    """Up to where output may be forgotten; a spool that is full would hold the agent for good."""
+    lag = event.end_offset - event.ack_offset
+    return event.ack_offset if lag <= MAX_REPLAY else event.end_offset
 
 
 def _portions(items: list[AgentItem]) -> list[tuple[AgentItem, ...]]:

@@ -11,8 +11,40 @@ from oubliette.runtime.host.messages import ProcessLimits, StartProcess
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
-    from oubliette.records import Session
+    from oubliette.records import Project, Session
     from oubliette.runtime.containers.port import ContainerInfo
+
+
+async def agent_session(services: Services, session: Session) -> AgentSession:
+    """What the agent of `session` is told about itself.
+
+    Raises:
+        NotFound: its project is gone.
+    """
+    return _told(services, session, await _project(services, session))
+
+
+async def _project(services: Services, session: Session) -> Project:
+    project = await services.reader.project(session.project_id)
+    if project is None:
+        raise NotFound(f"there is no project {session.project_id}")
+    return project
+
+
+def _told(services: Services, session: Session, project: Project) -> AgentSession:
+    return AgentSession(
+        session_id=session.id,
+        project_id=session.project_id,
+        depth=session.depth,
+        cwd=f"/workspace/workspaces/{session.workspace_id}",
+        home=f"/home/agent/{session.id}",
+        pairing_secret=session.pairing_secret or "",
+        api_key=services.secrets.get(session.id),
+        model=session.model,
+        autonomy=session.autonomy,
+        mcp_servers=project.mcp_servers,
+        agent_session_id=session.agent_session_id,
+    )
 
 
 async def start_request(
@@ -25,25 +57,8 @@ async def start_request(
     Raises:
         NotFound: its project is gone.
     """
-    project = await services.reader.project(session.project_id)
-    if project is None:
-        raise NotFound(f"there is no project {session.project_id}")
-    command = services.agents[session.agent].command(
-        AgentSession(
-            session_id=session.id,
-            project_id=session.project_id,
-            depth=session.depth,
-            cwd=f"/workspace/workspaces/{session.workspace_id}",
-            home=f"/home/agent/{session.id}",
-            pairing_secret=session.pairing_secret or "",
-            api_key=services.secrets.get(session.id),
-            model=session.model,
-            autonomy=session.autonomy,
-            mcp_servers=project.mcp_servers,
-            agent_session_id=session.agent_session_id,
-        ),
-        info.inside,
-    )
+    project = await _project(services, session)
+    command = services.agents[session.agent].command(_told(services, session, project), info.inside)
     await asyncio.to_thread(
         services.folders.create_session_home,
         project,

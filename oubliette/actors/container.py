@@ -230,6 +230,7 @@ class ContainerActor(Actor):
             self._key.workspace_id,
             *self._settings(),
             self._project.uid,
+            *self._programs(),
         )
         return hashlib.sha256(msgspec.json.encode([str(part) for part in parts])).hexdigest()[:16]
 
@@ -239,6 +240,13 @@ class ContainerActor(Actor):
         if not self._services.runtime.capabilities.images:
             return (config.process,)
         return (settings.image_of(config, self._key.container_type), settings.all_of(config))
+
+    def _programs(self) -> list[Mount]:
+        """The agents' programs; without a sandbox they are where they are."""
+        services = self._services
+        if services.runtime.capabilities.isolation == "none":
+            return []
+        return [mount for agent in services.agents.values() for mount in agent.mounts]
 
     def _spec(self, container_id: str) -> ContainerSpec:
         from oubliette.runtime.containers.folders import new_runtime_dir
@@ -256,6 +264,7 @@ class ContainerActor(Actor):
             workspace = folders.workspace(project.id, self._key.workspace_id)
             mounts = [Mount(workspace, f"/workspace/workspaces/{self._key.workspace_id}")]
         mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
+        mounts += self._programs()
         return ContainerSpec(
             id=container_id,
             labels={

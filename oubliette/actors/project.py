@@ -347,6 +347,13 @@ class ProjectActor(Supervisor):
         name = wanted or self._project.agent or self._services.config.agents.default
         if name == "auto":
             name = next(iter(agents))
+        missing = self._services.missing_agents.get(name)
+        if missing is not None:
+            raise InvalidParameter(
+                f"agent: {name} cannot be used here: {missing.reason}",
+                field="agent",
+                hint=missing.remedy,
+            )
         if name not in agents:
             raise InvalidParameter(
                 f"agent: there is no agent {ids.shown(name)} here; known: {', '.join(agents)}",

@@ -34,6 +34,7 @@ from oubliette.actors.session_messages import (
     AgentStage,
     AgentStarting,
     AgentWorks,
+    AgentWrites,
     ChildSpawned,
     ChildTurnEnded,
     CloseLink,
@@ -155,6 +156,7 @@ class SessionActor(LoggedSession):
             self.ref,
             self.journal.record,
             max(self._seen[0], 0),
+            turns_done=self._turns_done,
             name=f"{self.name}/agent",
         )
         self.watch(self._agent)
@@ -193,6 +195,12 @@ class SessionActor(LoggedSession):
     def quiet(self) -> bool:
         """Whether no turn runs and none waits."""
         return self._turn is None and not self._queue
+
+    @property
+    def _turns_done(self) -> int:
+        """The number of the last turn that is over."""
+        following = self._turn or (self._queue[0] if self._queue else None)
+        return following.number - 1 if following is not None else self._turn_number
 
     @property
     def stopping(self) -> bool:
@@ -354,7 +362,7 @@ class SessionActor(LoggedSession):
             if position > self._seen:
                 self._seen = position
                 self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
-            offset = item.offset
+            offset = item.ack
         self._activity()
         self.journal.then(lambda: self._ack(offset))
         if self.journal.full:
@@ -385,7 +393,12 @@ class SessionActor(LoggedSession):
             case "usage":
                 self._usage(data)
                 self.journal.append("system", {"kind": "usage", **data}, source=source)
-            case "ready" | "turn_started":
+            case "ready":
+                named = data.get("agent_session_id")
+                if isinstance(named, str):
+                    self.journal.change(agent_session_id=named)
+                self.journal.append("system", {"kind": "ready", **data}, source=source)
+            case "turn_started":
                 self.journal.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
                 self._permissions.asked(data, source)
@@ -408,6 +421,11 @@ class SessionActor(LoggedSession):
     def _permission_overdue(self, message: PermissionOverdue) -> None:
         if not self._finished:
             self._permissions.deny(message.request_id)
+
+    @handles(AgentWrites)
+    def _agent_writes(self, message: AgentWrites) -> None:
+        if not self._finished:
+            self.write(WriteFrame(seq=self.next_seq(), kind="raw", raw=message.data))
 
     @handles(AgentGone)
     def _agent_gone(self, message: AgentGone) -> None:

@@ -37,6 +37,8 @@ class AgentItem(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     """Offset of the output behind the line it was read from."""
     ordinal: int
+    ack: int
+    """Output before this need not be read again once the item is in the log."""
 
 
 class AgentStage(Message):
@@ -73,6 +75,12 @@ class AgentSpoke(Message, Reply[None]):
     items: tuple[AgentItem, ...]
 
 
+class AgentWrites(Message):
+    """The agent's protocol wants this said: to be handed back as a `WriteFrame` with a number."""
+
+    data: bytes
+
+
 class AgentGone(Message):
     """The agent's process ended, or cannot be reached any more."""
 
@@ -93,11 +101,13 @@ class WriteFrame(Message):
     """
 
     seq: int
-    kind: Literal["prompt", "interrupt", "permission"]
+    kind: Literal["prompt", "interrupt", "permission", "raw"]
     turn: int = 0
     text: str = ""
     request_id: str = ""
     decision: Literal["allow", "deny"] = "deny"
+    raw: bytes = b""
+    """What the protocol wants said (`AgentWrites`)."""
 
 
 class AckOutput(Message):

@@ -7,21 +7,37 @@ was really said), and how its prompts are phrased where a test needs it to do so
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
+import json
 import secrets
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pytest
+
 from oubliette import ids
-from oubliette.runtime.agents import AgentRuntime, AgentSession, ScriptedRuntime
+from oubliette.runtime.agents import (
+    AgentRuntime,
+    AgentSession,
+    OpencodeAcpRuntime,
+    ScriptedRuntime,
+)
+from oubliette.runtime.containers import Inside
 from oubliette.runtime.containers.folders import make_owned
+from tests import requirements
 from tests.conformance.engines import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from oubliette.runtime.agents import AgentEvent, Executor
-    from tests.conformance.engines import Running
+    from oubliette.runtime.agents import AgentAdapter, AgentEvent, Executor
+    from tests.conformance.engines import Bench, Running
 
 SCRIPTED_TRANSCRIPT = (
     b'{"type": "ready", "turn": 0, "agent": "scripted", "version": "0.1.0"}\n'
@@ -61,6 +77,57 @@ class Agent:
     remember: tuple[str, str, str]
     """A prompt to keep something, one to recall it, and what is then said."""
     requires: str | None = None
+    network: str | None = None
+    """What its container needs to reach; None: nothing."""
+    asks: dict[str, Any] = field(default_factory=dict)
+    """Fields of a session whose agent asks for permission."""
+    opening: bytes = b""
+    """Output that ends the handshake."""
+    seconds: float = SECONDS
+    """For whatever it is waited for; far more than it ever takes."""
+
+    async def start(self, bench: Bench) -> Running:
+        """A container that it can run in."""
+        if self.requires and bench.engine.name != "process":
+            pytest.skip("real agents run on the process engine; images lack their libraries")
+        spec = bench.spec(**({"network": self.network} if self.network else {}))
+        mounts = (*spec.mounts, *self.runtime().mounts)
+        return await bench.start(msgspec.structs.replace(spec, mounts=mounts))
+
+    def adapter(self, state: Any = None) -> AgentAdapter:
+        """For a session that is nobody's."""
+        session = AgentSession(
+            session_id="gogol_1",
+            project_id="proj_1",
+            depth=0,
+            cwd="/workspace",
+            home="/home/agent/gogol_1",
+            pairing_secret="secret",
+            autonomy="ask",
+        )
+        return self.runtime().adapter(session, Inside(), state)
+
+
+WIRE = Path(__file__).parent / "wire"
+"""What agents really said, as it was recorded."""
+
+
+@functools.cache
+def model_url() -> str:
+    """A scripted model for real agents, until this process ends."""
+    command = [sys.executable, "-m", "oubliette.testing.model_server"]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    atexit.register(program.kill)
+    assert program.stdout is not None
+    return json.loads(program.stdout.readline())["url"]
+
+
+def opencode() -> OpencodeAcpRuntime:
+    there = requirements.missing("opencode") is None
+    config = {"model": "scripted", "context_tokens": 10_000_000}
+    if there:
+        config |= {"path": requirements.program("opencode"), "base_url": model_url()}
+    return OpencodeAcpRuntime(config)
 
 
 AGENTS = [
@@ -77,7 +144,23 @@ AGENTS = [
         ask="ask may I go on?",
         crash="crash 3",
         remember=("remember colour blue", "recall colour", "blue"),
-    )
+    ),
+    Agent(
+        name="opencode-acp",
+        runtime=opencode,
+        transcript=(WIRE / "opencode_acp.jsonl").read_bytes(),
+        kinds=tuple((WIRE / "opencode_acp.kinds").read_text(encoding="utf-8").split()),
+        opening=b"".join((WIRE / "opencode_acp.jsonl").read_bytes().splitlines(True)[:2]),
+        say=lambda text: f"say {text}",
+        wait="slow 1000",
+        ask='call bash {"command": "echo allow", "description": "says something"}',
+        crash='call bash {"command": "kill -9 $PPID", "description": "ends its parent"}',
+        remember=("say the colour is blue", "history", "blue"),
+        requires="opencode",
+        network="host",
+        asks={"autonomy": "ask"},
+        seconds=60,
+    ),
 ]
 
 
@@ -88,16 +171,23 @@ class Talk:
     executor: Executor
     session: AgentSession
     events: list[AgentEvent] = field(default_factory=list)
+    seconds: float = SECONDS
     _source: Any = None
 
     async def until(self, kind: str) -> AgentEvent:
         """The next event of that kind; what comes before it is kept."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(self.seconds):
             async for event in self._source:
                 self.events.append(event)
                 if event.type == kind:
                     return event
         raise AssertionError(f"no {kind} in {self.events}: {self.executor.stderr}")
+
+    def resumed(self) -> AgentSession:
+        """The session for its next process, as the server keeps it."""
+        ready = next(event.data for event in self.events if event.type == "ready")
+        named = ready.get("agent_session_id")
+        return msgspec.structs.replace(self.session, agent_session_id=named)
 
     async def turn(self, prompt: str) -> AgentEvent:
         await self.executor.send(prompt)
@@ -128,7 +218,7 @@ async def talking(
     async with asyncio.timeout(SECONDS):
         executor = await runtime.execute_streaming(running.link, running.info.inside, session)
     events = executor.events()
-    talk = Talk(executor, session, _source=events)
+    talk = Talk(executor, session, seconds=agent.seconds, _source=events)
     try:
         yield talk
     finally:

@@ -18,7 +18,7 @@ def cut(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
 
 
 def events_of(agent: Agent, parts: list[tuple[int, bytes]], start: int = 0) -> list[AgentEvent]:
-    adapter = agent.runtime().adapter()
+    adapter = agent.adapter()
     return [event for offset, data in parts for event in adapter.feed(data, start + offset)]
 
 
@@ -84,11 +84,11 @@ def test_reading_again_from_an_acked_place_gives_exactly_what_was_missing(
     whole = events_of(agent, [(0, agent.transcript)])
     committed = whole[: stop % (len(whole) + 1)]
     seen = {(event.end_offset, event.ordinal) for event in committed}
-    first = agent.runtime().adapter()
+    first = agent.adapter()
     end = committed[-1].end_offset if committed else 0
     first.feed(agent.transcript[:end], 0)
     resume_at = committed[-1].ack_offset if committed else 0
-    second = agent.runtime().adapter(first.state())
+    second = agent.adapter(first.state())
     again = second.feed(agent.transcript[resume_at:], resume_at)
     fresh = [event for event in again if (event.end_offset, event.ordinal) not in seen]
     assert committed + fresh == whole
@@ -96,7 +96,7 @@ def test_reading_again_from_an_acked_place_gives_exactly_what_was_missing(
 
 @each_agent
 def test_output_that_was_fed_before_is_skipped(agent: Agent) -> None:
-    adapter = agent.runtime().adapter()
+    adapter = agent.adapter()
     half = len(agent.transcript) // 2
     events = adapter.feed(agent.transcript[:half], 0)
     events += adapter.feed(agent.transcript[: half - 10], 0)
@@ -106,15 +106,27 @@ def test_output_that_was_fed_before_is_skipped(agent: Agent) -> None:
 
 @each_agent
 def test_output_that_was_lost_is_said_and_the_rest_is_read(agent: Agent) -> None:
-    adapter = agent.runtime().adapter()
+    adapter = agent.adapter()
     middle = agent.transcript.index(b"\n", len(agent.transcript) // 2) + 1
     adapter.feed(agent.transcript[:20], 0)
     after = adapter.feed(agent.transcript[middle:], middle)
     assert after[0].type == "system"
     assert after[0].data["missing"] == [0, middle]
-    assert after[1:] == [
+    whole = [
         event for event in events_of(agent, [(0, agent.transcript)]) if event.end_offset > middle
     ]
+    if not adapter.handshake:
+        assert after[1:] == whole
+        return
+    # What was lost may have told which turn it is; the end of a turn tells it again.
+    end = next(event.end_offset for event in whole if event.type == "completion")
+    assert [what(event) for event in after if event.end_offset > end] == [
+        what(event) for event in whole if event.end_offset > end
+    ]
+
+
+def what(event: AgentEvent) -> tuple:
+    return event.type, event.data, event.end_offset, event.ordinal
 
 
 @each_agent
@@ -126,7 +138,7 @@ def test_what_is_not_understood_is_kept(agent: Agent) -> None:
 
 @each_agent
 def test_a_line_without_end_takes_no_memory_without_end(agent: Agent) -> None:
-    adapter = agent.runtime().adapter()
+    adapter = agent.adapter()
     block = b"x" * (1 << 20)
     for number in range(40):
         assert adapter.feed(block, number << 20) == []
@@ -139,7 +151,8 @@ def test_a_line_without_end_takes_no_memory_without_end(agent: Agent) -> None:
 
 @each_agent
 def test_input_is_whole_lines_whatever_the_text(agent: Agent) -> None:
-    adapter = agent.runtime().adapter()
+    adapter = agent.adapter()
+    adapter.feed(agent.opening, 0)
     text = 'a\nb "quoted" \\ \u2028 é \x00 {"type": "interrupt"}'
     for data in (adapter.prompt(1, text), adapter.permission("r\n1", "deny", text)):
         assert data.endswith(b"\n")

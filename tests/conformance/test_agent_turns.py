@@ -9,7 +9,7 @@ import pytest
 from oubliette.errors import Conflict, RuntimeFailure
 from oubliette.runtime.host import Exit
 from tests.conformance.agents import AGENTS, Agent, new_session, talking
-from tests.conformance.engines import SECONDS, Bench
+from tests.conformance.engines import Bench
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def agent(request: pytest.FixtureRequest) -> Agent:
 async def test_a_turn_ends_with_one_completion_that_has_the_final_text(
     bench: Bench, agent: Agent
 ) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     async with talking(agent, running) as talk:
         done = await talk.turn(agent.say("hello there"))
         assert done.data["final_text"] == "hello there"
@@ -42,7 +42,7 @@ async def test_a_turn_ends_with_one_completion_that_has_the_final_text(
 
 
 async def test_turns_follow_each_other_in_one_process(bench: Bench, agent: Agent) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     async with talking(agent, running) as talk:
         for number in (1, 2, 3):
             done = await talk.turn(agent.say(f"turn {number}"))
@@ -50,7 +50,7 @@ async def test_turns_follow_each_other_in_one_process(bench: Bench, agent: Agent
 
 
 async def test_a_very_long_prompt_arrives_whole(bench: Bench, agent: Agent) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     text = "é" * 700_000
     async with talking(agent, running) as talk:
         assert (await talk.turn(agent.say(text))).data["final_text"] == text
@@ -59,7 +59,7 @@ async def test_a_very_long_prompt_arrives_whole(bench: Bench, agent: Agent) -> N
 async def test_an_interrupted_turn_says_so_and_the_next_one_works(
     bench: Bench, agent: Agent
 ) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     async with talking(agent, running) as talk:
         await talk.executor.send(agent.wait)
         await talk.until("turn_started")
@@ -74,8 +74,9 @@ async def test_an_interrupted_turn_says_so_and_the_next_one_works(
 async def test_a_permission_reaches_the_agent_either_way(
     bench: Bench, agent: Agent, allow: bool
 ) -> None:
-    running = await bench.start()
-    async with talking(agent, running) as talk:
+    running = await agent.start(bench)
+    session = new_session(running, **agent.asks)
+    async with talking(agent, running, session) as talk:
         await talk.executor.send(agent.ask)
         request = await talk.until("permission_request")
         assert request.data["text"]
@@ -85,7 +86,7 @@ async def test_a_permission_reaches_the_agent_either_way(
 
 
 async def test_a_crash_is_told_with_its_exit_code(bench: Bench, agent: Agent) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     async with talking(agent, running) as talk:
         await talk.executor.send(agent.crash)
         with pytest.raises(AssertionError, match="no completion"):
@@ -99,21 +100,21 @@ async def test_a_new_process_of_the_session_goes_on_where_the_old_one_stopped(
 ) -> None:
     if not agent.runtime().resume:
         pytest.skip(f"{agent.name} cannot resume")
-    running = await bench.start()
+    running = await agent.start(bench)
     keep, recall, said = agent.remember
     async with talking(agent, running) as talk:
         assert (await talk.turn(keep)).data["status"] == "completed"
         await talk.executor.send(agent.crash)
         with pytest.raises(AssertionError, match="no completion"):
             await talk.until("completion")
-    async with talking(agent, running, talk.session) as again:
+    async with talking(agent, running, talk.resumed()) as again:
         assert said in (await again.turn(recall)).data["final_text"]
     async with talking(agent, running, new_session(running)) as other:
         assert said not in (await other.turn(recall)).data["final_text"]
 
 
 async def test_two_sessions_of_one_container_do_not_mix(bench: Bench, agent: Agent) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     async with talking(agent, running) as one, talking(agent, running) as two:
         first, second = await asyncio.gather(
             one.turn(agent.say("from one")), two.turn(agent.say("from two"))
@@ -125,7 +126,7 @@ async def test_two_sessions_of_one_container_do_not_mix(bench: Bench, agent: Age
 async def test_secrets_are_in_the_environment_and_in_no_command_line(
     bench: Bench, agent: Agent
 ) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     session = new_session(running, api_key="oub_key_secret")
     command = agent.runtime().command(session, running.info.inside)
     assert command.env["OUBLIETTE_API_KEY"] == "oub_key_secret"
@@ -136,9 +137,9 @@ async def test_secrets_are_in_the_environment_and_in_no_command_line(
 
 
 async def test_one_turn_in_a_process_of_its_own(bench: Bench, agent: Agent) -> None:
-    running = await bench.start()
+    running = await agent.start(bench)
     runtime = agent.runtime()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(agent.seconds):
         text = await runtime.execute(
             running.link, running.info.inside, new_session(running), agent.say("short")
         )

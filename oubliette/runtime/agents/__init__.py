@@ -1,6 +1,9 @@
-"""Agents behind one port; the scripted agent is the one that needs no model."""
+"""Agents behind one port; one module for each protocol that they speak."""
 
+from oubliette.runtime.agents.acp import AcpAdapter
+from oubliette.runtime.agents.acp_runtime import AcpRuntime
 from oubliette.runtime.agents.executor import Executor
+from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
 from oubliette.runtime.agents.port import (
     AgentAdapter,
     AgentCommand,
@@ -14,6 +17,8 @@ from oubliette.runtime.agents.port import (
 from oubliette.runtime.agents.scripted import ScriptedAdapter, ScriptedRuntime
 
 __all__ = (
+    "AcpAdapter",
+    "AcpRuntime",
     "AgentAdapter",
     "AgentCommand",
     "AgentEvent",
@@ -23,6 +28,7 @@ __all__ = (
     "Availability",
     "EventKind",
     "Executor",
+    "OpencodeAcpRuntime",
     "ScriptedAdapter",
     "ScriptedRuntime",
 )

@@ -47,6 +47,7 @@ class Executor:
         self._seq = 0
         self._turn = 0
         self._busy = False
+        self._waiting: str | None = None
         self._writing = asyncio.Lock()
         self._ends = [0, 0]
         self._acked = 0
@@ -71,12 +72,15 @@ class Executor:
             raise Conflict(f"turn {self._turn} has not ended", hint="wait for its completion")
         self._busy = True
         self._turn += 1
-        await self._write(self._adapter.prompt(self._turn, text))
+        if self._adapter.ready:
+            await self._write(self._adapter.prompt(self._turn, text))
+        else:
+            self._waiting = text  # for the end of the handshake, which `events` sees
         return self._turn
 
     async def interrupt(self) -> None:
-        """End the running turn early; its `completion` still comes."""
-        if not self._busy:
+        """End the running turn early; its `completion` still comes. Nothing before it began."""
+        if not self._busy or self._waiting is not None:
             return
         data = self._adapter.interrupt(self._turn)
         if data is None:
@@ -90,8 +94,12 @@ class Executor:
         await self._write(self._adapter.permission(request_id, decision, reason))
 
     async def events(self) -> AsyncGenerator[AgentEvent, None]:
-        """What the agent says, to its end. What is not read holds it back; nothing is lost."""
-        await self._write(b"".join(self._adapter.writes()))
+        """What the agent says, to its end. What is not read holds it back; nothing is lost.
+
+        Raises:
+            RuntimeFailure: the agent refused to begin.
+        """
+        await self._answer()
         async for item in self._stream:
             if isinstance(item, Exit):
                 self.exit = item
@@ -102,13 +110,22 @@ class Executor:
                         if event.type == "completion" and event.data.get("turn") == self._turn:
                             self._busy = False
                         yield event
-                    await self._write(b"".join(self._adapter.writes()))
+                    await self._answer()
                 else:
                     self._stderr = (self._stderr + item.data)[-STDERR_KEPT:]
                 await self._ack()
             elif isinstance(item, Gap | StdinOk):
                 continue
         self._busy = False
+
+    async def _answer(self) -> None:
+        """Say what the protocol wants said, and what had to wait for it."""
+        await self._write(b"".join(self._adapter.writes()))
+        if self._adapter.failed is not None:
+            raise RuntimeFailure(self._adapter.failed)
+        if self._waiting is not None and self._adapter.ready:
+            text, self._waiting = self._waiting, None
+            await self._write(self._adapter.prompt(self._turn, text))
 
     async def _ack(self) -> None:
         # Nothing is resumed from here, so what was read may be forgotten.
@@ -129,7 +146,7 @@ class Executor:
             async with self._writing:
                 self._seq += 1
                 await self._stream.write_eof(self._seq)
-        with contextlib.suppress(TimeoutError, LinkClosed):
+        with contextlib.suppress(TimeoutError, LinkClosed, RuntimeFailure):
             async with asyncio.timeout(CLOSE_GRACE):
                 async for _ in self.events():
                     pass
@@ -148,7 +165,9 @@ class StreamExecution(abc.ABC):
         """How to start the process of a session."""
 
     @abc.abstractmethod
-    def adapter(self, state: Mapping[str, Any] | None = None) -> AgentAdapter:
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> AgentAdapter:
         """What its bytes mean."""
 
     async def execute_streaming(
@@ -167,7 +186,8 @@ class StreamExecution(abc.ABC):
                 session=session.session_id,
             )
         )
-        return Executor(link, proc, await link.attach(proc), self.adapter())
+        adapter = self.adapter(session, inside)
+        return Executor(link, proc, await link.attach(proc), adapter)
 
     async def execute(
         self, link: HostLink, inside: Inside, session: AgentSession, prompt: str

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.agents.executor import Executor
-    from oubliette.runtime.containers.port import Inside
+    from oubliette.runtime.containers.port import Inside, Mount
     from oubliette.runtime.host import HostLink
 
 EventKind: TypeAlias = Literal[
@@ -35,7 +35,8 @@ EventKind: TypeAlias = Literal[
 ]
 """What `AgentEvent.data` holds by kind, besides `turn` where it belongs to one:
 
-`ready` agent, version; `turn_started` nothing; `delta` and `message` text; `tool_call` call_id,
+`ready` agent, version, and agent_session_id where the agent has a name for the conversation that it
+can be resumed by; `turn_started` nothing; `delta` and `message` text; `tool_call` call_id,
 tool, arguments; `tool_result` call_id, tool, is_error, result; `permission_request` request_id,
 text; `usage` cost_usd, tokens; `error` message; `completion` final_text, status (completed |
 interrupted | failed), exactly one per turn and its last; `system` whatever else the agent said:
@@ -110,6 +111,25 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
 class AgentAdapter(Protocol):
     """The agent's protocol, both ways, for one process. Deterministic; no I/O."""
 
+    @property
+    def handshake(self) -> int:
+        """How many frames of `writes` come before the first prompt; the same for each process.
+
+        Fixed, because input is numbered: a server that takes the process over knows from the
+        number of a frame which it was. A protocol with fewer to say fills up with empty ones.
+        """
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether the handshake is over: `prompt`, `interrupt` and `permission` make sense."""
+        ...
+
+    @property
+    def failed(self) -> str | None:
+        """Why the handshake will never be over; the process is of no use then."""
+        ...
+
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
         """Events in output that begins at `offset`.
 
@@ -121,7 +141,8 @@ class AgentAdapter(Protocol):
     def writes(self) -> list[bytes]:
         """What the protocol wants said without anybody asking (handshakes, answers); each once.
 
-        To be called after the adapter was made and after each `feed`, and to be sent in order.
+        One frame each. To be called after the adapter was made and after each `feed`, and to be
+        sent in order. The first `handshake` of them are the handshake.
         """
         ...
 
@@ -178,8 +199,15 @@ class AgentRuntime(Protocol):
         """How to start the process of a session."""
         ...
 
-    def adapter(self, state: Mapping[str, Any] | None = None) -> AgentAdapter:
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> AgentAdapter:
         """An adapter for a new process, or for a running one with the state it had."""
+        ...
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What its containers need from this side: the agent's program, read-only."""
         ...
 
     async def execute(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.agents.lines import Missing
     from oubliette.runtime.agents.port import AgentSession
-    from oubliette.runtime.containers.port import Inside
+    from oubliette.runtime.containers.port import Inside, Mount
 
 _KINDS: Final = frozenset(get_args(EventKind)) - {"system"}
 _STATUSES: Final = frozenset({"completed", "interrupted", "failed"})
@@ -42,6 +42,10 @@ _encoder: Final = msgspec.json.Encoder()
 
 class ScriptedAdapter:
     """`AgentAdapter` of the scripted agent. Each line says its turn, so there is no state."""
+
+    handshake = 0
+    ready = True
+    failed = None
 
     def __init__(self) -> None:
         self._cutter = Cutter()
@@ -117,10 +121,17 @@ class ScriptedRuntime(StreamExecution):
             cwd=inside.path(session.cwd),
         )
 
-    def adapter(self, state: Mapping[str, Any] | None = None) -> ScriptedAdapter:
-        """State is not needed."""
-        del state
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> ScriptedAdapter:
+        """Nothing of that is needed."""
+        del session, inside, state
         return ScriptedAdapter()
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """None: it is part of what every container has."""
+        return ()
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -1,0 +1,156 @@
+"""Any agent that speaks ACP on its standard streams, by its command line (DESIGN 7.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.agents.acp import AcpAdapter, Opening
+from oubliette.runtime.agents.environment import base_environment, client_environment, resolve
+from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.port import AgentCommand, Availability
+from oubliette.runtime.agents.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.port import AgentSession
+    from oubliette.runtime.containers.port import Inside, Mount
+
+MCP_SERVER: Final = "oubliette"
+"""What agents call our MCP server; most put it before the names of its tools."""
+
+
+class AcpRuntime(StreamExecution):
+    """`AgentRuntime` of the agent that `[acp]` names."""
+
+    def __init__(self) -> None:
+        self._command: tuple[str, ...] = ()
+        self._env: dict[str, str] = {}
+        self._program: Program | None = None
+
+    @property
+    def name(self) -> str:
+        """`acp`."""
+        return "acp"
+
+    @property
+    def reattach(self) -> bool:
+        """A turn's output is read again from its beginning."""
+        return True
+
+    @property
+    def resume(self) -> bool:
+        """By `session/resume` or `session/load`, where the agent has one of them."""
+        return True
+
+    async def initialize(self, config: Mapping[str, Any]) -> None:
+        """Take `command`, `path` and `env` of `[acp]`."""
+        self._command = tuple(config.get("command") or ())
+        self._env = environment(config.get("env") or (), "acp")
+        path = config.get("path")
+        self._program = None
+        if path is not None:
+            if not self._command:
+                raise ConfigError("acp.path: without acp.command nothing is started")
+            name = self._command[0].rpartition("/")[2]
+            self._program = Program(name, package=name, section="acp")
+            self._program.configure(path)
+
+    async def is_available(self) -> Availability:
+        """Once there is a command."""
+        if self._command:
+            return Availability(ok=True)
+        return Availability(
+            ok=False,
+            reason="acp.command is not set",
+            remedy='set command in [acp], such as ["gemini", "--acp"]',
+        )
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Its program, where a path is configured; else the container has to have it."""
+        return self._program.mounts if self._program is not None else ()
+
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """The configured command line."""
+        first, *more = self._command
+        program = self._program.inside(inside) if self._program is not None else first
+        return AgentCommand(
+            argv=(program, *more),
+            env={**base_environment(session, inside), **self._env},
+            cwd=inside.path(session.cwd),
+        )
+
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> AcpAdapter:
+        """Opens a session with our MCP server and those of the project."""
+        return AcpAdapter(opening(session, inside), state)
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def opening(session: AgentSession, inside: Inside) -> Opening:
+    """What `session/new` is told about a session."""
+    ours = {
+        "name": MCP_SERVER,
+        "command": inside.python,
+        "args": ["-I", inside.zipapp, "client"],
+        "env": _pairs(client_environment(session, inside)),
+    }
+    theirs = [
+        server
+        for name, config in sorted(session.mcp_servers.items())
+        if name != MCP_SERVER and (server := _server(name, config)) is not None
+    ]
+    return Opening(
+        cwd=inside.path(session.cwd),
+        mcp_servers=(ours, *theirs),
+        autonomy=session.autonomy,
+        agent_session_id=session.agent_session_id,
+    )
+
+
+def _server(name: str, config: object) -> dict[str, Any] | None:
+    """An entry of a project's `mcp_servers` in the words of ACP; None for what is none."""
+    if not isinstance(config, dict):
+        return None
+    fields = cast("dict[str, Any]", config)
+    if isinstance(fields.get("command"), str):
+        return {
+            "name": name,
+            "command": fields["command"],
+            "args": [str(argument) for argument in fields.get("args") or ()],
+            "env": _pairs(fields.get("env") or {}),
+        }
+    if isinstance(fields.get("url"), str):
+        kind = "sse" if fields.get("type") == "sse" else "http"
+        headers = _pairs(fields.get("headers") or {})
+        return {"type": kind, "name": name, "url": fields["url"], "headers": headers}
+    return None
+
+
+def _pairs(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [{"name": name, "value": str(value)} for name, value in values.items()]
+
+
+def environment(entries: tuple[str, ...] | list[str], section: str) -> dict[str, str]:
+    """`NAME=env:VARIABLE` and `NAME=file:/path` entries, resolved; other values as they are.
+
+    Raises:
+        ConfigError: an entry has no name, or its reference leads nowhere.
+    """
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{section}.env: each entry is NAME=VALUE, NAME=env:X or NAME=file:X")
+        if value.startswith(("env:", "file:")):
+            try:
+                value = resolve(value)
+            except ConfigError as error:
+                raise ConfigError(f"{section}.env: {name}: {error.message}") from error
+        found[name] = value
+    return found

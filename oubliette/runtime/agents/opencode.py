@@ -1,0 +1,153 @@
+"""OpenCode through its ACP door, `opencode acp` (reference: agents.md 2 and 4).
+
+Everything that it reads as configuration comes with its environment; that of the repository is
+switched off, because a hostile one would start programs by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.agents.acp import AcpAdapter
+from oubliette.runtime.agents.acp_runtime import environment, opening
+from oubliette.runtime.agents.environment import base_environment, resolve
+from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.port import AgentCommand
+from oubliette.runtime.agents.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.port import AgentSession, Availability
+    from oubliette.runtime.containers.port import Inside, Mount
+
+SECTION: Final = "opencode"
+PROVIDER: Final = "oubliette"
+"""Name of the provider that is made of `base_url`."""
+TOOL_TIMEOUT: Final = 24 * 3600 * 1000
+"""Milliseconds that OpenCode waits for an MCP tool: ours ends earlier (DESIGN 9.10)."""
+
+_DISABLED: Final = (
+    "AUTOUPDATE",
+    "DEFAULT_PLUGINS",
+    "LSP_DOWNLOAD",
+    "MODELS_FETCH",
+    "PROJECT_CONFIG",
+    "SHARE",
+)
+_PERMISSIONS: Final[dict[str, dict[str, str]]] = {
+    "off": {"*": "allow"},
+    "high": {"*": "allow", "external_directory": "ask", "doom_loop": "ask"},
+    "medium": {"*": "allow", "bash": "ask", "external_directory": "ask", "doom_loop": "ask"},
+    "low": {"*": "ask", "read": "allow", "glob": "allow", "grep": "allow", "list": "allow"},
+    "ask": {"*": "ask"},
+}
+
+
+class OpencodeAcpRuntime(StreamExecution):
+    """`AgentRuntime` of OpenCode, spoken to by ACP."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        self._program = Program("opencode", package="opencode-ai", section=SECTION)
+        self._config: dict[str, Any] = dict(config or {})
+        self._env: dict[str, str] = {}
+        self._key: str | None = None
+        self._take()
+
+    @property
+    def name(self) -> str:
+        """`opencode-acp`."""
+        return "opencode-acp"
+
+    @property
+    def reattach(self) -> bool:
+        """A turn's output is read again from its beginning."""
+        return True
+
+    @property
+    def resume(self) -> bool:
+        """Conversations lie in its HOME."""
+        return True
+
+    async def initialize(self, config: Mapping[str, Any]) -> None:
+        """Take `path`, `model`, `base_url`, `api_key` and `env` of `[opencode]`."""
+        self._config |= {key: value for key, value in config.items() if value is not None}
+        self._take()
+
+    def _take(self) -> None:
+        config = self._config
+        self._program.configure(config.get("path"))
+        self._env = environment(config.get("env") or (), SECTION)
+        if (reference := config.get("api_key")) is not None:
+            try:
+                self._key = resolve(reference)
+            except ConfigError as error:
+                raise ConfigError(f"{SECTION}.api_key: {error.message}", hint=error.hint) from error
+        if config.get("base_url") and not config.get("model"):
+            raise ConfigError(f"{SECTION}.model: needed beside {SECTION}.base_url")
+
+    async def is_available(self) -> Availability:
+        """Where its program is."""
+        return self._program.availability
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Its program."""
+        return self._program.mounts
+
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """Configured by its environment alone."""
+        settings = msgspec.json.encode(self._settings(session)).decode()
+        env = {
+            **base_environment(session, inside),
+            **{f"OPENCODE_DISABLE_{name}": "1" for name in _DISABLED},
+            **self._env,
+            "OPENCODE_CONFIG_CONTENT": settings,
+        }
+        return AgentCommand(
+            argv=(self._program.inside(inside), "acp"), env=env, cwd=inside.path(session.cwd)
+        )
+
+    def _settings(self, session: AgentSession) -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "autoupdate": False,
+            "share": "disabled",
+            "snapshot": False,
+            "lsp": False,
+            "formatter": False,
+            "experimental": {"mcp_timeout": TOOL_TIMEOUT},
+            "permission": {**_PERMISSIONS[session.autonomy], "question": "deny"},
+        }
+        model = session.model or self._config.get("model")
+        if model is None:
+            return settings
+        base_url = self._config.get("base_url")
+        if base_url is not None:
+            settings["provider"] = {PROVIDER: self._provider(model, base_url)}
+            settings["enabled_providers"] = [PROVIDER]
+            model = f"{PROVIDER}/{model}"
+        return {**settings, "model": model, "small_model": model}
+
+    def _provider(self, model: str, base_url: str) -> dict[str, Any]:
+        limit = {
+            "context": self._config.get("context_tokens") or 200_000,
+            "output": self._config.get("output_tokens") or 32_000,
+        }
+        return {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "Oubliette",
+            "options": {"baseURL": base_url, "apiKey": self._key or "none"},
+            "models": {model: {"name": model, "tool_call": True, "limit": limit}},
+        }
+
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> AcpAdapter:
+        """Opens a session with our MCP server and those of the project."""
+        return AcpAdapter(opening(session, inside), state)
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oubliette.clock import Clock
     from oubliette.config import Config
     from oubliette.kit import Ref
-    from oubliette.runtime.agents.port import AgentRuntime, Availability
+    from oubliette.runtime.agents.port import AgentRuntime
     from oubliette.runtime.containers.port import ContainerRuntime
     from oubliette.runtime.folders import Folders
     from oubliette.runtime.store.reader import Reader
@@ -57,8 +57,6 @@ class Services:
     folders: Folders
     runtime: ContainerRuntime
     agents: Mapping[str, AgentRuntime]
-    missing_agents: Mapping[str, Availability]
-    """Those that cannot be used here, and why."""
     zipapp: Path
     runtime_base: Path
     """Folder for the folders of relay sockets."""
@@ -67,5 +65,7 @@ class Services:
     directory: Directory = field(default_factory=Directory)
     secrets: dict[str, str] = field(default_factory=dict[str, str])
     """Session id → API key for its agent's environment; in memory only, never stored."""
+    pending: dict[str, dict[str, int]] = field(default_factory=dict[str, "dict[str, int]"])
+    """Principal → session id → its open calls of lent tools; kept by each session."""
     crashes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Session id → when its SessionActor failed lately; kept over its restarts."""

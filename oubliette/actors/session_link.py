@@ -81,6 +81,7 @@ class SessionLink:
             if request.outcome is None:
                 call = OpenCall(request)
                 self._calls.add(call)
+                self._count()
                 self._watch_over(call, adopted=True)
             elif request.call_id is not None and request.settled_at is not None:
                 self._calls.remember(request.call_id, request.id, request.settled_at)
@@ -216,7 +217,7 @@ class SessionLink:
         if self._session.stopping:
             raise NotFound("the session is ending")
         limit = self._services.config.callers.max_pending_requests
-        if len(self._calls.open) >= limit:
+        if sum(self._services.pending.get(record.principal, {}).values()) >= limit:
             raise LimitExceeded(f"callers.max_pending_requests: {limit} calls are pending already")
         now = self._services.clock.time()
         timeout = self._services.config.sessions.caller_tool_timeout_seconds
@@ -240,8 +241,16 @@ class SessionLink:
         self._session.journal.put(PutCallerRequest(request))
         call = OpenCall(request, askers=[asker])
         self._calls.add(call)
+        self._count()
         self._watch_over(call, adopted=False)
         failpoint("session.caller_request")
+
+    def _count(self) -> None:
+        """Note how many calls are open here; the limit is that of their principal (DESIGN 4.3)."""
+        of_principal = self._services.pending.setdefault(self._record.principal, {})
+        of_principal[self._record.id] = len(self._calls.open)
+        if not self._calls.open:
+            del of_principal[self._record.id]
 
     def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
         session = self._session
@@ -309,6 +318,7 @@ class SessionLink:
         call = self._calls.settle(request_id, now)
         if call is None:
             return
+        self._count()
         actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
         if actor is not None and actor.is_alive():
             actor.tell(SettleRequest(outcome=outcome, result=None, error=error))

@@ -17,6 +17,7 @@ SETTINGS = {
     "sessions.max_queued_messages": 4,
     "sessions.idle_timeout_seconds": IDLE,
     "sessions.permission_timeout_seconds": 0.3,
+    "callers.max_pending_requests": 5,
 }
 
 
@@ -109,6 +110,28 @@ async def test_too_many_queued_messages_are_refused_by_the_limits_name(site, cal
         await agent.say(f"say {n}")
     with pytest.raises(ToolFailed, match="max_queued_messages"):
         await agent.say("say one too many")
+
+
+async def test_the_pending_calls_of_one_owner_are_limited_over_all_its_sessions(site):
+    """DESIGN 4.3: callers.max_pending_requests, for each principal; a settled one makes room."""
+    three = "parallel\n" + "call myapp_wait {}\n" * 3 + "end"
+    async with (
+        site.caller("http-auto", tools={"wait": lambda: 1}, answers=False) as caller,
+        site.caller("http-auto", tools={"wait": lambda: 1}) as other,
+    ):
+        await caller.listen()
+        await other.listen()
+        first = await spawn(site, caller, three)
+        await first.event("caller_tool_request", nth=3)
+        second = await spawn(site, caller, three)
+        refused = await second.event("tool_result")
+        assert refused["is_error"]
+        assert "callers.max_pending_requests: 5" in refused["result"]
+        elsewhere = await spawn(site, other, three)
+        assert [each["is_error"] for each in await elsewhere.outcome()] == [False] * 3
+        await first.end()
+        third = await spawn(site, caller, three)
+        await third.event("caller_tool_request", nth=3)
 
 
 # ---------------------------------------------------------------- per tree

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oubliette.clock import Clock
     from oubliette.config import Config
     from oubliette.kit import Ref
-    from oubliette.runtime.agents.port import AgentRuntime
+    from oubliette.runtime.agents.port import AgentRuntime, Availability
     from oubliette.runtime.containers.port import ContainerRuntime
     from oubliette.runtime.folders import Folders
     from oubliette.runtime.store.reader import Reader
@@ -57,6 +57,8 @@ class Services:
     folders: Folders
     runtime: ContainerRuntime
     agents: Mapping[str, AgentRuntime]
+    missing_agents: Mapping[str, Availability]
+    """Those that cannot be used here, and why."""
     zipapp: Path
     runtime_base: Path
     """Folder for the folders of relay sockets."""

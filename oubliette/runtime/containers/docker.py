@@ -115,7 +115,7 @@ class DockerRuntime:
         self._flavour: Flavour = flavour
         self._hard = hard or Hardening()
         self._engine = Engine(flavour, host)
-        self._events = EngineEvents(self._engine.connect, LABEL_INSTANCE)
+        self._events = EngineEvents(self._engine.socket_path, flavour)
         self._root = os.geteuid() == 0
         self._containers: dict[str, _Container] = {}
         self._creating: set[str] = set()

@@ -219,6 +219,21 @@ class Engine:
             )
         return RuntimeFailure(f"{self.flavour}: {step}: {error!r}")
 
+    async def socket_path(self) -> str:
+        """The engine's unix socket.
+
+        Raises:
+            EngineMissing: it does not answer, or is reached in another way.
+        """
+        return await self.call("find its socket", self._socket_path)
+
+    def _socket_path(self, api: Any) -> str:
+        adapter = api.get_adapter(api.base_url)
+        path = getattr(adapter, "socket_path", None)
+        if path is None:
+            raise EngineMissing(f"{self.flavour} at {self.where} has no unix socket")
+        return str(path)
+
     async def facts(self) -> Facts:
         """What the engine says about itself, asked once.
 

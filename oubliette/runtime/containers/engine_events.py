@@ -2,49 +2,55 @@
 
 An event is only a hint to look again, so one that comes twice, late or for an old start of the
 same container does no harm. After each reconnection everybody looks again.
+
+The SDK would need a thread for this, which cannot be ended while the engine has not yet answered
+(podman does so with its first event). So this one request is written here: HTTP/1.0 over the
+engine's socket, one JSON object a line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
+import json
 import time
+import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
 _SLACK: Final = 5  # seconds that the engine's clock may be behind ours
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 2.0
-_JOIN_SECONDS: Final = 5.0
-_ENDINGS: Final = frozenset({"die", "died", "destroy", "remove", "removed", "stop"})
+_LINE_BYTES: Final = 1 << 20  # an event carries all labels of its container
+_ENDINGS: Final = frozenset({"die", "died", "destroy", "remove"})
+
+log = structlog.get_logger(__name__)
 
 
 class EngineEvents:
-    """Owns the thread that reads the stream; started by the first who waits."""
+    """Owns the task that reads the stream; started by the first who waits.
 
-    def __init__(self, connect: Callable[[], Any], label: str) -> None:
-        self._connect = connect
-        self._label = label
+    Args:
+        socket: gives the path of the engine's socket, when it is needed.
+        flavour: podman's filters have gaps, so with it all events of containers are read.
+    """
+
+    def __init__(self, socket: Callable[[], Awaitable[str]], flavour: str) -> None:
+        self._socket = socket
+        self._flavour = flavour
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._stream: Any = None
+        self._task: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        """Start the thread, if there is none. What ends from now on is heard."""
-        if self._thread is None:
-            self._loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(
-                target=self._run, args=(time.time(),), name="oubliette-engine-events", daemon=True
-            )
-            self._thread.start()
+        """Begin to read, if nobody does. What ends from now on is heard."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(time.time()), name="engine events")
 
     def hint(self, engine_id: str) -> asyncio.Future[None]:
         """A future that is set at the next event of that container; `drop` it afterwards."""
@@ -69,65 +75,57 @@ class EngineEvents:
                 if not future.done():
                     future.set_result(None)
 
-    # ------------------------------------------------------------------ the thread
-
-    def _run(self, began: float) -> None:
+    async def _run(self, began: float) -> None:
+        """Read until cancelled; whatever breaks the stream, begin again from before it broke."""
         retry = _FIRST_RETRY
-        since = int(began) - _SLACK
-        while not self._over.is_set():
+        since = began
+        while True:
             try:
-                api = self._connect()
-                try:
-                    stream = api.events(
-                        since=since,
-                        decode=True,
-                        filters={"type": ["container"], "label": [self._label]},
-                    )
-                    with self._lock:
-                        self._stream = stream
-                    since = int(time.time()) - _SLACK
-                    self._tell(None)
+                opened = time.time()
+                async with self._stream(since) as reader:
+                    self._wake(None)
                     retry = _FIRST_RETRY
-                    self._read(stream)
-                finally:
-                    with self._lock:
-                        self._stream = None
-                    api.close()
-            except OublietteError:
-                pass  # the engine is away; those who wait are told when it is back
-            except Exception as error:  # whatever urllib3 and requests make of a broken stream
-                del error
-            self._over.wait(retry)
+                    await self._read(reader)
+                since = opened
+            except (OSError, ValueError, OublietteError) as error:
+                log.debug("engine events", reason=str(error))
+            await asyncio.sleep(retry)
             retry = min(retry * 2, _LAST_RETRY)
 
-    def _read(self, stream: Any) -> None:
-        if self._over.is_set():
-            stream.close()
-            return
-        for event in stream:
-            action = str(event.get("Action") or event.get("status") or "")
-            if action in _ENDINGS:
-                actor: dict[str, Any] = event.get("Actor") or {}
-                self._tell(str(actor.get("ID") or event.get("id") or ""))
+    @contextlib.asynccontextmanager
+    async def _stream(self, since: float) -> AsyncGenerator[asyncio.StreamReader]:
+        filters: dict[str, list[str]] = {"type": ["container"]}
+        if self._flavour == "docker":
+            filters["event"] = ["die", "destroy"]
+        query = urllib.parse.urlencode(
+            {"since": int(since) - _SLACK, "filters": json.dumps(filters)}
+        )
+        path = await self._socket()
+        reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
+        try:
+            writer.write(f"GET /v1.40/events?{query} HTTP/1.0\r\nHost: engine\r\n\r\n".encode())
+            yield reader
+        finally:
+            writer.close()
 
-    def _tell(self, engine_id: str | None) -> None:
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._wake, engine_id)
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise ValueError(f"the engine answered {status[:100]!r}")
+        while (await reader.readline()).strip():
+            pass  # the head
+        while line := await reader.readline():
+            with contextlib.suppress(json.JSONDecodeError):
+                self._heard(json.loads(line))
+
+    def _heard(self, event: Any) -> None:
+        if event.get("Action") in _ENDINGS or event.get("status") in _ENDINGS:
+            actor: dict[str, Any] = event.get("Actor") or {}
+            self._wake(str(actor.get("ID") or event.get("id") or ""))
 
     async def aclose(self) -> None:
-        """End the thread."""
-        self._over.set()
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        with self._lock:
-            stream = self._stream
-        if stream is not None:
-            await asyncio.to_thread(_close, stream)
-        await asyncio.to_thread(thread.join, _JOIN_SECONDS)
-
-
-def _close(stream: Any) -> None:
-    with contextlib.suppress(Exception):
-        stream.close()
+        """Stop reading."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

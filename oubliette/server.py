@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from oubliette import __version__, ids
-from oubliette.actors.house import end_sessions, start_house
+from oubliette.actors.house import HOUSE, Watchman, end_sessions, start_house
 from oubliette.actors.project import IDEMPOTENCY_SECONDS
 from oubliette.actors.services import Services
 from oubliette.actors.store import GetStoreState, StoreActor, Transact
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
 SWITCH_SECONDS: Final = 0.0005  # for the writer's thread to get its turn beside a busy loop
+STORES: Final = "stores"
 _INSTANCE: Final = "instance"
 _EPOCH: Final = "epoch"
 
@@ -78,6 +79,15 @@ class Server:
         self.house = house
         self.keys = keys
         self.url = url
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when a part has ended for good without which there is no server: says which."""
+
+    def fail(self, reason: str) -> None:
+        """Note that this server cannot go on."""
+        log.critical("the server cannot go on", reason=reason)
+        self.services.keep_agents = True
+        if not self.failed.done():
+            self.failed.set_result(reason)
 
 
 @contextlib.asynccontextmanager
@@ -110,8 +120,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             reader = Reader(database)
             stack.push_async_callback(reader.aclose)
             system = await stack.enter_async_context(System("oubliette"))
-            system.spawn(Supervisor, [_store_spec(database)], name="stores")
-            store = system.ref("stores/store")
+            system.spawn(Supervisor, [_store_spec(database)], name=STORES)
+            store = system.ref(f"{STORES}/store")
             instance, epoch = await _identify(store, reader)
         commit = commits(store)
         clock = SystemClock()
@@ -126,6 +136,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             home=home,
             instance=instance,
             epoch=epoch,
+            started=clock.monotonic(),
             store=store,
             reader=reader,
             folders=folders,
@@ -155,6 +166,10 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             ),
             offers=Offers(
                 agents=tuple(found.agents),
+                missing_agents={
+                    name: (status.reason or "", status.remedy or "")
+                    for name, status in found.missing.items()
+                },
                 container_types=container_types,
                 runtimes=(runtime.name,),
             ),
@@ -174,7 +189,10 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         )
         await control.start()
         stack.push_async_callback(control.aclose)
-        yield Server(system=system, services=services, house=house, keys=keys, url=url)
+        server = Server(system=system, services=services, house=house, keys=keys, url=url)
+        system.spawn(Watchman, (STORES, HOUSE, "front"), server.fail, name="watchman")
+        stack.push_async_callback(system.ref("watchman").stop)
+        yield server
 
 
 def _store_spec(database: Database) -> ChildSpec:
@@ -254,7 +272,7 @@ def _front(config: Config, house: House, system: System, store: Any) -> Front:
 
 async def _stop_agents(services: Services) -> None:
     """SIGTERM ends agents or keeps them, as `server.on_stop` says (DESIGN 3.4)."""
-    if services.config.server.on_stop == "keep":
+    if services.keep_agents or services.config.server.on_stop == "keep":
         return
     await end_sessions(services)
     records = await services.reader.containers()
@@ -273,7 +291,7 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
     """Serve until SIGTERM or SIGINT; then stop in order, within ten seconds.
 
     Raises:
-        OublietteError: as `running`.
+        OublietteError: as `running`, and when a part has failed for good.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     stop = asyncio.Event()
@@ -291,8 +309,15 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
                     isolation=server.services.runtime.capabilities.isolation,
                 )
             )
-            await stop.wait()
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait({stopped, server.failed}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
             log.info("stopping")
+        if server.failed.done():
+            raise OublietteError(
+                f"the server could not go on: {server.failed.result()}",
+                hint="start it again; agents live on, and nothing that was acknowledged is lost",
+            )
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -26,11 +26,12 @@ from oubliette.actors.session_messages import (
     AgentStarting,
     AgentWrites,
     EndAgent,
+    OutputRefused,
     WriteFrame,
 )
 from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
-from oubliette.kit import Actor, AskTimeout, Message, handles
+from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
 from oubliette.runtime.host.errors import HostRefused
 from oubliette.runtime.host.messages import Exit
 from oubliette.runtime.host.stream import Gap, Output, StdinOk
@@ -137,11 +138,9 @@ class AgentProcessActor(Actor):
     async def _serve(self) -> AgentGone:
         began = time.monotonic()
         fresh = self._process is None or self._record.status == "created"
+        self._host_gate.leases.add(self._record.id)
         if fresh:
-            await self._host_gate.container.ask(
-                Acquire(session_id=self._record.id),
-                timeout=self._services.config.containers.start_timeout_seconds + 10.0,
-            )
+            await self._acquire()
             self._stage("container", began)
         else:
             self._host_gate.container.tell(Acquire(session_id=self._record.id, start=False))
@@ -157,6 +156,20 @@ class AgentProcessActor(Actor):
             if gone is not None:
                 return gone
             started = False
+
+    async def _acquire(self) -> None:
+        """Have the container up; asked again when its actor was restarted meanwhile."""
+        limit = self._services.config.containers.start_timeout_seconds + 10.0
+        async with asyncio.timeout(limit):
+            while True:
+                try:
+                    await self._host_gate.container.ask(
+                        Acquire(session_id=self._record.id), timeout=limit
+                    )
+                except ActorDead:
+                    await self._host_gate.wait_changed(0.1)
+                else:
+                    return
 
     def _stage(self, stage: str, began: float) -> None:
         if self._session.is_alive():
@@ -290,11 +303,7 @@ class AgentProcessActor(Actor):
     async def _pause(self, link: HostLink) -> None:
         """After a break: wait for the control link's fate instead of spinning."""
         if self._host_gate.current is link:
-            try:
-                async with asyncio.timeout(0.25):
-                    await self._host_gate.wait_changed()
-            except TimeoutError:
-                return
+            await self._host_gate.wait_changed(0.25)
 
     async def _make_adapter(self, *, ready: bool) -> None:
         info = self._host_gate.info
@@ -379,6 +388,12 @@ class AgentProcessActor(Actor):
                 await self._session.ask(portion, timeout=HAND_OVER)
             except AskTimeout:
                 log.warning("the log takes nothing; the agent is held back")
+            except ActorDead:
+                raise
+            except Exception as error:
+                # It has taken in a part, perhaps. A new actor takes over from what is stored.
+                self._session.tell(OutputRefused(error=f"{type(error).__name__}: {error}"))
+                await asyncio.Event().wait()  # we end with the old one
             else:
                 return
 

@@ -485,7 +485,8 @@ class CallerActor(Actor):
     @handles(TrackRequest)
     def _track(self, message: TrackRequest) -> None:
         now = self._last_used = self.clock.monotonic()
-        grace = message.grace if message.adopted else 0.0
+        # Who was not there since the server's start may be on the way back from the one before.
+        grace = message.grace if message.adopted or not self._presence.known else 0.0
         self._memory.tracked[message.request_id] = _Tracked(
             message.reply_to, message.durable, now + grace
         )

@@ -23,6 +23,11 @@ class Presence:
         """Why it is absent, when it is."""
 
     @property
+    def known(self) -> bool:
+        """Whether it was ever there, as far as this server knows."""
+        return self.held or self._until > -math.inf
+
+    @property
     def held(self) -> bool:
         """Whether a lending listener is open."""
         return bool(self._held)

@@ -63,7 +63,9 @@ class CallerRequestActor(Actor):
         )
 
     def _track(self, name: str) -> None:
-        grace = self._services.config.callers.restart_grace_seconds if self._adopted else 0.0
+        grace = self._services.config.callers.restart_grace_seconds
+        if not self._adopted:
+            grace = max(0.0, self._services.started + grace - self.clock.monotonic())
         self.system.ref(name).tell(
             TrackRequest(
                 request_id=self._request.id,

@@ -117,7 +117,9 @@ class ContainerActor(Actor):
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Refuse those who wait; the container itself goes on, a successor adopts it."""
-        del reason, error
+        del error
+        if reason == "failed":
+            return  # they get ActorDead, and ask the successor
         for answer in self._waiting:
             answer.set_error(ContainerLost("the container's actor ended"))
 

@@ -88,6 +88,10 @@ class HostGate:
                 f"the host in the container did not answer within {timeout:.0f} s"
             ) from None
 
-    async def wait_changed(self) -> None:
-        """Return at the next change of the gate."""
-        await self._changed.wait()
+    async def wait_changed(self, timeout: float) -> None:
+        """Return at the next change of the gate, at most after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            return

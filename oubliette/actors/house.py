@@ -11,23 +11,59 @@ from oubliette.actors.caller import CallersActor
 from oubliette.actors.exploration import ExplorationsActor
 from oubliette.actors.projects import ProjectsActor
 from oubliette.actors.protocol import EndSession
+from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oubliette.actors.services import Services
     from oubliette.kit import Ref, System
 
 log = structlog.get_logger("oubliette.server")
 
+HOUSE: Final = "house"
 END_SECONDS: Final = 5.0  # for all sessions together, at a stop
 
 
 def start_house(system: System, services: Services) -> Ref:
-    """Start callers, explorations and projects; the store must run. Returns `projects`."""
-    system.spawn(
-        CallersActor, services.store, services.reader, services.config.callers, name="callers"
-    )
-    system.spawn(ExplorationsActor, services, name="explorations")
-    return system.spawn(ProjectsActor, services, name="projects", shutdown=10.0)
+    """Start callers, explorations and projects; the store must run. Returns their supervisor.
+
+    When one of them fails it is started anew, and takes over from the store what it had. When that
+    does not help, the supervisor fails, and the server has to end.
+    """
+    callers = (services.store, services.reader, services.config.callers)
+    children = [
+        ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
+        ChildSpec(
+            name="explorations", cls=ExplorationsActor, args=(services,), known_as="explorations"
+        ),
+        ChildSpec(
+            name="projects",
+            cls=ProjectsActor,
+            args=(services,),
+            known_as="projects",
+            shutdown=10.0,
+        ),
+    ]
+    return system.spawn(Supervisor, children, max_restarts=5, within=60.0, name=HOUSE)
+
+
+class Watchman(Actor):
+    """Says when a part has ended for good without which there is no server."""
+
+    def __init__(self, names: tuple[str, ...], tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self._names = names
+        self._say = tell
+
+    def on_start(self) -> None:
+        """Watch them."""
+        for name in self._names:
+            self.watch(self.system.ref(name))
+
+    @handles(Down)
+    def _down(self, message: Down) -> None:
+        self._say(f"{message.name} ended: {message.error or message.reason}")
 
 
 async def end_sessions(services: Services) -> None:

@@ -72,7 +72,7 @@ class ProjectActor(Supervisor):
         for container in await self._services.reader.containers(project.id):
             self._unit(UnitKey(container.container_type, container.workspace_id))
         for session in await self._services.reader.live_sessions(project.id):
-            await self._run_session(session)
+            self._unit(self._key(session))  # which takes over its sessions
 
     # ------------------------------------------------------------------ units
 
@@ -95,13 +95,16 @@ class ProjectActor(Supervisor):
             )
         return self.system.ref(name)
 
-    async def _run_session(self, session: Session) -> None:
-        await self._unit(self._key(session)).ask(StartSession(session_id=session.id))
+    async def _run_session(self, session: Session, *, anew: bool) -> None:
+        unit = self._unit(self._key(session))
+        await unit.ask(StartSession(session_id=session.id, anew=anew))
 
     # ------------------------------------------------------------------ spawn
 
     @handles(SpawnSession)
     async def _spawn(self, message: SpawnSession) -> SpawnResult:
+        if message.caller_id is not None:
+            await self._meet_caller(message)
         known = await self._known(message)
         if known is not None:
             return known
@@ -118,8 +121,6 @@ class ProjectActor(Supervisor):
                     target = None
         if target is not None and session_state.live(target):
             raise Conflict("the session is changing hands", hint="try again in a moment")
-        if message.caller_id is not None:
-            await self._meet_caller(message)
         if target is not None:
             return await self._resume(message, target)
         return await self._new(message, workspace, created=created)
@@ -229,8 +230,6 @@ class ProjectActor(Supervisor):
         )
 
     async def _submit(self, message: SpawnSession, target: Session, live: Ref) -> SpawnResult:
-        if message.caller_id is not None:
-            await self._meet_caller(message)
         result = _result(target, turn=0, log_end=-1)
         number, log_end = await live.ask(
             SubmitTurn(
@@ -420,7 +419,7 @@ class ProjectActor(Supervisor):
                 tree.tell(Unreserve(session_id=session.id))
             raise
         failpoint("project.session_recorded")
-        await self._run_session(session)
+        await self._run_session(session, anew=resumed)
         return result
 
     # ------------------------------------------------------------------ the rest

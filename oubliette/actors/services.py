@@ -60,11 +60,15 @@ class Services:
     missing_agents: Mapping[str, Availability]
     """Those that cannot be used here, and why."""
     zipapp: Path
+    started: float
+    """Monotonic second of this server's start."""
     runtime_base: Path
     """Folder for the folders of relay sockets."""
     door: SocketDoor | None = None
     keys: KeyRing | None = None
     directory: Directory = field(default_factory=Directory)
+    keep_agents: bool = False
+    """Whether agents live on when the server ends: it does not end of its own will."""
     secrets: dict[str, str] = field(default_factory=dict[str, str])
     """Session id → API key for its agent's environment; in memory only, never stored."""
     pending: dict[str, dict[str, int]] = field(default_factory=dict[str, "dict[str, int]"])

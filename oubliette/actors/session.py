@@ -43,12 +43,14 @@ from oubliette.actors.session_messages import (
     LinkReady,
     LinkRequest,
     OpenLink,
+    OutputRefused,
     RequestSettled,
     SettleRequest,
     SubmitTurn,
     WriteFrame,
 )
 from oubliette.actors.session_permissions import PermissionOverdue, Permissions
+from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
 from oubliette.kit import Down, Message, handles
@@ -96,6 +98,8 @@ class SessionActor(LoggedSession):
         self._attached = False
         self._stdin_seq = 0
         self._seen: tuple[int, int] = (-1, -1)
+        self._process: str | None = None
+        """Of a session that has finished: the process that its agent was."""
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
         self._turn_number = 0
@@ -111,6 +115,8 @@ class SessionActor(LoggedSession):
     async def on_start(self) -> None:
         """Read the log, take over what is open, bring the agent up or attach to it again."""
         reader = self.services.reader
+        # What an earlier actor was about to store is stored, or never will be, before we read.
+        await self.services.store.ask(Transact(ops=()))
         record = await reader.session(self.session_id)
         if record is None or not session_state.live(record):
             self.stop()
@@ -136,19 +142,29 @@ class SessionActor(LoggedSession):
                 self._queue.append(turn)
         self._turn_number = record.turn_count
         self._show()
-        if self._turn is not None:
-            self._stdin_seq = self._turn.stdin_seq or 0
         if record.process_id is not None:
             self._seen = await reader.last_source(self.session_id, record.process_id)
         self.services.directory.enter(self.session_id, self.system.ref(self.name))
         self.link = SessionLink(self)
         await self.link.take_over()
+        if self._turn is not None:
+            await self._permissions.take_over()
         if self._crashed_too_often():
             self._finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
         if record.pairing_secret is None:
             self.journal.change(pairing_secret=secrets.token_urlsafe(32))
         self._open_link()
+        self._run_agent()
+        self.after(self.services.config.sessions.idle_timeout_seconds, _IdleCheck())
+
+    def _run_agent(self) -> None:
+        """Start the agent's process, or attach to it again, reading on where the log ends."""
+        self._attached = False
+        # Frames that were not accepted are gone with whoever held them, but for the prompt, which
+        # is handed over again under its old number.
+        self._stdin_seq = (self._turn.stdin_seq or 0) if self._turn else 0
+        self._agent_down.clear()
         self._agent = self.spawn(
             AgentProcessActor,
             self.services,
@@ -160,17 +176,19 @@ class SessionActor(LoggedSession):
             name=f"{self.name}/agent",
         )
         self.watch(self._agent)
-        self.after(self.services.config.sessions.idle_timeout_seconds, _IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Leave the directory; whoever waits here is told."""
         if reason != "failed":
             self.services.directory.leave(self.session_id, self.name)
         if reason == "failed":
-            self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
+            self._note_crash()
         elif self._finished:
             self.services.crashes.pop(self.session_id, None)
         del error
+
+    def _note_crash(self) -> None:
+        self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
 
     def _crashed_too_often(self) -> bool:
         now = self.clock.monotonic()
@@ -181,15 +199,16 @@ class SessionActor(LoggedSession):
     def _open_link(self) -> None:
         record = self.journal.record
         assert record.pairing_secret is not None
-        self.host_gate.socket.tell(
-            OpenLink(
-                session_id=record.id,
-                project_id=record.project_id,
-                depth=record.depth,
-                session=self.name,
-                secret=record.pairing_secret,
-            )
+        link = OpenLink(
+            session_id=record.id,
+            project_id=record.project_id,
+            depth=record.depth,
+            session=self.name,
+            secret=record.pairing_secret,
         )
+        # Noted first: a SocketActor that is being restarted hears nothing, and finds it there.
+        self.host_gate.links[self.session_id] = link
+        self.host_gate.socket.tell(link)
 
     @property
     def quiet(self) -> bool:
@@ -267,9 +286,14 @@ class SessionActor(LoggedSession):
             self._agent.tell(frame)
 
     def next_seq(self) -> int:
-        """The sequence number of one more frame for the agent."""
+        """The sequence number of one more frame for the agent, which must be attached."""
         self._stdin_seq += 1
         return self._stdin_seq
+
+    @property
+    def attached(self) -> bool:
+        """Whether the agent's process takes frames, and we know how many it took."""
+        return self._attached
 
     def _status(self, step: session_state.Step, reason: str | None = None, **data: Any) -> None:
         status = session_state.after(self.journal.record.status, step)
@@ -282,6 +306,7 @@ class SessionActor(LoggedSession):
             return
         if not self._queue:
             self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
+        self._permissions.turn_ended()
         done = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
         self.journal.put(PutTurn(done))
         self._tell_parent(done)
@@ -339,7 +364,7 @@ class SessionActor(LoggedSession):
 
     @handles(AgentAttached)
     def _agent_attached(self, message: AgentAttached) -> None:
-        self._attached = True
+        was_attached, self._attached = self._attached, True
         turn = self._turn
         if turn is not None and message.started:
             self._turn_ended("failed", "the agent was started anew")
@@ -347,6 +372,8 @@ class SessionActor(LoggedSession):
         self._stdin_seq = max(self._stdin_seq, message.stdin_accepted)
         if turn is not None and (turn.stdin_seq or 0) > message.stdin_accepted:
             self._hand_over(turn)
+        if not was_attached:
+            self._permissions.attached()
         self._activity()
         self._next_turn()
 
@@ -357,12 +384,16 @@ class SessionActor(LoggedSession):
         failpoint("session.agent_spoke")
         answer = self.defer()
         offset = 0
-        for item in message.items:
-            position = (item.offset, item.ordinal)
-            if position > self._seen:
-                self._seen = position
-                self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
-            offset = item.ack
+        try:
+            for item in message.items:
+                position = (item.offset, item.ordinal)
+                if position > self._seen:
+                    self._seen = position
+                    self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
+                offset = item.ack
+        except Exception:
+            self._broken = True  # who asked tells us so again, see OutputRefused
+            raise
         self._activity()
         self.journal.then(lambda: self._ack(offset))
         if self.journal.full:
@@ -422,6 +453,10 @@ class SessionActor(LoggedSession):
         if not self._finished:
             self._permissions.deny(message.request_id)
 
+    @handles(OutputRefused)
+    def _output_refused(self, message: OutputRefused) -> None:
+        raise RuntimeError(f"what the agent said could not be taken in: {message.error}")
+
     @handles(AgentWrites)
     def _agent_writes(self, message: AgentWrites) -> None:
         if not self._finished:
@@ -452,14 +487,21 @@ class SessionActor(LoggedSession):
 
     @handles(Down)
     def _down(self, message: Down) -> None:
-        if self._agent is not None and message.name == self._agent.name:
-            self._agent_down.set()
-            if not self._finished:
-                self._agent_gone(
-                    AgentGone(reason=message.error or "the actor of its agent process ended")
-                )
-        else:
+        if self._agent is None or message.name != self._agent.name:
             self.link.request_down(message)
+            return
+        self._agent_down.set()
+        if self._finished:
+            return
+        self._note_crash()
+        if message.reason != "failed" or self._crashed_too_often():
+            self._agent_gone(
+                AgentGone(reason=message.error or "the actor of its agent process ended")
+            )
+            return
+        self._run_agent()
+        if self._end_reason is not None:
+            self._agent.tell(EndAgent())
 
     # ------------------------------------------------------------------ its end
 
@@ -530,6 +572,7 @@ class SessionActor(LoggedSession):
             )
             self._tell_parent(turn)
         status = session_state.after(self.journal.record.status, step)
+        self._process = self.journal.record.process_id
         self.journal.change(
             status=status,
             status_reason=reason,
@@ -548,6 +591,7 @@ class SessionActor(LoggedSession):
             answer.set(self.journal.record.status)
         self._ending.clear()
         self._wake_waiters()
+        self.host_gate.links.pop(self.session_id, None)
         self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
         self.services.secrets.pop(self.session_id, None)
         self.services.directory.leave(self.session_id, self.name)
@@ -561,9 +605,13 @@ class SessionActor(LoggedSession):
             self._agent.tell(EndAgent())
             async with asyncio.timeout(END_LIMIT):
                 await self._agent_down.wait()
+        elif self._process is not None and (link := self.host_gate.current) is not None:
+            # Whoever held it has failed: what the agent does now nobody would hear of.
+            await link.end(self._process)
 
     @handles(_LetGo)
     def _let_gone(self, _: _LetGo) -> None:
+        self.host_gate.leases.discard(self.session_id)
         self.host_gate.container.tell(Release(session_id=self.session_id))
         self.stop()
 

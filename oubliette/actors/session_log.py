@@ -73,6 +73,8 @@ class LoggedSession(Actor):
         self._held: list[Deferred] = []
         self._batch: Batch | None = None
         self._flush_due = False
+        self._broken = False
+        """Set when something was taken in by half: nothing of it may be stored."""
         self._stored: tuple[Session, bool]
         """The record as the store has it, and whether it was quiet then: what may be told."""
         self._under_way: tuple[Session, bool]
@@ -95,7 +97,7 @@ class LoggedSession(Actor):
 
     def _flush(self) -> None:
         self._flush_due = False
-        if not self.ref.is_alive():
+        if self._broken or not self.ref.is_alive():
             return
         batch = self.journal.take()
         if batch is not None:

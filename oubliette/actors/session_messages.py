@@ -75,6 +75,12 @@ class AgentSpoke(Message, Reply[None]):
     items: tuple[AgentItem, ...]
 
 
+class OutputRefused(Message):
+    """Taking in what the agent said failed: the session's actor cannot go on as it is."""
+
+    error: str
+
+
 class AgentWrites(Message):
     """The agent's protocol wants this said: to be handed back as a `WriteFrame` with a number."""
 

@@ -11,6 +11,7 @@ from oubliette.actors.backoff import backoff_delay
 from oubliette.actors.container_messages import ContainerIsUp, SocketStarted
 from oubliette.actors.link import LinkActor
 from oubliette.actors.session_messages import CloseLink, OpenLink
+from oubliette.actors.session_state import live
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
 from oubliette.runtime.host.link import HostLink
@@ -40,6 +41,11 @@ class _Broken(Message):
     reason: str
 
 
+class _StraysEnded(Message):
+    count: int
+    error: str | None = None
+
+
 class _Connect(Message):
     pass
 
@@ -53,7 +59,9 @@ class SocketActor(Actor):
         self._host_gate = gate
         self._container: ContainerIsUp | None = None
         self._link: HostLink | None = None
-        self._fresh: HostLink | None = None
+        self._fresh: dict[int, HostLink] = {}
+        """By attempt: links that are open and not taken yet."""
+        self._connecting = False
         self._attempt = 0
         self._failures = 0
         self._links: dict[str, Ref] = {}
@@ -69,12 +77,14 @@ class SocketActor(Actor):
         """Close the link; processes in the container go on."""
         del reason, error
         self._host_gate.closed()
-        for link in (self._link, self._fresh):
+        for link in (self._link, *self._fresh.values()):
             if link is not None:
                 await link.aclose()
 
     @handles(ContainerIsUp)
     async def _container_up(self, message: ContainerIsUp) -> None:
+        if self._container == message and (self._link is not None or self._connecting):
+            return  # said twice, as both of us began at the same time
         if self._link is not None:
             await self._link.aclose()
             self._link = None
@@ -84,25 +94,26 @@ class SocketActor(Actor):
 
     @handles(_Connect)
     def _connect_again(self, _: _Connect) -> None:
-        if self._link is None and self._container is not None:
+        if self._link is None and self._container is not None and not self._connecting:
             self._begin()
 
     def _begin(self) -> None:
         self._attempt += 1
+        self._connecting = True
         attempt = self._attempt
         self.pipe_to_self(
-            self._connect(),
+            self._connect(attempt),
             lambda _: _Connected(attempt=attempt),
             lambda error: _NotConnected(attempt=attempt, reason=str(error) or repr(error)),
         )
 
-    async def _connect(self) -> None:
+    async def _connect(self, attempt: int) -> None:
         assert self._container is not None
         info = self._host_gate.info
         if info is None or info.id != self._container.container_id:
             info = await self._services.runtime.inspect(self._container.container_id)
             self._host_gate.info = info
-        self._fresh = await HostLink.connect(
+        self._fresh[attempt] = await HostLink.connect(
             self._services.runtime.dial(info),
             self._container.key,
             epoch=self._services.epoch,
@@ -110,23 +121,52 @@ class SocketActor(Actor):
         )
 
     @handles(_Connected)
-    def _connected(self, message: _Connected) -> None:
-        if message.attempt != self._attempt or self._fresh is None:
+    async def _connected(self, message: _Connected) -> None:
+        link = self._fresh.pop(message.attempt)
+        if message.attempt != self._attempt:  # another container came up meanwhile
+            await link.aclose()
             return
-        self._link, self._fresh = self._fresh, None
+        self._link = link
+        self._connecting = False
         self._failures = 0
         assert self._host_gate.info is not None
-        self._host_gate.opened(self._link, self._host_gate.info)
-        link = self._link
+        self._host_gate.opened(link, self._host_gate.info)
+        self.pipe_to_self(
+            self._end_strays(link),
+            lambda count: _StraysEnded(count=count),
+            lambda error: _StraysEnded(count=0, error=str(error)),
+        )
         self.pipe_to_self(
             link.closed(),
             lambda reason: _Broken(attempt=message.attempt, reason=str(reason)),
             lambda error: _Broken(attempt=message.attempt, reason=str(error)),
         )
 
+    async def _end_strays(self, link: HostLink) -> int:
+        """End agents that no session owns: a server may be killed before it could do that.
+
+        A process is in a session's record before it starts, so whatever the host had when the
+        link opened and no live session names is nobody's.
+        """
+        strays = 0
+        for process in link.hello.procs:
+            if process.session is None:
+                continue
+            session = await self._services.reader.session(process.session)
+            if session is None or not live(session) or session.process_id != process.id:
+                strays += 1
+                await link.end(process.id)
+        return strays
+
+    @handles(_StraysEnded)
+    def _strays_ended(self, message: _StraysEnded) -> None:
+        if message.count or message.error:
+            log.warning("agents without a session", ended=message.count, error=message.error)
+
     @handles(_NotConnected)
     def _not_connected(self, message: _NotConnected) -> None:
         if message.attempt == self._attempt and self._container is not None:
+            self._connecting = False
             log.debug("host link not open", reason=message.reason)
             self._retry()
 

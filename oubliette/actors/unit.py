@@ -44,6 +44,8 @@ class StartSession(Message, Reply[None]):
     """To a ContainerUnit: run this session, which is in the store."""
 
     session_id: str
+    anew: bool = False
+    """It was resumed: an actor that runs it still is on its way out."""
 
 
 class ContainerUnit(Supervisor):
@@ -70,26 +72,18 @@ class ContainerUnit(Supervisor):
                 args=(self._services, gate, self._project, self._key),
                 shutdown=8.0,
             ),
-            ChildSpec(name="sessions", cls=SessionsActor, args=()),
+            ChildSpec(
+                name="sessions",
+                cls=SessionsActor,
+                args=(self._services, gate, self._project.id, self._key.workspace_id),
+            ),
         ):
             self._specs[spec.name] = spec
         super().on_start()
 
     @handles(StartSession)
     async def _start_session(self, message: StartSession) -> None:
-        sessions = self.system.ref(f"{self.name}/sessions")
-        await sessions.ask(StopChild(name=message.session_id))
-        name = await sessions.ask(
-            StartChild(
-                spec=ChildSpec(
-                    name=message.session_id,
-                    cls=SessionActor,
-                    args=(self._services, self._host_gate, message.session_id),
-                    restart="transient",
-                )
-            )
-        )
-        self._services.directory.enter(message.session_id, self.system.ref(name))
+        await self.system.ref(f"{self.name}/sessions").ask(message)
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Nobody waits for a container that no one runs."""
@@ -98,12 +92,49 @@ class ContainerUnit(Supervisor):
 
 
 class SessionsActor(Supervisor):
-    """Supervises the sessions of one container. A session that fails again and again ends itself
-    (see SessionActor), so the limit here is only against a storm.
+    """Supervises the sessions of one container: those that the store says are live.
+
+    A session that fails again and again ends itself (see SessionActor), so the limit here is only
+    against a storm.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, services: Services, gate: HostGate, project_id: str, workspace_id: str | None
+    ) -> None:
         super().__init__([], max_restarts=200, within=10.0, backoff=_BACKOFF)
+        self._services = services
+        self._host_gate = gate
+        self._project_id = project_id
+        self._workspace_id = workspace_id
+
+    async def on_start(self) -> None:  # type: ignore[override]
+        """Take over the live sessions, whoever ran them before."""
+        super().on_start()
+        for session in await self._services.reader.live_sessions(
+            self._project_id, workspace_id=self._workspace_id
+        ):
+            self._begin(session.id)
+
+    @handles(StartSession)
+    async def _start_session(self, message: StartSession) -> None:
+        if message.session_id in self._specs:
+            if not message.anew:
+                return
+            await self._stop_child(StopChild(name=message.session_id))
+        self._begin(message.session_id)
+
+    def _begin(self, session_id: str) -> None:
+        name = self._start_child(
+            StartChild(
+                spec=ChildSpec(
+                    name=session_id,
+                    cls=SessionActor,
+                    args=(self._services, self._host_gate, session_id),
+                    restart="transient",
+                )
+            )
+        )
+        self._services.directory.enter(session_id, self.system.ref(name))
 
 
 __all__ = ["ContainerUnit", "SessionsActor", "StartSession", "UnitKey"]

@@ -4,7 +4,8 @@ It is the ordinary program, with two seams that production code has no need of. 
 an actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind
 can be failed at any message. And each line on stdin replaces the active failpoints (see
 `oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
-which fails every actor of that class; it is answered by `{"armed": line}` on stdout.
+which fails every actor of that class, or `tasks`, which logs what every task waits for; it is
+answered by `{"armed": line}` on stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from oubliette import failpoints
 from oubliette.kit import Actor
@@ -27,24 +28,27 @@ if TYPE_CHECKING:
 
 CUT: Final = "cut"
 FAIL: Final = "fail "
+TASKS: Final = "tasks"
 
 
 def seam() -> None:
     """Let every message pass a failpoint before it is handled."""
-    handle: Any = vars(Actor)["_receive"]
+    handle: Any = vars(Actor)["_actor_receive"]
 
     def faulty(self: Any, envelope: Any) -> Any:
         self.envelope = envelope  # who asked must get the error
         failpoints.failpoint(f"{type(self).__name__}.{type(envelope.message).__name__}")
         return handle(self, envelope)
 
-    setattr(Actor, "_receive", faulty)  # noqa: B010 - on purpose: nothing else may know of it
+    setattr(Actor, "_actor_receive", faulty)  # noqa: B010 - on purpose: nothing else may know of it
 
 
 def _arm() -> None:
     for line in map(str.strip, sys.stdin):
         if line == CUT:
             cut()
+        elif line == TASKS:
+            tasks()
         elif line.startswith(FAIL):
             fail(line.removeprefix(FAIL))
         else:
@@ -61,11 +65,19 @@ def cut() -> None:
             loop.call_soon_threadsafe(transport.abort)
 
 
+def tasks() -> None:
+    """Write what every task waits for to the log: for a test that waits in vain."""
+    for each in gc.get_objects():
+        if isinstance(each, asyncio.Task):
+            task = cast("asyncio.Task[Any]", each)
+            task.print_stack(limit=4)
+
+
 def fail(kind: str) -> None:
     """Fail every living actor whose class has this name, with the next thing that it does."""
     for actor in [each for each in gc.get_objects() if isinstance(each, Actor)]:
         if type(actor).__name__ == kind and actor.ref.is_alive():
-            broke: Any = actor._post_broke  # pyright: ignore[reportPrivateUsage]
+            broke: Any = actor._actor_post_broke  # pyright: ignore[reportPrivateUsage]
             actor.system.gate.loop.call_soon_threadsafe(
                 broke, failpoints.FailpointError(f"failpoint {kind}")
             )

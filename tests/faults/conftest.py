@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from oubliette.testing.server import ServerProcess
 from oubliette.testing.zygote import Zygote
+
+pytest.register_assert_rewrite("tests.faults.history", "tests.faults.load")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -25,3 +28,7 @@ async def server(zygote: Zygote) -> AsyncIterator[ServerProcess]:
     """A server process that is not started yet, on a home of its own."""
     async with ServerProcess(zygote=zygote) as process:
         yield process
+        if process.running:
+            with contextlib.suppress(Exception):
+                await process.arm("tasks")
+        print(process.log()[-50_000:] if process.log_file.exists() else "")  # shown if it fails

@@ -65,15 +65,11 @@ async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(server,
     """Issue 2 section 5; DESIGN 3.4 last row but one; invariants I1, I2, I4, I5, I8."""
     name, _, at = point.partition("@")
     await server.start(failpoints=f"{name}=kill@{at}")
-    load = Load(server)
-    await load.open()
-    try:
+    async with Load(server) as load:
         await crash(server, load)
         await server.start()
         await load.come_back()
         await load.finish()
-    finally:
-        await load.aclose()
 
 
 @pytest.mark.slow
@@ -84,13 +80,9 @@ async def test_a_server_killed_at_random_moments_comes_back_with_everything(serv
     print(f"seed {seed}")  # shown if it fails
     moments = random.Random(seed)
     await server.start()
-    load = Load(server)
-    await load.open()
-    try:
+    async with Load(server) as load:
         for _ in range(4):
             await crash(server, load, after=moments.uniform(0.0, 0.9))
             await server.start()
         await load.come_back()
         await load.finish()
-    finally:
-        await load.aclose()

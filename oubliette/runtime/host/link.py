@@ -271,6 +271,12 @@ class HostLink:
         """Let the host forget a process that has ended, its unread output included."""
         await self.request("forget", {"proc": proc})
 
+    async def end(self, proc: str) -> None:
+        """Kill a process that nobody wants any more, and all of its group; forget it."""
+        with contextlib.suppress(VerbFailed):  # it is gone already
+            await self.signal(proc, "KILL")
+            await self.forget(proc)
+
     async def stats(self) -> dict[str, Any]:
         """What the host uses and holds: `rss procs links spool_bytes uptime_seconds` and more."""
         return await self.request("stats", {})

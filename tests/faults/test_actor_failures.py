@@ -1,0 +1,72 @@
+"""An actor of each kind fails in the middle of the load: what it costs is DESIGN 3.4's table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.faults.load import Crashed, Load
+
+pytestmark = pytest.mark.anyio
+
+KINDS = [
+    "SessionActor",
+    "LinkActor",
+    "SocketActor",
+    "ContainerActor",
+    "ContainerUnit",
+    "SessionsActor",
+    "CallerActor",
+    "CallersActor",
+    "AgentProcessActor",
+    "ExplorationActor",
+    "ExplorationsActor",
+    "ProjectActor",
+    "ProjectsActor",
+    "StoreActor",
+]
+
+# Class.Message@pass, told and not asked: an error in the answer to an ask is the asker's.
+MESSAGES = {
+    "of SessionActor": "SessionActor.LinkRequest@2 SessionActor._Committed@20",
+    "of SessionActor, from others": "SessionActor.RequestSettled@1 SessionActor.AgentAttached@2",
+    "of SessionActor, what its agent says": "SessionActor.AgentSpoke@30",
+    "of LinkActor": "LinkActor.LinkReply@1 LinkActor._Opened@2 LinkActor.LinkNotify@2",
+    "of SocketActor": "SocketActor._Connected@1 SocketActor.OpenLink@2",
+    "of ContainerActor": "ContainerActor._Started@1",
+    "of CallerActor": "CallerActor.EventsCommitted@3 CallerActor.TrackRequest@1",
+    "of AgentProcessActor": "AgentProcessActor.WriteFrame@2 AgentProcessActor.AckOutput@10",
+    "of ExplorationActor": "ExplorationActor.AgentWorks@1 ExplorationActor.AgentWaits@1",
+}
+
+
+async def goes_on(load: Load) -> None:
+    """The rest of the load, as if nothing had happened."""
+    with contextlib.suppress(Crashed):
+        await asyncio.wait_for(load.go_on(2), 15)
+    await load.server.arm("")
+    await load.finish()
+    assert "FailpointError" in load.server.log(), "nothing failed"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
+    """DESIGN 3.4: agents live, pending calls go on, nothing is lost or told twice."""
+    await server.start()
+    async with Load(server) as load:
+        await load.come_back()
+        await server.arm(f"fail {kind}")
+        await goes_on(load)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+async def test_an_actor_that_fails_at_a_message_costs_nobody_a_turn(server, message):
+    """DESIGN 3.4, in the middle of the traffic."""
+    await server.start()
+    async with Load(server) as load:
+        await load.come_back()
+        points = [point.split("@") for point in MESSAGES[message].split()]
+        await server.arm(",".join(f"{name}=raise@{at}" for name, at in points))
+        await goes_on(load)

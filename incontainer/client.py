@@ -52,7 +52,8 @@ class Client:
         self._early: list[tuple[AgentRequest, Callable[[], None]]] = []  # wait for configuration
         self._configured = False
         self._key_answered = settings.api_key is None
-        self._waiting_over = False
+        self._waiting_over = False  # for lists of tools
+        self._calls_over = False  # for calls of tools that are not listed yet
         self._agent_full = self._link_full = False
         self._ending = False
         self._mcp = McpServer(self, self._to_agent)
@@ -74,7 +75,8 @@ class Client:
             on_full=self._relay_slow,
             log=log,
         )
-        loop.call_later(settings.grace, self._stop_waiting)
+        loop.call_later(settings.grace, self._stop_listing)
+        loop.call_later(settings.call_grace, self._stop_waiting)
 
     def run(self) -> None:
         """Serve until the agent has gone or SIGTERM comes."""
@@ -98,7 +100,7 @@ class Client:
 
     def list_tools(self, request: AgentRequest) -> None:
         """Answer `tools/list`, once the first configuration is there or not to be expected."""
-        if self._settled():
+        if self._waiting_over or self._known():
             self._mcp.answer_list(request, self._catalog.entries())
         else:
             self._wait(request, lambda: self.list_tools(request))
@@ -106,8 +108,9 @@ class Client:
     def call_tool(self, request: AgentRequest, name: str, arguments: Json) -> None:
         """Answer `tools/call` with what the server answers."""
         tool = self._catalog.find(name)
-        if tool is None and not self._settled():
-            # an agent that remembers its tools may call one before it is there
+        if tool is None and not (self._calls_over or self._known()):
+            # An agent that remembers its tools may call one before it is there, and the server
+            # that lends it may be on its way back: as long as a call waits for a broken link.
             self._wait(request, lambda: self.call_tool(request, name, arguments))
             return
         if tool is None:
@@ -188,9 +191,9 @@ class Client:
 
     # The tool list
 
-    def _settled(self) -> bool:
-        """Whether the tools are known, as far as they are to be expected."""
-        return self._waiting_over or (self._configured and self._key_answered)
+    def _known(self) -> bool:
+        """Whether the server has said which tools there are."""
+        return self._configured and self._key_answered
 
     def _wait(self, request: AgentRequest, work: Callable[[], None]) -> None:
         entry = request, work
@@ -198,11 +201,11 @@ class Client:
         request.on_cancel = lambda: self._early.remove(entry)
 
     def _work_off(self) -> None:
-        if self._settled():
+        if self._waiting_over or self._known():
             early, self._early = self._early, []
             for request, work in early:
                 request.on_cancel = None
-                work()
+                work()  # waits again if its own time is not over
 
     def _config(self, params: Json) -> None:
         self._configured = True
@@ -238,9 +241,13 @@ class Client:
             self._mcp.tools_changed()
         self._work_off()
 
-    def _stop_waiting(self) -> None:
+    def _stop_listing(self) -> None:
         self._waiting_over = True
         self._work_off()
+
+    def _stop_waiting(self) -> None:
+        self._calls_over = True
+        self._stop_listing()
 
     # Both sides' pace
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = "/mcp/relay.sock"
 CONFIG_GRACE = 2.0  # seconds from the start that a tool list waits for the caller's tools …
 CONFIG_GRACE_BARE = 0.1  # … and without a secret, where none may ever come
+CALL_GRACE = 30.0  # seconds that a call of an unlisted tool waits: a server may be coming back
 
 
 class Settings:
@@ -43,6 +44,7 @@ class Settings:
         self.header = paired if secret else wire.Downstream(project)
         self.header.line()  # refuses what the header cannot carry
         self.grace = CONFIG_GRACE if secret else CONFIG_GRACE_BARE
+        self.call_grace = CALL_GRACE if secret else CONFIG_GRACE_BARE
 
 
 def log(message: str) -> None:

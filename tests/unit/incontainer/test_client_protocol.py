@@ -40,6 +40,19 @@ async def test_the_tool_list_waits_for_the_first_configuration_and_has_its_tools
         assert [tool["name"] for tool in listed["result"]["tools"]] == [*BASE, "ant_add"]
 
 
+async def test_a_call_waits_on_for_a_server_that_comes_back_when_a_list_waits_no_longer():
+    """A server that was killed may be away for longer than an agent waits for its tools."""
+    async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        listing, wanted = agent.start("tools/list"), agent.call("ant_add")
+        listed = await agent.reply(listing)
+        assert [tool["name"] for tool in listed["result"]["tools"]] == BASE
+        link = await server.link()
+        link.config(ADD)
+        link.answer(await link.request(), "there now")
+        assert (await agent.reply(wanted))["result"]["content"][0]["text"] == "there now"
+
+
 async def test_a_call_of_a_tool_that_is_not_there_yet_waits_for_the_first_configuration():
     """An agent that restarts its client remembers its tools and does not list them again."""
     async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:

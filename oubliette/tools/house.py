@@ -32,6 +32,8 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """What this server can run, for `project_options` and to check names against."""
 
     agents: tuple[str, ...] = ()
+    missing_agents: dict[str, tuple[str, str]] = {}
+    """Those that cannot be used here: why, and what to do about it."""
     models: tuple[str, ...] = ()
     """Empty: any name is passed on to the agent."""
     container_types: tuple[str, ...] = ()

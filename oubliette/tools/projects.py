@@ -242,6 +242,11 @@ def check_offer(house: House, field: str, value: str | None) -> None:
     Raises:
         InvalidParameter: names what there is.
     """
+    if field == "agent" and value in house.offers.missing_agents:
+        reason, remedy = house.offers.missing_agents[value]
+        raise InvalidParameter(
+            f"agent: {value} cannot be used here: {reason}", field=field, hint=remedy
+        )
     offers: tuple[str, ...] = getattr(house.offers, f"{field}s")
     if value is not None and value != "auto" and offers and value not in offers:
         raise InvalidParameter(

@@ -59,8 +59,6 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = "a,b", ("a", "b")
     elif isinstance(value, bool):
         text, wanted = str(not value).lower(), not value
-    elif isinstance(value, bool):
-        text, wanted = str(not value).lower(), not value
     elif isinstance(value, int | float):
         text, wanted = str(value + 1), value + 1
     elif value is None:

@@ -45,6 +45,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.open: dict[str, OpenCall] = {}
+        self._settling: dict[str, OpenCall] = {}
+        """Calls whose outcome is on its way into the log: askers may still join them."""
         self._by_call_id: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def add(self, call: OpenCall) -> None:
@@ -60,11 +62,21 @@ class Calls:
     def settle(self, request_id: str, now: float) -> OpenCall | None:
         """Take an open call out; None if it is not open here."""
         call = self.open.pop(request_id, None)
+        if call is not None:
+            self._settling[request_id] = call
         if call is not None and call.request.call_id is not None:
             self._by_call_id[call.request.call_id] = (request_id, now)
             self._by_call_id.move_to_end(call.request.call_id)
         self._forget(now)
         return call
+
+    def stored(self, request_id: str) -> None:
+        """The outcome is in the log: who asks from now on reads it there."""
+        self._settling.pop(request_id, None)
+
+    def joinable(self, request_id: str) -> OpenCall | None:
+        """The call, while its askers have not been answered."""
+        return self.open.get(request_id) or self._settling.get(request_id)
 
     def request_of(self, call_id: str) -> str | None:
         """The request that this call made, open or settled lately."""

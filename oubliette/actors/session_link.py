@@ -265,7 +265,7 @@ class SessionLink:
         session.watch(ref)
 
     def _join(self, asker: Asker, request_id: str) -> None:
-        call = self._calls.open.get(request_id)
+        call = self._calls.joinable(request_id)
         if call is not None:
             call.askers.append(asker)
             return
@@ -342,6 +342,7 @@ class SessionLink:
 
         def tell() -> None:
             failpoint("session.request_settled")
+            self._calls.stored(request_id)
             for asker in call.askers:
                 if outcome == "result":
                     self._reply(asker, result=result)

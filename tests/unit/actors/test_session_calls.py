@@ -58,3 +58,13 @@ def test_a_lent_tool_is_known_with_and_without_its_callers_prefix() -> None:
     )  # fmt: skip
     assert lent_tool(session, "add") is lent_tool(session, "shop_add")
     assert lent_tool(session, "other_add") is None
+
+
+def test_a_call_can_be_joined_until_its_outcome_is_in_the_log() -> None:
+    calls = Calls()
+    calls.add(call(1, "a"))
+    settled = calls.settle("request-1", 1.0)
+    assert calls.joinable("request-1") is settled
+    calls.stored("request-1")
+    assert calls.joinable("request-1") is None
+    assert calls.request_of("a") == "request-1"

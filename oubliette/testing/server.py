@@ -62,6 +62,7 @@ class ServerProcess:
         self._settings: dict[str, object] = {
             "containers.runtime_dir": self.home / "r",
             "containers.orphan_grace_seconds": ORPHAN_GRACE,
+            "containers.runtime": "process",
             "process.sandbox": "bubblewrap" if self.sandboxed else "best-effort",
             **(settings or {}),
         }

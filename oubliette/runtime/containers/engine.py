@@ -8,8 +8,11 @@ in use). Nothing here knows what a container is to us.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import shutil
+import socket
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -77,18 +80,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def host_of(flavour: Flavour, configured: str | None = None) -> str | None:
     """The engine's address: configured, from the environment, or a usual socket that is there.
 
-    None for docker means that the SDK decides (`DOCKER_HOST`, the CLI's context, its default).
+    None for docker means that a context of its command line names it; the SDK reads those.
     """
     if configured:
         return configured
     own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
     if flavour == "docker":
+        if os.environ.get("DOCKER_HOST") or _docker_context():
+            return os.environ.get("DOCKER_HOST")
         usual = Path("/var/run/docker.sock")
         rootless = Path(own) / "docker.sock"
-        decided = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
-        if not decided and not usual.exists() and rootless.exists():
-            return f"unix://{rootless}"
-        return None
+        return f"unix://{rootless if not usual.exists() and rootless.exists() else usual}"
     named = os.environ.get("CONTAINER_HOST")
     if named:
         return named
@@ -96,6 +98,19 @@ def host_of(flavour: Flavour, configured: str | None = None) -> str | None:
     if os.geteuid() == 0:
         paths.insert(0, Path("/run/podman/podman.sock"))
     return f"unix://{next((path for path in paths if path.exists()), paths[0])}"
+
+
+def _docker_context() -> bool:
+    """Whether a context other than the usual one is chosen."""
+    folder = os.environ.get("DOCKER_CONFIG") or "~/.docker"
+    chosen = os.environ.get("DOCKER_CONTEXT")
+    if not chosen:
+        try:
+            config = json.loads((Path(folder).expanduser() / "config.json").read_bytes())
+            chosen = config.get("currentContext")
+        except (OSError, ValueError, AttributeError):
+            return False
+    return chosen not in {None, "", "default"}
 
 
 def sdk() -> Any:
@@ -139,7 +154,10 @@ class Engine:
         docker = sdk()
         host = host_of(self.flavour, self._configured)
         try:
-            if host is None:
+            if host is not None and host.startswith("unix://"):
+                _knock(host.removeprefix("unix://"))
+                made = docker.APIClient(base_url=host, version="auto", timeout=timeout)
+            elif host is None or host == os.environ.get("DOCKER_HOST"):  # with its TLS settings
                 made = docker.from_env(timeout=timeout, version="auto", use_ssh_client=True).api
             else:
                 made = docker.APIClient(base_url=host, version="auto", timeout=timeout)
@@ -195,7 +213,8 @@ class Engine:
             any_error: Any = error
             status = int(any_error.status_code or 500)
             said = str(any_error.explanation or any_error).strip()
-            if status == 404:
+            # podman says so with 500 while it removes one
+            if status == 404 or "no such container" in said:
                 return Missing(f"{self.flavour}: {step}: {said}")
             return Refused(f"{self.flavour}: {step}: {said}", status=status)
         causes = _causes(error)
@@ -250,6 +269,13 @@ class Engine:
         api, self._api = self._api, None
         if api is not None:
             await asyncio.to_thread(api.close)
+
+
+def _knock(path: str) -> None:
+    """Connect and leave: the SDK leaves a socket open when nobody answers."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as link:
+        link.settimeout(PING_SECONDS)
+        link.connect(path)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -124,13 +124,13 @@ def _follow(parts: Iterable[Any], timeout: float, what: str) -> tuple[list[str],
     deadline = time.monotonic() + timeout
     lines: deque[str] = deque(maxlen=LOG_LINES)
     count, shown = 0, time.monotonic()
-    for part in parts:
+    reason: str | None = None
+    for part in parts:  # to the end, after an error too: the connection is not given back before
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"{what} took more than {timeout:g} s")
         if "error" in part:
-            said = "".join(list(lines)[-10:]).strip()
-            reason = str(part["error"]).strip()
-            raise RuntimeFailure(f"{reason}\n{said}" if said else reason)
+            reason = reason or str(part["error"]).strip()
+            continue
         text = str(part.get("stream") or "")
         if not text and "status" in part:
             text = " ".join(
@@ -143,6 +143,9 @@ def _follow(parts: Iterable[Any], timeout: float, what: str) -> tuple[list[str],
         if time.monotonic() - shown > SHOWN_EVERY:
             shown = time.monotonic()
             log.info("image", what=what, progress=text.strip()[:200])
+    if reason is not None:
+        said = "".join(list(lines)[-10:]).strip()
+        raise RuntimeFailure(f"{reason}\n{said}" if said else reason)
     return list(lines), count > LOG_LINES
 
 

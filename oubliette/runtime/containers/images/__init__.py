@@ -1,0 +1,1 @@
+"""The Dockerfile of agents' containers."""

@@ -10,6 +10,8 @@ import typer
 
 from oubliette.cli.output import Format, Home, Output, clean, print_json
 
+ENGINES = ("docker", "podman")
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -65,8 +67,11 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
     yield check
     if config is None:
         return
-    from oubliette.cli import sandbox_checks
+    from oubliette.cli import engine_checks, sandbox_checks
 
+    yield from engine_checks.engines(config)
+    if config.containers.runtime in ENGINES:
+        return
     several, usable = sandbox_checks.sandbox(config)
     yield from several
     if usable and zipapp is not None and not quick:

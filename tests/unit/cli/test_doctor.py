@@ -16,9 +16,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from oubliette.cli import checks, sandbox_checks
+from oubliette.cli import checks, engine_checks, sandbox_checks
 from oubliette.cli.checks import Check
-from oubliette.config import Config, ContainersConfig, ProcessConfig, ServerConfig
+from oubliette.config import (
+    Config,
+    ContainersConfig,
+    DockerConfig,
+    PodmanConfig,
+    ProcessConfig,
+    ServerConfig,
+)
 from oubliette.errors import ConfigError
 from oubliette.runtime.home import HomeLock
 
@@ -216,3 +223,16 @@ def test_one_failure_is_exit_code_1(home: Path) -> None:
     assert done.returncode == 1
     assert "fail  configuration" in done.stdout
     assert "→ did you mean server.port?" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_an_engine_that_is_not_there_fails_only_where_it_is_asked_for(
+    tmp_path: Path, name: str
+) -> None:
+    away = f"unix://{tmp_path}/away.sock"
+    part = {name: (DockerConfig if name == "docker" else PodmanConfig)(host=away)}
+    found = {check.name: check for check in engine_checks.engines(Config(**part))}
+    assert "to use it: start" in told(found[name], "ok")
+    asked = Config(containers=ContainersConfig(runtime=name), **part)
+    found = {check.name: check for check in engine_checks.engines(asked)}
+    assert "away.sock" in told(found[name], "fail")

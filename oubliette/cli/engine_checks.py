@@ -1,0 +1,59 @@
+"""What `oubliette doctor` says of docker and podman: there or not, image, which one is used."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oubliette.cli.checks import Check, bad, ok
+from oubliette.errors import OublietteError
+
+if TYPE_CHECKING:
+    from oubliette.config import Config
+
+SECONDS: Final = 10.0  # for one engine
+
+
+def engines(config: Config) -> list[Check]:
+    """One finding for each engine; a failure only where the configuration asks for it."""
+    return asyncio.run(_engines(config))
+
+
+async def _engines(config: Config) -> list[Check]:
+    from oubliette.runtime.containers.auto import ENGINES
+
+    return list(await asyncio.gather(*(_engine(name, config) for name in ENGINES)))
+
+
+async def _engine(name: str, config: Config) -> Check:
+    from oubliette.runtime.containers.auto import make
+    from oubliette.runtime.containers.settings import image_of
+
+    wanted = config.containers.runtime == name
+    here = Path()  # nothing is made, so no folder is needed
+    runtime = make(name, config, here, here, here)
+    try:
+        async with asyncio.timeout(SECONDS):
+            status = await runtime.ping()
+            if not status.ok:
+                detail = status.reason or "does not work"
+                if wanted:
+                    return bad(name, detail, status.remedy)
+                return ok(name, f"not used: {detail}; to use it: {status.remedy or 'see above'}")
+            image = image_of(config, "base")
+            if await runtime.image_exists(image):
+                return ok(name, f"{status.version}, has the image {image}")
+            # Named, it is pulled at the first start; `auto` passes over an engine without it.
+            return bad(
+                name,
+                f"{status.version}, has no image {image}",
+                f"{name} pull {image}, or set containers.image",
+                "warn",
+            )
+    except TimeoutError:
+        return bad(name, f"no answer within {SECONDS:g} s", f"is {name} overloaded?", "warn")
+    except OublietteError as error:
+        return bad(name, error.message, error.hint, "warn")
+    finally:
+        await runtime.aclose()

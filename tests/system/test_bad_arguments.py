@@ -28,10 +28,15 @@ WRONG = {
 """Values of other types, for each type of JSON Schema."""
 
 
-@pytest.fixture(params=["http-auto", "http-legacy"])
+BOTH = pytest.mark.parametrize("caller", ["http-auto", "http-legacy"], indirect=True)
+"""For what the two generations might take in differently; what comes after that is one door."""
+
+
+@pytest.fixture
 async def caller(request, site):
     """Somebody who may call everything."""
-    async with site.caller(request.param, token=site.principal("admin")) as caller:
+    kind = getattr(request, "param", "http-auto")
+    async with site.caller(kind, token=site.principal("admin")) as caller:
         yield caller
 
 
@@ -148,6 +153,7 @@ async def lives(site, caller):
     assert "Traceback" not in log
 
 
+@BOTH
 async def test_every_tool_of_the_table_is_listed(schemas):
     """DESIGN 13.4: at the HTTP door, for an admin."""
     assert sorted(schemas) == sorted(
@@ -158,6 +164,7 @@ async def test_every_tool_of_the_table_is_listed(schemas):
         assert schema["additionalProperties"] is False
 
 
+@BOTH
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_without_arguments(tool, schemas, caller):
     """A call without arguments, or with null: the first required one is named, if there is one."""
@@ -174,6 +181,7 @@ async def test_without_arguments(tool, schemas, caller):
             assert "_id: is required" in str(refused)
 
 
+@BOTH
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_arguments_that_are_no_object(tool, caller):
     """Wrong types of `arguments` itself."""
@@ -232,6 +240,7 @@ async def test_values_out_of_range(tool, schemas, caller):
             assert len(text) < 2000
 
 
+@BOTH
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_strings_of_a_megabyte(tool, schemas, caller):
     """Strings above their bound, or beside any sense: refused in a short sentence with the name."""
@@ -261,6 +270,7 @@ async def test_strings_that_no_log_should_hold(tool, schemas, caller):
                 assert "internal error" not in str(refused)
 
 
+@BOTH
 async def test_nesting_without_end_is_refused_by_name(caller):
     """DESIGN 5: bounded depth, also where any JSON may stand."""
     deep = []
@@ -270,6 +280,7 @@ async def test_nesting_without_end_is_refused_by_name(caller):
     assert "'result': nested deeper" in await refusal(caller, "caller_tool_response", arguments)
 
 
+@BOTH
 @pytest.mark.parametrize("name", [None, 5, ["project_list"], {}])
 async def test_a_call_of_no_name_says_so(caller, name):
     """Issue 2 section 6."""

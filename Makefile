@@ -25,7 +25,7 @@ demo: $(STAMP)
 	@$(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT))
 
 test: $(STAMP)
-	@OUBLIETTE_REQUIRE="$(REQUIRE)" $(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+	@OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

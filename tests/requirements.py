@@ -2,6 +2,7 @@
 
 `@pytest.mark.requires("docker")` skips a test where the probe of that name says why it cannot
 run. `OUBLIETTE_REQUIRE=docker,podman` (what `make test REQUIRE=...` sets) makes it fail instead.
+`OUBLIETTE_WITHOUT=docker` (`make test WITHOUT=...`) skips it even where it could run.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "OUBLIETTE_REQUIRE"
+LEFT_OUT = "OUBLIETTE_WITHOUT"
+
+
+def _names(variable: str) -> set[str]:
+    return {name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()}
 
 
 def demanded() -> set[str]:
     """The requirements that must not be missing."""
-    return {name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()}
+    return _names(VARIABLE)
 
 
 @functools.cache
 def missing(name: str) -> str | None:
     """Why the requirement is not met; None if it is. Probed once."""
-    return PROBES[name]()
+    return f"left out by {LEFT_OUT}" if name in _names(LEFT_OUT) else PROBES[name]()
 
 
 def _runs(program: str, *arguments: str) -> str | None:

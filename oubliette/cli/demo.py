@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
 
 @app.command()
 def demo(
-    runtime: Annotated[str, typer.Option(help="auto, process, docker or podman.")] = "auto",
+    runtime: Annotated[str, typer.Option(help="auto, process, docker or podman.")] = "process",
     agent: Annotated[str, typer.Option(help="auto or scripted.")] = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the demo's home.")] = True,
 ) -> int:

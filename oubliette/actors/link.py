@@ -70,11 +70,11 @@ class LinkActor(Actor):
         self._begin()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Close the connection and take the expectation back."""
-        del error
+        """Close the connection; when nobody wants the link any more, expect its client no more."""
+        del reason, error
         self._drop()
         link = self._host_gate.current
-        if reason != "failed" and link is not None:
+        if self._spec.session_id not in self._host_gate.links and link is not None:
             try:
                 async with asyncio.timeout(1.0):
                     await link.unexpect(self._spec.session_id)

@@ -58,11 +58,12 @@ def _arm() -> None:
 
 def cut() -> None:
     """Reset every connection to a relay, as a network would: nobody in the server asked for it."""
-    for transport in [each for each in gc.get_objects() if isinstance(each, asyncio.Transport)]:
-        peer = transport.get_extra_info("peername")
+    objects = gc.get_objects()
+    loop = next(each.system.gate.loop for each in objects if isinstance(each, Actor))
+    for writer in [each for each in objects if isinstance(each, asyncio.StreamWriter)]:
+        peer = writer.get_extra_info("peername")
         if isinstance(peer, str) and peer.endswith(RELAY_SOCKET):
-            loop: asyncio.AbstractEventLoop = vars(transport)["_loop"]
-            loop.call_soon_threadsafe(transport.abort)
+            loop.call_soon_threadsafe(writer.transport.abort)
 
 
 def tasks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from oubliette.testing.callers import TOOL_REQUEST, HttpCaller, ToolFailed
@@ -66,6 +67,8 @@ class Lender(HttpCaller):
     async def turns_done(self, session_id: str, *, wait: float = 20.0) -> dict[str, Any]:
         """Wait until no turn of the session runs or waits; the last page of its log."""
         last = -1
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
         while True:
             page = await self.call(
                 "session_events",
@@ -76,8 +79,13 @@ class Lender(HttpCaller):
             )
             if page["completed"] or page["failed"]:
                 return page
-            assert page["events"], f"{session_id} is {page['status']} after {wait} s of silence"
-            last = page["last_index"]
+            if page["events"]:
+                last, until = page["last_index"], loop.time() + wait
+                continue
+            assert loop.time() < until, (
+                f"{session_id} is {page['status']} after {wait} s of silence"
+            )
+            await asyncio.sleep(0.02)  # nobody runs it yet: the server has just started
 
 
 def check_log(events: list[dict[str, Any]], *, floor: int = 0) -> None:

@@ -45,7 +45,7 @@ MESSAGES = {
 async def goes_on(load: Load) -> None:
     """The rest of the load, as if nothing had happened."""
     with contextlib.suppress(Crashed):
-        await asyncio.wait_for(load.go_on(2), 15)
+        await asyncio.wait_for(load.go_on(1), 15)
     await load.server.arm("")
     await load.finish()
     assert "FailpointError" in load.server.log(), "nothing failed"
@@ -55,7 +55,7 @@ async def goes_on(load: Load) -> None:
 async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
     """DESIGN 3.4: agents live, pending calls go on, nothing is lost or told twice."""
     await server.start()
-    async with Load(server) as load:
+    async with Load(server, seconds=0.4) as load:
         await load.come_back()
         await server.arm(f"fail {kind}")
         await goes_on(load)
@@ -65,7 +65,7 @@ async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
 async def test_an_actor_that_fails_at_a_message_costs_nobody_a_turn(server, message):
     """DESIGN 3.4, in the middle of the traffic."""
     await server.start()
-    async with Load(server) as load:
+    async with Load(server, seconds=0.4) as load:
         await load.come_back()
         points = [point.split("@") for point in MESSAGES[message].split()]
         await server.arm(",".join(f"{name}=raise@{at}" for name, at in points))

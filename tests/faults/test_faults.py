@@ -1,0 +1,371 @@
+"""The rest of the fault list (DESIGN 3.4, issue 2 section 5): container, links, disk, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import signal
+import time
+
+import pytest
+
+from oubliette.runtime.containers import procfs
+from oubliette.testing.callers import HttpCaller, ToolFailed
+from oubliette.testing.http_client import HttpClient
+from oubliette.testing.server import ServerProcess
+from tests.faults.history import Lender, check_log, check_nothing_left, check_stopped, texts
+from tests.faults.load import Load
+
+pytestmark = pytest.mark.anyio
+
+
+class Here(Lender):
+    """A caller with a project; `approve` answers when it is let."""
+
+    def __init__(self, server: ServerProcess, **kwargs) -> None:
+        super().__init__(
+            server.url, server.token("write"), tools={"approve": self.approve}, **kwargs
+        )
+        self.server = server
+        self.may = asyncio.Event()
+        self.project_id = ""
+
+    async def approve(self, what: str) -> dict[str, str]:
+        """Approve, when it may."""
+        await self.may.wait()
+        return {"approved": what}
+
+    async def __aenter__(self) -> Here:
+        await super().__aenter__()
+        project = await self.call("project_create", name="here", init_git=False)
+        self.project_id = project["id"]
+        await self.listen()
+        return self
+
+    async def spawn(self, prompt: str, **more) -> str:
+        """A new session."""
+        answer = await self.call(
+            "session_spawn",
+            project_id=self.project_id,
+            prompt=prompt,
+            new_session=True,
+            context=self.context,
+            **more,
+        )
+        return answer["session_id"]
+
+    async def status(self, session_id: str) -> tuple[str, str | None]:
+        """Status and reason."""
+        found = await self.call("session_get", session_id=session_id)
+        return found["status"], found["status_reason"]
+
+
+# ---------------------------------------------------------------------- the container
+
+
+async def test_a_container_that_is_killed_is_told_to_both_sides_within_two_seconds(server):
+    """DESIGN 3.4 "the container": its agents failed, calls cancelled, resumed on demand."""
+    await server.start()
+    async with Here(server) as caller:
+        idle = await caller.spawn("remember colour green")
+        await caller.turns_done(idle)
+        waiting = await caller.spawn('call tester_approve {"what": "a refund"}')
+        asked = await caller.event("caller_tool_request", session_id=waiting)
+        (host,) = server.containers().values()
+        began = time.monotonic()
+        procfs.send_signal(host, signal.SIGKILL)
+        settled = await caller.event("caller_tool_settled", request_id=asked["request_id"])
+        for session_id in (idle, waiting):
+            await caller.event("status", session_id=session_id, status="failed")
+        assert time.monotonic() - began < 2.0
+        assert settled["outcome"] == "cancelled"
+        assert "container lost" in settled["error"]
+        for session_id in (idle, waiting):
+            status, reason = await caller.status(session_id)
+            assert status == "failed"
+            assert "container lost" in (reason or "")
+            assert server.agents(session_id) == []
+        answer = await caller.call("session_message", session_id=idle, message="recall colour")
+        assert answer["resumed"]
+        assert (await caller.turns_done(idle))["final_response"] == "green"
+        check_nothing_left(server)
+
+
+async def test_an_agent_that_is_killed_fails_its_own_session_and_no_other(server):
+    """DESIGN 3.4: the failure of the thing is a message; issue 2 section 5."""
+    await server.start()
+    async with Here(server) as caller:
+        waiting = await caller.spawn('call tester_approve {"what": "a refund"}')
+        await caller.event("caller_tool_request", session_id=waiting)
+        other = await caller.spawn("sleep 60")
+        await caller.event("status", session_id=other, status="running")
+        (agent,) = server.agents(other)
+        procfs.send_signal(agent, signal.SIGKILL)
+        await caller.event("status", session_id=other, status="failed")
+        assert (await caller.status(other))[1] == "the agent was killed by signal 9"
+        caller.may.set()
+        await caller.turns_done(waiting)
+        assert json.loads(texts(await caller.log(waiting))[-1])["structured"] == {
+            "approved": "a refund"
+        }
+        check_nothing_left(server)
+
+
+async def test_a_container_that_is_frozen_and_thawed_loses_nothing(server):
+    """The fault list: SIGSTOP of the container; here a moment of it, in the middle of a stream."""
+    await server.start()
+    async with Here(server) as caller:
+        session = await caller.spawn("emit 500 50\n" * 4 + "say thawed")
+        await caller.event("delta", session_id=session)
+        (host,) = server.containers().values()
+        procfs.send_signal(host, signal.SIGSTOP)
+        frozen = await caller.call("session_get", session_id=session)
+        assert frozen["status"] == "running"
+        procfs.send_signal(host, signal.SIGCONT)
+        assert (await caller.turns_done(session))["final_response"] == "thawed"
+        events = await caller.log(session)
+        check_log(events)
+        assert sum(event["type"] == "delta" for event in events) == 2000
+
+
+# ---------------------------------------------------------------------- links
+
+
+async def test_a_link_that_is_cut_costs_no_call_and_no_word(server):
+    """DESIGN 3.4 "link": with backoff; pending calls wait, the client sends the call again."""
+    await server.start()
+    async with Load(server) as load:
+        await load.come_back()
+        await load.caller.event("caller_tool_request", tool="approve")
+        await server.arm("cut")
+        load.back.set()
+        await server.arm("cut")
+        await load.go_on(1)
+        await server.arm("cut")
+        await load.finish()
+
+
+async def test_an_answer_that_is_lost_with_its_link_is_given_again(server):
+    """Seed 002, DESIGN 3.3: `call_id` makes a call idempotent over a reconnect."""
+    await server.start()
+    async with Here(server) as caller:
+        session = await caller.spawn('call tester_approve {"what": "a refund"}')
+        await caller.event("caller_tool_request", session_id=session)
+        await server.arm("LinkActor.LinkReply=raise@1")
+        caller.may.set()
+        await caller.turns_done(session)
+        events = await caller.log(session)
+        assert json.loads(texts(events)[-1])["structured"] == {"approved": "a refund"}
+        check_log(events)
+        assert "LinkActor.LinkReply" in server.log()
+
+
+async def test_a_call_whose_actor_fails_is_settled_once_and_the_agent_goes_on(server):
+    """DESIGN 3.4 "CallerRequestActor": the session sees Down, settles once; the agent lives."""
+    await server.start()
+    async with Here(server) as caller:
+        session = await caller.spawn('call tester_approve {"what": "a refund"}\nsay I go on')
+        asked = await caller.event("caller_tool_request", session_id=session)
+        await server.arm("fail CallerRequestActor")
+        page = await caller.turns_done(session)
+        assert page["final_response"] == "I go on"
+        events = await caller.log(session)
+        check_log(events)
+        assert json.loads(texts(events)[0])["is_error"]
+        caller.may.set()
+        with pytest.raises(ToolFailed, match="not found or already resolved"):
+            await caller.call(
+                "caller_tool_response",
+                session_id=session,
+                request_id=asked["request_id"],
+                result={"late": True},
+            )
+
+
+# ---------------------------------------------------------------------- the disk
+
+
+def limit_files(server: ServerProcess, size: int | None) -> None:
+    """Let no file of the server grow beyond `size` bytes, as a full disk would."""
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+
+async def ready(server: ServerProcess) -> tuple[int, str]:
+    """`/ready`, its status and body."""
+    client = HttpClient(server.url)
+    try:
+        async with client.request("GET", path="/ready") as response:
+            return response.status, (await response.body()).decode()
+    finally:
+        await client.aclose()
+
+
+async def test_a_full_disk_holds_everything_back_and_loses_nothing(server):
+    """DESIGN 3.4 last row: writer pauses, /ready 503, writes refused, nothing unstored is told."""
+    await server.start()
+    async with Here(server) as caller:
+        session = await caller.spawn("emit 200 500\nsleep 0.1\n" * 12 + "say done")
+        await caller.event("delta", session_id=session)
+        wal = server.home / "oubliette.db-wal"
+        limit_files(server, wal.stat().st_size + 20_000)
+        with pytest.raises(ToolFailed, match="nothing can be stored"):
+            await caller.call("project_create", name="too much", init_git=False)
+        status, body = await ready(server)
+        assert status == 503
+        assert "store" in body
+        told = [event["index"] for event in caller.told if event["session_id"] == session]
+        stored = server.query("SELECT max(idx) FROM events WHERE session_id = ?", session)
+        assert max(told) <= stored[0][0]
+        assert len(await caller.log(session)) == stored[0][0] + 1  # reading goes on
+        limit_files(server, None)
+        assert (await caller.turns_done(session))["final_response"] == "done"
+        assert (await ready(server))[0] == 200
+        events = await caller.log(session)
+        check_log(events)
+        assert sum(event["type"] == "delta" for event in events) == 2400
+        await caller.call("project_create", name="enough", init_git=False)
+
+
+async def test_a_server_killed_while_the_disk_is_full_comes_back_when_it_is_not(server):
+    """DESIGN 3.4: both at once."""
+    await server.start()
+    async with Load(server) as load:
+        await load.come_back()
+        limit_files(server, (server.home / "oubliette.db-wal").stat().st_size)
+        async with asyncio.timeout(5):
+            while (await ready(server))[0] != 503:
+                await asyncio.sleep(0.02)  # the next commit fails
+        await server.kill()
+        await server.start()
+        await load.come_back()
+        await load.finish()
+
+
+async def test_one_failed_write_is_tried_again_and_nobody_hears_of_it(server):
+    """An I/O error that goes by itself: the batch is written again, in order, once."""
+    await server.start()
+    async with Load(server, seconds=0.4) as load:
+        await load.come_back()
+        await server.arm("store.commit_io=enospc@3")
+        await load.finish()
+
+
+# ---------------------------------------------------------------------- the stop
+
+
+async def test_sigterm_ends_agents_and_listeners_in_order_within_ten_seconds(server):
+    """DESIGN 3.4 stop order, 13.2: listeners are told `server stopping`, exit code 0."""
+    await server.start()
+    async with Here(server) as caller:
+        busy = await caller.spawn('call tester_approve {"what": "a refund"}')
+        asleep = await caller.spawn("sleep 60")
+        await caller.event("caller_tool_request", session_id=busy)
+        await caller.event("status", session_id=asleep, status="running")
+        began = time.monotonic()
+        server.signal(signal.SIGTERM)
+        assert await caller.listener_ended() == "server stopping"
+        assert await server.ended(10) == 0
+        assert time.monotonic() - began < 10
+        check_stopped(server)
+        await server.start()
+        await caller.listen(after=caller.next)
+        for session_id in (busy, asleep):
+            status, reason = await caller.status(session_id)
+            assert (status, reason) == ("completed", "the server stopped")
+            check_log(await caller.log(session_id))
+        answer = await caller.call("session_message", session_id=asleep, message="say awake")
+        assert answer["resumed"]
+        assert (await caller.turns_done(asleep))["final_response"] == "awake"
+
+
+async def test_sigterm_with_on_stop_keep_leaves_agents_to_the_next_server(server):
+    """`server.on_stop = keep`: the next start attaches again, and the turn ends."""
+    keep = {"server.on_stop": "keep"}
+    await server.start(settings=keep)
+    async with Load(server) as load:
+        await load.come_back()
+        before = server.containers()
+        assert await server.stop() == 0
+        assert server.containers() == before
+        await server.start()
+        await load.come_back()
+        await load.finish()
+
+
+async def test_a_part_that_fails_for_good_ends_the_server_and_keeps_the_agents(server):
+    """A supervisor that gives up has nobody above it: the next server takes over."""
+    await server.start()
+    async with Load(server) as load:
+        await load.come_back()
+        await server.arm("fail Supervisor")
+        assert await server.ended() == 1
+        assert "the server could not go on" in server.log()
+        await server.start()
+        await load.come_back()
+        await load.finish()
+
+
+# ---------------------------------------------------------------------- permissions
+
+
+@pytest.mark.parametrize("moment", ["before the deadline", "before the agent is told"])
+async def test_a_permission_that_nobody_gives_is_denied_over_a_crash(server, moment):
+    """DESIGN 9.19: denied at the deadline, the old one; the agent hears of it once."""
+    await server.start(settings={"sessions.permission_timeout_seconds": 1.0})
+    async with Here(server) as caller:
+        session = await caller.spawn("ask may I?\nsay asked")
+        asked = await caller.event("permission_request", session_id=session)
+        if moment == "before the agent is told":
+            await server.arm("AgentProcessActor.WriteFrame=kill@1")
+            await server.ended()
+        else:
+            await server.kill()
+        await server.start(settings={"sessions.permission_timeout_seconds": 30.0})
+        page = await caller.turns_done(session, wait=5.0)
+        assert page["final_response"] == "asked"
+        events = await caller.log(session)
+        check_log(events)
+        denied = [event for event in events if event["type"] == "permission_settled"]
+        assert [event["decision"] for event in denied] == ["deny"]
+        assert denied[0]["ts"] >= asked["deadline"] - 0.1
+        assert texts(events) == ["deny", "asked"]
+
+
+async def test_an_agent_left_over_from_a_crash_at_the_end_of_its_session_is_ended(server):
+    """Nothing is orphaned: the end was stored, and the server killed before the agent was."""
+    await server.start(settings={"sessions.idle_timeout_seconds": 0.5})
+    async with Here(server) as caller:
+        keeper = await caller.spawn("sleep 5")
+        session = await caller.spawn("say idle")
+        await caller.turns_done(session)
+        await server.arm("AgentProcessActor.EndAgent=kill@1")
+        assert await server.ended() == -9
+        ((status,),) = server.query("SELECT status FROM sessions WHERE id = ?", session)
+        assert status == "timed_out"
+        (agent,) = server.agents(session)
+        await server.start()
+        async with asyncio.timeout(10):
+            await procfs.ended(agent)
+        await caller.turns_done(keeper)
+        check_nothing_left(server)
+
+
+async def test_a_caller_has_time_to_come_back_after_a_restart(server):
+    """A call that an agent makes before its caller has come back waits for it (DESIGN 3.4)."""
+    await server.start()
+    async with Here(server) as caller:
+        caller.may.set()
+        session = await caller.spawn('sleep 0.6\ncall tester_approve {"what": "a refund"}')
+        await caller.event("status", session_id=session, status="running")
+        await server.kill()
+        await server.start()
+        while not server.query("SELECT 1 FROM caller_requests WHERE session_id = ?", session):
+            async with HttpCaller(server.url, server.token("admin")) as other:
+                await other.call("session_events", session_id=session, wait_seconds=1)
+        await caller.listen(after=caller.next)
+        await caller.turns_done(session)
+        assert json.loads(texts(await caller.log(session))[-1])["structured"] == {
+            "approved": "a refund"
+        }

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 LATE: Final = re.compile(r"call_(\d+)_")
+SEARCHED: Final = re.compile(r"(?:call_)?search_(\d+)_")
 REMINDER: Final = "<system-reminder>"
 SEARCH: Final = "ToolSearch"
 """Droid lists tools of MCP servers by name only; they can be called once this one was asked."""
@@ -95,14 +96,16 @@ def answer(asked: Asked) -> list[Step]:
         if said.kind == "result" and (match := LATE.match(said.call_id))
     }
     start = max(results, default=-1) + 1
+    searched = [int(match[1]) for said in after if (match := SEARCHED.match(said.call_id))]
+    start = max([start, *searched])
     steps: list[Step] = []
     for number, line in enumerate(lines[start:], start):
         match line.verb:
             case "call":
                 name, _, arguments = line.rest.partition(" ")
-                if name not in asked.tools and SEARCH in asked.tools and not _searched(after, name):
+                if name not in asked.tools and SEARCH in asked.tools and number not in searched:
                     query = {"query": f"select:{name}"}
-                    return [*steps, Call(f"search_{name}_{len(asked.said)}", SEARCH, query)]
+                    return [*steps, Call(f"search_{number}_{len(asked.said)}", SEARCH, query)]
                 steps.append(Call(f"call_{number}_{len(asked.said)}", name, _arguments(arguments)))
                 if not line.joined:
                     return steps
@@ -125,10 +128,6 @@ def answer(asked: Asked) -> list[Step]:
         told = [results[number] for number in sorted(results)]
         steps.append(_say(f"tool said: {told[-1]}" if told else "done"))
     return steps
-
-
-def _searched(after: tuple[Said, ...], name: str) -> bool:
-    return any(said.call_id.startswith(f"search_{name}_") for said in after)
 
 
 def _is_script(text: str) -> bool:

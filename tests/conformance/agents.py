@@ -25,6 +25,7 @@ from oubliette import ids
 from oubliette.runtime.agents import (
     AgentRuntime,
     AgentSession,
+    DroidRuntime,
     OpencodeAcpRuntime,
     ScriptedRuntime,
 )
@@ -130,6 +131,22 @@ def opencode() -> OpencodeAcpRuntime:
     return OpencodeAcpRuntime(config)
 
 
+def droid() -> DroidRuntime:
+    config: dict[str, Any] = {"model": "scripted"}
+    if requirements.missing("droid") is None:
+        config |= {"path": requirements.program("droid"), "base_url": model_url()}
+    return DroidRuntime(config)
+
+
+CMDLINES = "/proc/[0-9]*/cmdline"
+
+
+def execute(command: str) -> str:
+    """Arguments of Droid's tool that runs commands."""
+    risk = {"riskLevel": "low", "riskLevelReason": "a test"}
+    return json.dumps({"command": command, "summary": "a test", "timeout": 100, **risk})
+
+
 AGENTS = [
     Agent(
         name="scripted",
@@ -157,6 +174,22 @@ AGENTS = [
         crash='call bash {"command": "kill -9 $PPID", "description": "ends its parent"}',
         remember=("say the colour is blue", "history", "blue"),
         requires="opencode",
+        network="host",
+        asks={"autonomy": "ask"},
+        seconds=60,
+    ),
+    Agent(
+        name="droid",
+        runtime=droid,
+        transcript=(WIRE / "droid.jsonl").read_bytes(),
+        kinds=tuple((WIRE / "droid.kinds").read_text(encoding="utf-8").split()),
+        opening=b"".join((WIRE / "droid.jsonl").read_bytes().splitlines(True)[:4]),
+        say=lambda text: f"say {text}",
+        wait="slow 1000",
+        ask=f"call Execute {execute('echo allow')}",
+        crash=f"call Execute {execute(f'kill -9 $(grep -l stream-json[r]pc {CMDLINES} | cut -d/ -f3)')}",
+        remember=("say the colour is blue", "history", "blue"),
+        requires="droid",
         network="host",
         asks={"autonomy": "ask"},
         seconds=60,
@@ -215,6 +248,11 @@ async def talking(
 ) -> AsyncIterator[Talk]:
     runtime = agent.runtime()
     session = session or new_session(running)
+    homes = next(m.source for m in running.spec.mounts if m.target == "/home/agent")
+    uid = running.bench.agent_uid
+    for file in runtime.command(session, running.info.inside).files:
+        path = make_owned(homes / session.session_id, str(Path(file.path).parent), uid=uid)
+        (path / Path(file.path).name).write_bytes(file.content)
     async with asyncio.timeout(SECONDS):
         executor = await runtime.execute_streaming(running.link, running.info.inside, session)
     events = executor.events()

@@ -22,6 +22,7 @@ SLOW = 60.0  # seconds that a cold agent may take on a busy machine
 
 AGENTS = [
     pytest.param("opencode-acp", "oubliette_", marks=pytest.mark.requires("opencode")),
+    pytest.param("droid", "oubliette___", marks=pytest.mark.requires("droid")),
 ]
 
 
@@ -37,13 +38,15 @@ def late(n: int) -> dict[str, int]:
 
 @contextlib.asynccontextmanager
 async def site_of(zygote, model: ModelServer):
-    settings = {
-        **ROOMY,
-        "opencode.path": requirements.program("opencode"),
-        "opencode.model": "scripted",
-        "opencode.base_url": model.url,
-        "opencode.api_key": "env:MODEL_KEY",
-    }
+    settings = dict(ROOMY)
+    for name in ("opencode", "droid"):
+        if requirements.missing(name) is None:
+            settings |= {
+                f"{name}.path": requirements.program(name),
+                f"{name}.model": "scripted",
+                f"{name}.base_url": model.url,
+                f"{name}.api_key": "env:MODEL_KEY",
+            }
     async with ServerProcess(zygote=zygote, settings=settings) as server:
         await server.start()
         site = Site(server)
@@ -83,14 +86,15 @@ async def test_the_main_job_with_the_real_program(real, model, agent, prefix) ->
     async with real.caller("sdk-auto", tools={"send_notification": send_notification}) as caller:
         await caller.listen()
         call = f"call {prefix}myapp_send_notification " + json.dumps({"message": "hello"})
-        session = await real.spawn(caller, f"tools\n{call}", agent=agent)
-        listed, said = await session.turn(SLOW)
-        assert f"{prefix}myapp_send_notification" in json.loads(listed)
-        assert f"{prefix}session_message" in json.loads(listed)
+        session = await real.spawn(caller, call, agent=agent)
+        (said,) = await session.turn(SLOW)
         assert "sent" in said
-        called = await session.event("tool_call")
-        assert called["tool"] == f"{prefix}myapp_send_notification"
-        assert (await session.event("tool_result"))["is_error"] is False
+        name = f"{prefix}myapp_send_notification"
+        called = await session.event("tool_call", tool=name)
+        assert called["arguments"] == {"message": "hello"}
+        assert (await session.event("tool_result", tool=name))["is_error"] is False
+        await session.say("tools")  # Droid lists a tool once it was looked for
+        assert name in json.loads((await session.turn(SLOW))[-1])
         assert (await session.get())["usage"]["input_tokens"] > 0
         assert model.requests[-1].key == "a-secret-key"
         assert "a-secret-key" not in real.server.log()
@@ -118,7 +122,9 @@ async def test_the_main_job_with_the_real_program(real, model, agent, prefix) ->
         # killed in mid-turn, then resumed by its own means
         await session.say("slow 1000")
         await session.event("delta", nth=2, text="word0 ", timeout=SLOW)
-        process = agent_process(real, session.session_id, "/opt/oubliette/agents/opencode")
+        process = agent_process(
+            real, session.session_id, f"/opt/oubliette/agents/{agent.removesuffix('-acp')}"
+        )
         procfs.send_signal(process, signal.SIGKILL)
         failed = await session.event("error", timeout=SLOW)
         assert "killed by signal 9" in failed["message"]

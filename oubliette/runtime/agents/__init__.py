@@ -2,6 +2,8 @@
 
 from oubliette.runtime.agents.acp import AcpAdapter
 from oubliette.runtime.agents.acp_runtime import AcpRuntime
+from oubliette.runtime.agents.droid import DroidAdapter
+from oubliette.runtime.agents.droid_runtime import DroidRuntime
 from oubliette.runtime.agents.executor import Executor
 from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
 from oubliette.runtime.agents.port import (
@@ -26,6 +28,8 @@ __all__ = (
     "AgentRuntime",
     "AgentSession",
     "Availability",
+    "DroidAdapter",
+    "DroidRuntime",
     "EventKind",
     "Executor",
     "OpencodeAcpRuntime",

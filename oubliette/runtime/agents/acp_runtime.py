@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette.errors import ConfigError
-from oubliette.runtime.agents.acp import AcpAdapter, Opening
+from oubliette.runtime.agents.acp import AcpAdapter
 from oubliette.runtime.agents.environment import base_environment, client_environment, resolve
 from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.port import AgentCommand, Availability
 from oubliette.runtime.agents.program import Program
+from oubliette.runtime.agents.turns import Opening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,6 +13,7 @@ import msgspec
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp_runtime import AcpRuntime
+from oubliette.runtime.agents.droid_runtime import DroidRuntime
 from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
 from oubliette.runtime.agents.scripted import ScriptedRuntime
 
@@ -40,6 +41,7 @@ async def installed(config: Config) -> Installed:
     """
     ours: list[tuple[AgentRuntime, Any, bool]] = [
         (OpencodeAcpRuntime(), config.opencode, config.opencode.model is not None),
+        (DroidRuntime(), config.droid, config.droid.model is not None),
         (AcpRuntime(), config.acp, bool(config.acp.command)),
         (ScriptedRuntime(), None, False),
     ]

@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oubliette import ids
+from oubliette.actors.container_exec import run_command
 from oubliette.actors.container_messages import (
     Acquire,
     ContainerIsUp,
     ContainerStage,
     GetContainer,
+    GetStages,
+    LogText,
+    ReadLogs,
     Release,
+    RunCommand,
     SocketStarted,
     StopContainer,
 )
 from oubliette.actors.store import Transact
-from oubliette.errors import Conflict, ContainerLost, OublietteError, RuntimeFailure
+from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Message, handles
 from oubliette.records import Container
@@ -38,6 +43,8 @@ from oubliette.runtime.containers.port import (
 from oubliette.runtime.store.ops import DeleteContainer, PutContainer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
     from oubliette.actors.unit import UnitKey
@@ -63,6 +70,10 @@ class _IdleStop(Message):
     pass
 
 
+class _Answered(Message):
+    pass
+
+
 class _Stopped(Message):
     error: str | None = None
 
@@ -83,6 +94,7 @@ class ContainerActor(Actor):
         self._waiting: list[Deferred] = []
         self._stop_answers: list[Deferred] = []
         self._idle_timer: object | None = None
+        self._stages: dict[str, float] = {}
 
     # ------------------------------------------------------------------ start
 
@@ -178,12 +190,9 @@ class ContainerActor(Actor):
         services = self._services
         began = time.monotonic()
         container_id = ids.new_id(ids.CONTAINER)
-        spec = await asyncio.to_thread(self._spec, container_id)
-        if spec.image is not None and not await services.runtime.image_exists(spec.image):
-            await services.runtime.pull(
-                spec.image, timeout=services.config.containers.pull_timeout_seconds
-            )
+        await self._fetch_image()
         imaged = time.monotonic()
+        spec = await asyncio.to_thread(self._spec, container_id)
         key = secrets.token_bytes(32)
         record = Container(
             id=container_id,
@@ -222,6 +231,16 @@ class ContainerActor(Actor):
                 "start": time.monotonic() - created,
             },
         )
+
+    async def _fetch_image(self) -> None:
+        services = self._services
+        if not services.runtime.capabilities.images:
+            return
+        image = settings.image_of(services.config, self._key.container_type)
+        if not await services.runtime.image_exists(image):
+            await services.runtime.pull(
+                image, timeout=services.config.containers.pull_timeout_seconds
+            )
 
     def _spec_hash(self) -> str:
         services = self._services
@@ -289,6 +308,7 @@ class ContainerActor(Actor):
     @handles(_Started)
     async def _started(self, message: _Started) -> None:
         info = await self._services.runtime.inspect(message.record.id)
+        self._stages = message.seconds
         if self._host_gate.leases:
             for session_id in self._host_gate.leases:
                 session = self._services.directory.session(session_id)
@@ -372,6 +392,42 @@ class ContainerActor(Actor):
                 answer.set_error(RuntimeFailure(message.error))
         if self._waiting and not self._starting and not self._running:
             self._begin()
+
+    # ------------------------------------------------------------------ for tools
+
+    @handles(GetStages)
+    def _get_stages(self, _: GetStages) -> dict[str, float]:
+        return self._stages
+
+    @handles(RunCommand)
+    def _run(self, message: RunCommand) -> None:
+        self._answer_aside(run_command(self._host_gate, message))
+
+    @handles(ReadLogs)
+    def _read_logs(self, message: ReadLogs) -> None:
+        if self._record is None:
+            raise NotFound("no container runs", hint="container_start starts it")
+        self._answer_aside(self._logs(self._record.id, message.tail))
+
+    async def _logs(self, container_id: str, tail: int) -> LogText:
+        logs = await self._services.runtime.logs(container_id, tail=tail)
+        return LogText(text=logs.text, truncated=logs.truncated)
+
+    def _answer_aside(self, work: Awaitable[object]) -> None:
+        """Answer the ask that is being handled with what `work` gives, and go on meanwhile."""
+        answer = self.defer()
+
+        async def run() -> None:
+            try:
+                answer.set(await work)
+            except Exception as error:
+                answer.set_error(error)
+
+        self.pipe_to_self(run(), lambda _: _Answered(), lambda _: _Answered())
+
+    @handles(_Answered)
+    def _answered(self, _: _Answered) -> None:
+        pass
 
     @handles(GetContainer)
     def _get(self, _: GetContainer) -> Container | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from oubliette.kit import Message, Reply
 from oubliette.records import Container
 
@@ -31,6 +33,44 @@ class StopContainer(Message, Reply[None]):
 
 class GetContainer(Message, Reply[Container | None]):
     """The container's record, None where none runs."""
+
+
+class GetStages(Message, Reply[dict[str, float]]):
+    """How long each stage of the last start took, in seconds."""
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended and what it wrote."""
+
+    exit_code: int
+    """128 + the signal for a killed one."""
+    stdout: str
+    stderr: str
+    truncated: bool
+    """Something is left out of the middle; the text says how much."""
+    timed_out: bool
+
+
+class RunCommand(Message, Reply[CommandResult]):
+    """Run a command and wait for its end. The asker holds a lease."""
+
+    argv: tuple[str, ...]
+    working_dir: str
+    """As documented, absolute."""
+    timeout_seconds: float
+
+
+class LogText(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a container's own log."""
+
+    text: str
+    truncated: bool
+
+
+class ReadLogs(Message, Reply[LogText]):
+    """The end of what the container's own process wrote."""
+
+    tail: int
 
 
 class ContainerIsUp(Message):

@@ -17,6 +17,7 @@ from oubliette.actors.protocol import (
     DeleteWorkspace,
     EndSession,
     OpenCaller,
+    OpenUnit,
     SpawnResult,
     SpawnSession,
 )
@@ -94,6 +95,13 @@ class ProjectActor(Supervisor):
                 )
             )
         return self.system.ref(name)
+
+    @handles(OpenUnit)
+    def _open_unit(self, message: OpenUnit) -> str:
+        project = self._project
+        workspace = message.workspace_id or project.default_workspace_id
+        kind = project.container_type or DEFAULT_CONTAINER_TYPE
+        return self._unit(UnitKey(kind, workspace if project.workspace_isolation else None)).name
 
     async def _run_session(self, session: Session, *, anew: bool) -> None:
         unit = self._unit(self._key(session))

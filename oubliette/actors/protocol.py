@@ -73,6 +73,13 @@ class DeleteWorkspace(Message, Reply[None]):
     workspace_id: str
 
 
+class OpenUnit(Message, Reply[str]):
+    """To a ProjectActor: the name of a container's unit, which is started if need be."""
+
+    workspace_id: str | None = None
+    """Where workspaces are isolated; None = the default one."""
+
+
 class CreateWorkspace(Message, Reply[Workspace]):
     """To a ProjectActor."""
 

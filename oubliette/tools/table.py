@@ -16,6 +16,7 @@ from oubliette.tools import (
 )
 from oubliette.tools import (
     callers,
+    containers,
     events,
     limits,
     projects,
@@ -38,6 +39,10 @@ _TOOLS: Final = (
     projects.project_get,
     projects.project_delete,
     projects.project_options,
+    containers.container_start,
+    containers.container_stop,
+    containers.container_exec,
+    containers.container_logs,
     sessions.session_spawn,
     sessions.session_message,
     sessions.session_interrupt,

@@ -29,6 +29,7 @@ async def world(bench: Bench) -> dict[str, Any]:
             "workspace_id": other.default_workspace_id,
             "prompt": "p",
             "message": "m",
+            "command": "true",
             "index": 0,
             "request_id": "r",
             "caller_id": "ant",
@@ -40,6 +41,10 @@ async def world(bench: Bench) -> dict[str, Any]:
 BOUND = [
     ("project_get", "project_id"),
     ("project_delete", "project_id"),
+    ("container_start", "project_id"),
+    ("container_stop", "project_id"),
+    ("container_exec", "project_id command"),
+    ("container_logs", "project_id"),
     ("session_spawn", "project_id prompt"),
     ("session_message", "project_id message"),
     ("session_message", "session_id message"),
@@ -160,7 +165,7 @@ async def test_a_deleted_project_is_gone_for_every_tool(bench: Bench) -> None:
     await bench.do("project_delete", project_id=project.id)
     for tool, fields in BOUND:
         if fields.startswith("project_id"):
-            extra = {"prompt": "p", "message": "m", "workspace_id": ids.new_uuid()}
+            extra = {"prompt": "p", "message": "m", "command": "c", "workspace_id": ids.new_uuid()}
             arguments = {"project_id": project.id} | {
                 name: extra[name] for name in fields.split() if name in extra
             }

@@ -42,6 +42,19 @@ DESIGN = {
     "project_get": ("project_id*", PROJECT),
     "project_delete": ("project_id*", "project_id deleted"),
     "project_options": ("", "agents models container_types runtimes limits scopes"),
+    "container_start": (
+        "project_id* workspace_id",
+        "project_id container_id state runtime stages",
+    ),
+    "container_stop": (
+        "project_id* workspace_id force",
+        "project_id container_id state runtime stages",
+    ),
+    "container_exec": (
+        "project_id* command* workspace_id working_dir timeout_seconds",
+        "exit_code stdout stderr truncated timed_out",
+    ),
+    "container_logs": ("project_id* workspace_id tail", "logs truncated"),
     "session_spawn": (f"project_id* prompt* {SPAWN}", SPAWNED),
     "session_message": (f"message* session_id project_id {SPAWN}", SPAWNED),
     "session_interrupt": ("session_id*", "session_id status"),
@@ -74,6 +87,9 @@ DESIGN = {
     "caller_tool_response": ("session_id* request_id* result error", "accepted"),
 }
 DEFAULTS = {
+    ("container_stop", "force"): False,
+    ("container_exec", "timeout_seconds"): 60,
+    ("container_logs", "tail"): 1000,
     ("project_create", "init_git"): True,
     ("project_create", "workspace_isolation"): False,
     ("project_list", "limit"): 100,
@@ -179,6 +195,7 @@ def test_listings_are_in_a_stable_order() -> None:
 
 A_PROJECT, A_SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"
 GOOD = {
+    "command": "true",
     "project_id": A_PROJECT,
     "session_id": A_SESSION,
     "workspace_id": ids.new_uuid(),

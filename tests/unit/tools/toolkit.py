@@ -10,6 +10,15 @@ import msgspec
 
 from oubliette import ids
 from oubliette.actors.caller import CallersActor
+from oubliette.actors.container_messages import (
+    Acquire,
+    CommandResult,
+    GetContainer,
+    GetStages,
+    Release,
+    RunCommand,
+    StopContainer,
+)
 from oubliette.actors.directory import Directory
 from oubliette.actors.protocol import (
     AnswerCallerTool,
@@ -19,6 +28,7 @@ from oubliette.actors.protocol import (
     EndSession,
     InterruptSession,
     OpenProject,
+    OpenUnit,
     ReadEvents,
     SessionEvents,
     SpawnResult,
@@ -325,6 +335,12 @@ class FakeProject(Actor):
             last_index=-1,
         )
 
+    @handles(OpenUnit)
+    def open_unit(self, message: OpenUnit) -> str:
+        if self.system.lookup(f"{self.name}/base/container") is None:
+            self.spawn(FakeContainer, name=f"{self.name}/base/container")
+        return f"{self.name}/base"
+
     @handles(DeleteWorkspace)
     def delete_workspace(self, message: DeleteWorkspace) -> None:
         self.bench.asked.append(message)
@@ -336,6 +352,34 @@ class FakeProject(Actor):
         assert record is not None
         await self.bench.put(PutSession(msgspec.structs.replace(record, ended_by=message.reason)))
         return record.status
+
+
+class FakeContainer(Actor):
+    """A container that never starts."""
+
+    @handles(Acquire)
+    def acquire(self, message: Acquire) -> str:
+        return "none"
+
+    @handles(Release)
+    def release(self, message: Release) -> None:
+        pass
+
+    @handles(StopContainer)
+    def stop_it(self, message: StopContainer) -> None:
+        pass
+
+    @handles(GetContainer)
+    def get(self, message: GetContainer) -> None:
+        return None
+
+    @handles(GetStages)
+    def stages(self, message: GetStages) -> dict[str, float]:
+        return {}
+
+    @handles(RunCommand)
+    def run(self, message: RunCommand) -> CommandResult:
+        return CommandResult(exit_code=0, stdout="", stderr="", truncated=False, timed_out=False)
 
 
 class FakeSession(Actor):

@@ -1,0 +1,115 @@
+"""Run one command in a container for a person or a tool, by the host's protocol (DESIGN 4.1).
+
+The host holds the deadline, so the command and all that it started are gone afterwards, whatever
+becomes of this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from oubliette import ids
+from oubliette.actors.container_messages import CommandResult
+from oubliette.errors import OublietteError, RuntimeFailure
+from oubliette.runtime.host import Exit, Output, StartProcess
+
+if TYPE_CHECKING:
+    from oubliette.actors.container_messages import RunCommand
+    from oubliette.actors.gate import HostGate
+    from oubliette.runtime.host.link import HostLink
+
+GATE_SECONDS: Final = 30.0  # for the control link to be there
+GRACE_SECONDS: Final = 10.0  # beyond the command's own deadline, which the host holds
+KEPT_BYTES: Final = 128 * 1024  # of the beginning, and as much of the end, of each stream
+ACK_BYTES: Final = 1 << 20  # read before the host is told that it may forget
+
+
+class Kept:
+    """The beginning and the end of a stream; what is left out between them is counted."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """One more piece."""
+        self.size += len(data)
+        room = KEPT_BYTES - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(room, 0) :]
+        if len(self._tail) > KEPT_BYTES:
+            del self._tail[:-KEPT_BYTES]
+
+    @property
+    def left_out(self) -> int:
+        """Bytes between the two parts."""
+        return self.size - len(self._head) - len(self._tail)
+
+    def text(self) -> str:
+        """Both parts, and between them how much is missing."""
+        if not self.left_out:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
+        return f"{head}\n[… {self.left_out} bytes left out …]\n{tail}"
+
+
+async def run_command(gate: HostGate, request: RunCommand) -> CommandResult:
+    """Start it, read it to its end, and have the host forget it.
+
+    Raises:
+        VerbFailed: it cannot be started; the message names the program or the folder.
+        ContainerLost, DeadlineExceeded: there is no host to ask.
+    """
+    link = await gate.wait(GATE_SECONDS)
+    if gate.info is None:
+        raise RuntimeFailure("the container is not known yet", hint="try again in a moment")
+    inside = gate.info.inside
+    proc = ids.new_id(ids.PROCESS)
+    began = time.monotonic()
+    await link.start(
+        StartProcess(
+            proc=proc,
+            argv=request.argv,
+            env={**inside.env, "HOME": inside.path("/tmp")},  # noqa: S108 -- inside
+            cwd=inside.path(request.working_dir),
+            uid=inside.uid,
+            gid=inside.uid,
+            stdin=False,
+            deadline_seconds=request.timeout_seconds,
+        )
+    )
+    try:
+        async with asyncio.timeout(request.timeout_seconds + GRACE_SECONDS):
+            out, err, ended = await _read(link, proc)
+    except TimeoutError as error:
+        raise RuntimeFailure("the command did not end at its deadline") from error
+    finally:
+        with contextlib.suppress(OublietteError, OSError):
+            await asyncio.shield(link.end(proc))
+    return CommandResult(
+        exit_code=ended.status if ended.status is not None else -1,
+        stdout=out.text(),
+        stderr=err.text(),
+        truncated=bool(out.left_out or err.left_out),
+        timed_out=time.monotonic() - began >= request.timeout_seconds,
+    )
+
+
+async def _read(link: HostLink, proc: str) -> tuple[Kept, Kept, Exit]:
+    kept = {1: Kept(), 2: Kept()}
+    ended = Exit()
+    acked = 0
+    async with await link.attach(proc) as stream:
+        async for item in stream:
+            if isinstance(item, Output):
+                kept[item.stream].add(item.data)
+                if kept[1].size + kept[2].size - acked > ACK_BYTES:
+                    acked = kept[1].size + kept[2].size
+                    await link.ack(proc, kept[1].size, kept[2].size)
+            elif isinstance(item, Exit):
+                ended = item
+    return kept[1], kept[2], ended

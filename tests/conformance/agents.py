@@ -248,11 +248,6 @@ async def talking(
 ) -> AsyncIterator[Talk]:
     runtime = agent.runtime()
     session = session or new_session(running)
-    homes = next(m.source for m in running.spec.mounts if m.target == "/home/agent")
-    uid = running.bench.agent_uid
-    for file in runtime.command(session, running.info.inside).files:
-        path = make_owned(homes / session.session_id, str(Path(file.path).parent), uid=uid)
-        (path / Path(file.path).name).write_bytes(file.content)
     async with asyncio.timeout(SECONDS):
         executor = await runtime.execute_streaming(running.link, running.info.inside, session)
     events = executor.events()

@@ -31,8 +31,11 @@ _INITIALIZE: Final = "initialize"
 _LOAD: Final = "load"
 _SETTINGS: Final = "settings"
 _PROMPT: Final = "prompt-"
-_TURNS: Final = uuid.UUID("6f75626c-0000-4000-8000-000000000000")
-"""Message ids of prompts: this, and the turn's number in the last 48 bits."""
+_OURS: Final = 0x6F75626C
+"""The first 32 bits of message ids of prompts; the last 48 are the turn's number.
+
+Those between are random: Droid drops a message whose id its conversation has already.
+"""
 
 _CHATTER: Final = frozenset(
     {
@@ -239,7 +242,9 @@ class DroidAdapter(TurnAdapter):
     def prompt(self, turn: int, text: str) -> bytes:
         """Begin a turn."""
         self._prompted = turn
-        params = {"text": text, "messageId": str(uuid.UUID(int=_TURNS.int + turn))}
+        chance = uuid.uuid4().int >> 48 & (1 << 48) - 1
+        message_id = uuid.UUID(int=_OURS << 96 | chance << 48 | turn)
+        params = {"text": text, "messageId": str(message_id)}
         return _request(f"{_PROMPT}{turn}", "droid.add_user_message", params)
 
     def interrupt(self, turn: int) -> bytes | None:
@@ -261,10 +266,10 @@ class DroidAdapter(TurnAdapter):
 
 def _turn_of(message_id: object) -> int | None:
     try:
-        number = uuid.UUID(str(message_id)).int - _TURNS.int
+        number = uuid.UUID(str(message_id)).int
     except ValueError:
         return None
-    return number if 0 < number < 1 << 48 else None
+    return number & (1 << 48) - 1 if number >> 96 == _OURS else None
 
 
 def _frame(kind: str, fields: Json) -> bytes:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         AgentAdapter,
         AgentCommand,
         AgentEvent,
+        AgentFile,
         AgentSession,
     )
     from oubliette.runtime.containers.port import Inside
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 STDERR_KEPT: Final = 8192  # bytes of standard error that an error message may quote from
 CLOSE_GRACE: Final = 3.0  # seconds from the end of input to SIGKILL
 ACK_EVERY: Final = 1 << 20  # bytes read between two acks
+
+
+_PLACE: Final = """
+import os, sys
+path = os.path.join(os.environ["HOME"], sys.argv[1])
+os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, int(sys.argv[2])), "wb") as file:
+    file.write(sys.stdin.buffer.read())
+"""
 
 
 class Executor:
@@ -157,6 +167,25 @@ class Executor:
                 await self._link.forget(self.proc)
 
 
+async def _place(link: HostLink, inside: Inside, command: AgentCommand, file: AgentFile) -> None:
+    """Write a file into the HOME of a session, as the user that it belongs to."""
+    request = StartProcess(
+        proc=ids.new_id(ids.PROCESS),
+        argv=(inside.python, "-I", "-c", _PLACE, file.path, str(file.mode)),
+        env={**inside.env, "HOME": command.env["HOME"]},
+        cwd=command.cwd,
+        uid=inside.uid,
+    )
+    await link.start(request)
+    async with await link.attach(request.proc) as stream:
+        await stream.write(1, file.content)
+        await stream.write_eof(2)
+        async for item in stream:
+            if isinstance(item, Exit) and item.code != 0:
+                raise RuntimeFailure(f"{file.path} could not be written into HOME: {item}")
+    await link.forget(request.proc)
+
+
 class StreamExecution(abc.ABC):
     """`execute` and `execute_streaming` for runtimes that have `command` and `adapter`."""
 
@@ -175,6 +204,8 @@ class StreamExecution(abc.ABC):
     ) -> Executor:
         """Start the process and talk to it turn by turn."""
         command = self.command(session, inside)
+        for file in command.files:
+            await _place(link, inside, command, file)
         proc = ids.new_id(ids.PROCESS)
         await link.start(
             StartProcess(

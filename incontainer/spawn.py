@@ -26,14 +26,9 @@ LIMITS: dict[str, int] = {
     "cpu_seconds": resource.RLIMIT_CPU,
     "core": resource.RLIMIT_CORE,
 }
-HANDLED = (  # by us, or ignored by Python itself
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGCHLD,
-    signal.SIGHUP,
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-)
+# What may be set at all. Whoever started the server may have had some ignored (a shell's `&` does
+# that to SIGINT and SIGQUIT), and what is ignored stays so over an exec.
+HANDLED = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 _files_before = resource.getrlimit(resource.RLIMIT_NOFILE)
 

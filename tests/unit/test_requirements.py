@@ -28,7 +28,9 @@ def test_there():
 """
 
 
-def run(folder: Path, demanded: str, text: str = TEST) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, demanded: str, text: str = TEST, without: str = ""
+) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     marker = "markers = requires(name)"
@@ -40,7 +42,7 @@ def run(folder: Path, demanded: str, text: str = TEST) -> subprocess.CompletedPr
         text=True,
         timeout=60,
         check=False,
-        env=os.environ | {"OUBLIETTE_REQUIRE": demanded},
+        env=os.environ | {"OUBLIETTE_REQUIRE": demanded, "OUBLIETTE_WITHOUT": without},
     )
 
 
@@ -49,6 +51,13 @@ def test_a_missing_requirement_skips_and_says_why(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "1 passed, 1 skipped" in done.stdout
     assert "needs docker: no engine here" in done.stdout
+
+
+def test_a_requirement_can_be_left_out_where_it_is_met(tmp_path: Path) -> None:
+    done = run(tmp_path, "", without="podman")
+    assert done.returncode == 0
+    assert "2 skipped" in done.stdout
+    assert "needs podman: left out by OUBLIETTE_WITHOUT" in done.stdout
 
 
 def test_a_missing_requirement_that_is_demanded_fails(tmp_path: Path) -> None:

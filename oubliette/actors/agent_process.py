@@ -32,7 +32,7 @@ from oubliette.actors.session_messages import (
 from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
-from oubliette.runtime.host.errors import HostRefused
+from oubliette.runtime.host.errors import HostRefused, LinkClosed
 from oubliette.runtime.host.messages import Exit
 from oubliette.runtime.host.stream import Gap, Output, StdinOk
 
@@ -94,6 +94,8 @@ class AgentProcessActor(Actor):
         self._record = record
         self._offset = offset
         self._process = record.process_id
+        self._container_id = record.container_id
+        """Where the process is, or is to be."""
         self._stream: ProcessStream | None = None
         self._turns_done = turns_done
         self._adapter: AgentAdapter | None = None
@@ -148,9 +150,14 @@ class AgentProcessActor(Actor):
         while True:
             link = await self._host_gate.wait(RECONNECT)
             if fresh:
-                fresh, started = False, True
                 began = time.monotonic()
-                await self._start(link)
+                try:
+                    await self._start(link)
+                except LinkClosed:
+                    # Whether it has begun is not known; started again by its id, it is the same.
+                    await self._pause(link)
+                    continue
+                fresh, started = False, True
                 self._stage("agent", began)
             gone = await self._attend(link, started=started)
             if gone is not None:
@@ -178,8 +185,9 @@ class AgentProcessActor(Actor):
     async def _start(self, link: HostLink) -> None:
         info = self._host_gate.info
         assert info is not None
-        if self._process is None or self._record.container_id != info.id:
+        if self._process is None or self._container_id != info.id:
             self._process, self._offset, self._stderr_offset = ids.new_id(ids.PROCESS), 0, 0
+            self._container_id = info.id
             await self._session.ask(AgentStarting(process_id=self._process, container_id=info.id))
         process = self._process
         request = await start_request(self._services, self._record, info, process)

@@ -32,7 +32,7 @@ KINDS = [
 MESSAGES = {
     "of SessionActor": "SessionActor.LinkRequest@2 SessionActor._Committed@20",
     "of SessionActor, from others": "SessionActor.RequestSettled@1 SessionActor.AgentAttached@2",
-    "of SessionActor, what its agent says": "SessionActor.AgentSpoke@30",
+    "of SessionActor, what its agent says": "SessionActor.AgentSpoke@6",
     "of LinkActor": "LinkActor.LinkReply@1 LinkActor._Opened@2 LinkActor.LinkNotify@2",
     "of SocketActor": "SocketActor._Connected@1 SocketActor.OpenLink@2",
     "of ContainerActor": "ContainerActor._Started@1",

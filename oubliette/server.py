@@ -159,6 +159,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             callers=system.ref("callers"),
             find_session=services.directory.session,
             ask_live=services.directory.ask,
+            appears=services.directory.appears,
             find_actor=system.lookup,
             name_actor=system.ref,
             forget_session=lambda project_id, session_id: asyncio.to_thread(

@@ -37,6 +37,20 @@ class Directory:
         """The actor that runs this session, if it is live."""
         return self._sessions.get(session_id)
 
+    async def appears(self, session_id: str, timeout: float = RESTART_SECONDS) -> bool:
+        """Wait until somebody runs this session; whether that came in time.
+
+        For a session that the store calls live: a server that has just started takes them over
+        one by one, and engines are slow to tell which containers are there.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while session_id not in self._sessions:
+                    await self._ready.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def ask(self, session_id: str, message: Message, timeout: float = 30.0) -> Any:
         """Ask the session's actor; when it is being restarted, ask the new one again.
 

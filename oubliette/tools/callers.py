@@ -128,6 +128,14 @@ async def _may_answer(house: House, context: CallContext, session_id: str) -> bo
     return owned.principal == context.principal and context.scope.reaches(owned.project_id)
 
 
+async def _is_open(house: House, params: CallerToolResponse) -> bool:
+    """Whether the store knows of this request and of no outcome."""
+    request = await house.reader.request(params.request_id)
+    return (
+        request is not None and request.session_id == params.session_id and request.outcome is None
+    )
+
+
 async def _answered(house: House, context: CallContext, params: CallerToolResponse) -> bool:
     answer = AnswerCallerTool(
         principal=context.principal,
@@ -136,6 +144,10 @@ async def _answered(house: House, context: CallContext, params: CallerToolRespon
         error=params.error,
     )
     ref = house.session_ref(params.session_id)
+    if ref is None and await _is_open(house, params) and house.appears is not None:
+        # This server has just started and told of the request before the session's actor was up.
+        await house.appears(params.session_id)
+        ref = house.session_ref(params.session_id)
     if ref is None:
         return False
     try:

@@ -81,6 +81,8 @@ class House:
     offers: Offers = field(default_factory=Offers)
     ask_live: Callable[[str, Message, float], Awaitable[Any]] | None = None
     """Ask a live session, and its successor if it is being restarted (`Directory.ask`)."""
+    appears: Callable[[str], Awaitable[bool]] | None = None
+    """Wait a little until somebody runs this session (`Directory.appears`)."""
     forget_session: Callable[[str, str], Awaitable[object]] | None = None
     """(project id, session id) of a session that was purged: remove its files."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None

@@ -32,6 +32,7 @@ from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.folders import runtime_base
+from oubliette.runtime.containers.imaging import Imaging
 from oubliette.runtime.folders import Folders
 from oubliette.runtime.home import DATABASE, HomeLock, prepare
 from oubliette.runtime.store.database import Database
@@ -160,6 +161,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             find_session=services.directory.session,
             ask_live=services.directory.ask,
             appears=services.directory.appears,
+            imaging=Imaging(runtime, config),
             find_actor=system.lookup,
             name_actor=system.ref,
             forget_session=lambda project_id, session_id: asyncio.to_thread(

@@ -17,14 +17,15 @@ from oubliette.actors.container_messages import (
     StopContainer,
 )
 from oubliette.actors.protocol import OpenUnit
-from oubliette.errors import Conflict, NotFound
+from oubliette.errors import Conflict, InvalidParameter, NotFound, Unavailable
 from oubliette.tools import fields
-from oubliette.tools.projects import visible_project
+from oubliette.tools.projects import check_offer, visible_project
 from oubliette.tools.tool import Params, Result, tool
 
 if TYPE_CHECKING:
     from oubliette.kit import Ref
     from oubliette.records import Project
+    from oubliette.runtime.containers.imaging import Imaging
     from oubliette.tools.house import House
     from oubliette.tools.tool import CallContext
 
@@ -76,6 +77,34 @@ class ContainerLogs(Params, frozen=True, kw_only=True):
     project_id: Annotated[fields.ProjectId, Meta(description="Id of the project.")]
     workspace_id: _Workspace = None
     tail: Annotated[int, Meta(ge=1, le=100_000, description="Lines from the end.")] = 1000
+
+
+class ContainerRefresh(Params, frozen=True, kw_only=True):
+    """Parameters of `container_refresh`."""
+
+    project_id: Annotated[
+        fields.ProjectId | None,
+        Meta(description="A project: its image, and its container is made anew."),
+    ] = None
+    container_type: Annotated[
+        fields.Line | None, Meta(description="Or a container type: its image alone.")
+    ] = None
+
+
+class ImageRebuild(Params, frozen=True, kw_only=True):
+    """Parameters of `image_rebuild`."""
+
+    container_type: Annotated[
+        fields.Line, Meta(description="One of project_options.container_types.")
+    ]
+
+
+class ImageState(Result, frozen=True, kw_only=True):
+    """Result of `container_refresh` and `image_rebuild`."""
+
+    image: str
+    state: str
+    log_tail: str
 
 
 class Stage(Result, frozen=True, kw_only=True):
@@ -212,3 +241,54 @@ async def container_logs(
         raise Conflict("no container of this project runs", hint="container_start starts it")
     logs = await actor.ask(ReadLogs(tail=params.tail))
     return ContainerText(logs=logs.text, truncated=logs.truncated)
+
+
+def _imaging(house: House) -> Imaging:
+    if house.imaging is None:
+        raise Unavailable("this server has no containers")
+    return house.imaging
+
+
+@tool(ContainerRefresh, ImageState, scope="write")
+async def container_refresh(
+    house: House, context: CallContext, params: ContainerRefresh
+) -> ImageState:
+    """Fetch the image of a project or of a container type again.
+
+    A project's container is stopped, and made anew when it is needed; that is refused while
+    sessions use it.
+    """
+    if (params.project_id is None) == (params.container_type is None):
+        raise InvalidParameter(
+            "project_id: either a project or a container_type is needed", field="project_id"
+        )
+    kind = params.container_type
+    project: Project | None = None
+    if params.project_id is not None:
+        project = await visible_project(house, context, params.project_id)
+        kind = project.container_type
+    elif context.scope.project is not None:
+        raise NotFound("no such container type for this key", hint="give a project_id")
+    check_offer(house, "container_type", kind)
+    imaging, kind = _imaging(house), kind or "base"
+    image = imaging.image_of(kind)
+    if project is not None:
+        actor = await _container(house, project, None)
+        await actor.ask(StopContainer(), timeout=STOP_SECONDS)
+    fetched = await imaging.refresh(kind)
+    return ImageState(image=image, state="fetched" if fetched else "local", log_tail="")
+
+
+@tool(ImageRebuild, ImageState, scope="write", unbound=True)
+async def image_rebuild(house: House, context: CallContext, params: ImageRebuild) -> ImageState:
+    """Build the image of a container type from Oubliette's Dockerfile.
+
+    Containers that run keep the old one.
+    """
+    del context
+    check_offer(house, "container_type", params.container_type)
+    imaging = _imaging(house)
+    said = await imaging.rebuild(params.container_type)
+    return ImageState(
+        image=imaging.image_of(params.container_type), state="built", log_tail=said[-4000:]
+    )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oubliette.clock import Clock
     from oubliette.config import Config
     from oubliette.kit import Message, Ref
+    from oubliette.runtime.containers.imaging import Imaging
     from oubliette.runtime.store.ops import Op, Result
     from oubliette.runtime.store.reader import Reader
     from oubliette.tools.callers import CallerListen, CallerListenResult
@@ -83,6 +84,8 @@ class House:
     """Ask a live session, and its successor if it is being restarted (`Directory.ask`)."""
     appears: Callable[[str], Awaitable[bool]] | None = None
     """Wait a little until somebody runs this session (`Directory.appears`)."""
+    imaging: Imaging | None = None
+    """Images of container types; None: this server has no containers."""
     forget_session: Callable[[str, str], Awaitable[object]] | None = None
     """(project id, session id) of a session that was purged: remove its files."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None

@@ -43,6 +43,8 @@ _TOOLS: Final = (
     containers.container_stop,
     containers.container_exec,
     containers.container_logs,
+    containers.container_refresh,
+    containers.image_rebuild,
     sessions.session_spawn,
     sessions.session_message,
     sessions.session_interrupt,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.engine import Engine
-from oubliette.testing.callers import HttpCaller
+from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.images import ensure_image
 
@@ -128,3 +128,17 @@ async def test_both_sides_of_a_call_learn_in_two_seconds_that_the_container_is_g
         (fresh,) = house.containers()
         assert fresh["Id"] != container["Id"]
         await shop.call("session_end", session_id=session_id)
+
+
+async def test_commands_run_in_a_container_that_a_refresh_takes_away(house: House) -> None:
+    async with HttpCaller(house.server.url, house.server.token("admin"), caller_id="ops") as ops:
+        with pytest.raises(ToolFailed, match="no-such-type"):
+            await ops.call("image_rebuild", container_type="no-such-type")
+        project = await ops.call("project_create", name="it")
+        done = await ops.call("container_exec", project_id=project["id"], command="id -u")
+        assert int(done["stdout"]) > 0
+        assert len(house.containers()) == 1
+        refreshed = await ops.call("container_refresh", project_id=project["id"])
+        assert refreshed["state"] == "local"
+        assert house.containers() == []
+        await ops.call("project_delete", project_id=project["id"])

@@ -45,6 +45,7 @@ BOUND = [
     ("container_stop", "project_id"),
     ("container_exec", "project_id command"),
     ("container_logs", "project_id"),
+    ("container_refresh", "project_id"),
     ("session_spawn", "project_id prompt"),
     ("session_message", "project_id message"),
     ("session_message", "session_id message"),
@@ -101,7 +102,8 @@ async def test_another_project_is_not_there_for_a_bound_key(
 
 
 @pytest.mark.parametrize(
-    ("tool", "fields"), [each for each in BOUND if each[0] != "caller_tool_response"]
+    ("tool", "fields"),
+    [each for each in BOUND if each[0] not in {"caller_tool_response", "container_refresh"}],
 )
 async def test_the_own_project_is_there_for_a_bound_key(
     bench: Bench, tool: str, fields: str

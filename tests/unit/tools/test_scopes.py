@@ -55,8 +55,8 @@ def test_an_admin_key_may_do_everything() -> None:
     assert names("admin") == set(TABLE)
 
 
-def test_a_key_of_a_project_creates_no_projects() -> None:
-    assert names(f"project:{A}") == names("write") - {"project_create"}
+def test_a_key_of_a_project_creates_no_projects_and_builds_no_images() -> None:
+    assert names(f"project:{A}") == names("write") - {"project_create", "image_rebuild"}
     assert names(f"project:{A}:ro") == names("read")
 
 

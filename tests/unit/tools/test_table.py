@@ -55,6 +55,8 @@ DESIGN = {
         "exit_code stdout stderr truncated timed_out",
     ),
     "container_logs": ("project_id* workspace_id tail", "logs truncated"),
+    "container_refresh": ("project_id container_type", "image state log_tail"),
+    "image_rebuild": ("container_type*", "image state log_tail"),
     "session_spawn": (f"project_id* prompt* {SPAWN}", SPAWNED),
     "session_message": (f"message* session_id project_id {SPAWN}", SPAWNED),
     "session_interrupt": ("session_id*", "session_id status"),
@@ -196,6 +198,7 @@ def test_listings_are_in_a_stable_order() -> None:
 A_PROJECT, A_SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"
 GOOD = {
     "command": "true",
+    "container_type": "base",
     "project_id": A_PROJECT,
     "session_id": A_SESSION,
     "workspace_id": ids.new_uuid(),

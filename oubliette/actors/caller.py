@@ -211,6 +211,8 @@ class CallerActor(Actor):
         self._lender: Listener | None = None
         self._recent = RecentEvents(0)
         self._subscribed = False
+        self._early: list[Event] = []
+        """Told by the store while it is not known from where on it tells."""
         self._projects: dict[str, str] = {}
         """Session id → project id, read for listeners that are bound to one."""
         self._presence = Presence(config.stream_grace_seconds, config.poll_grace_seconds)
@@ -239,6 +241,10 @@ class CallerActor(Actor):
     # ------------------------------------------------------------ the log
     @handles(EventsCommitted)
     def _committed(self, message: EventsCommitted) -> None:
+        if not self._subscribed:
+            # There may be older ones that nobody told us of: they are read first.
+            self._early += message.events
+            return
         self._recent.extend(message.events)
         for listener in list(self._listeners.values()):
             self._serve(listener)
@@ -250,6 +256,8 @@ class CallerActor(Actor):
 
     @handles(_Resubscribe)
     def _resubscribe(self, _: _Resubscribe) -> None:
+        self._early.clear()  # all of them are in the log by now
+
         async def subscribe() -> int:
             await self._store.ask(self._subscription(), timeout=READ_TIMEOUT)
             return await self._reader.last_seq()
@@ -264,6 +272,8 @@ class CallerActor(Actor):
     def _subscribed_again(self, message: _Subscribed) -> None:
         # What was committed in between was told to nobody: it is read from the log.
         self._recent = RecentEvents(max(message.last, self._recent.head))
+        self._recent.extend(self._early)
+        self._early.clear()
         self._subscribed = True
         self.watch(self._store)
         for listener in list(self._listeners.values()):

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that asks for `engine` on every engine, `isolated` ones on those that are."""
+    """Each test that asks for `engine` on every engine; `isolated` and `imaged` on those that are."""
     if "engine" not in metafunc.fixturenames:
         return
     isolated = "isolated" in metafunc.fixturenames
+    imaged = "imaged" in metafunc.fixturenames
     metafunc.parametrize(
         "engine",
         [
@@ -26,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 marks=[pytest.mark.requires(engine.requires)] if engine.requires else [],
             )
             for engine in ENGINES
-            if engine.isolated or not isolated
+            if (engine.isolated or not isolated) and (engine.image is not None or not imaged)
         ],
     )
 

@@ -6,9 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from oubliette import ids
 from oubliette.actors import session_state
+from oubliette.actors.again import ask_again
 from oubliette.actors.container_messages import StopContainer
 from oubliette.actors.exploration import OpenExploration, Reserve, Unreserve, effective
 from oubliette.actors.protocol import (
@@ -46,6 +48,8 @@ from oubliette.runtime.store.ops import (
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.kit import Ref
+
+log = structlog.get_logger(__name__)
 
 IDEMPOTENCY_SECONDS: Final = 86_400.0
 DEFAULT_CONTAINER_TYPE: Final = "base"
@@ -121,10 +125,11 @@ class ProjectActor(Supervisor):
         if target is not None and (live := self._services.directory.session(target.id)):
             try:
                 return await self._submit(message, target, live)
-            except (ActorDead, Conflict):
+            except (ActorDead, Conflict) as error:
                 target = await self._services.reader.session(target.id)
                 if target is None or not session_state.resumable(target):
-                    if message.session_id is not None:
+                    # Who failed with our message in hand may have taken it: never to two.
+                    if message.session_id is not None or isinstance(error, ActorDead):
                         raise
                     target = None
         if target is not None and session_state.live(target):
@@ -255,9 +260,8 @@ class ProjectActor(Supervisor):
         assert message.caller_id is not None
         if message.parent_session_id is not None:
             return
-        name = await self.system.ref("callers").ask(
-            OpenCaller(principal=message.principal, caller_id=message.caller_id)
-        )
+        opened = OpenCaller(principal=message.principal, caller_id=message.caller_id)
+        name = await ask_again(lambda: self.system.ref("callers").ask(opened))
         self.system.ref(name).tell(CallerSeen())
 
     async def _check_room(self) -> None:
@@ -271,12 +275,15 @@ class ProjectActor(Supervisor):
             )
 
     async def _reserve(self, session: Session, *, new: bool) -> Ref:
-        name = await self.system.ref("explorations").ask(
-            OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
-        )
-        tree = self.system.ref(name)
-        await tree.ask(Reserve(session_id=session.id, depth=session.depth, new=new))
-        return tree
+        opened = OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+        place = Reserve(session_id=session.id, depth=session.depth, new=new)
+
+        async def reserve() -> Ref:
+            tree = self.system.ref(await self.system.ref("explorations").ask(opened))
+            await tree.ask(place)
+            return tree
+
+        return await ask_again(reserve)
 
     async def _resume(self, message: SpawnSession, target: Session) -> SpawnResult:
         if target.depth == 0:
@@ -427,7 +434,10 @@ class ProjectActor(Supervisor):
                 tree.tell(Unreserve(session_id=session.id))
             raise
         failpoint("project.session_recorded")
-        await self._run_session(session, anew=resumed)
+        try:
+            await self._run_session(session, anew=resumed)
+        except ActorDead:
+            log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result
 
     # ------------------------------------------------------------------ the rest

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import tenacity
+
 from oubliette import ids
 from oubliette.actors.protocol import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
@@ -16,6 +18,7 @@ from oubliette.actors.session_messages import AgentWaits, ChildSpawned, ChildTur
 from oubliette.actors.session_params import optional_text, rpc_error, text_param
 from oubliette.errors import InvalidParameter
 from oubliette.failpoints import failpoint
+from oubliette.kit import ActorDead
 
 if TYPE_CHECKING:
     from oubliette.actors.session import SessionActor
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
 MAX_CALL_ID: Final = 128
+RESTART_SECONDS: Final = 10.0  # for the project's actor to be there again
 
 
 class Reply(Protocol):
@@ -95,6 +99,18 @@ class ChildCalls:
         )
 
     async def _spawn_child(
+        self, call_id: str, message: str, session_id: str | None
+    ) -> ChildSpawned:
+        """Ask the project; one that is being restarted is asked again, as the call id allows."""
+        again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(ActorDead),
+            wait=tenacity.wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.05),
+            stop=tenacity.stop_after_delay(RESTART_SECONDS),
+            reraise=True,
+        )
+        return await again(self._ask_project, call_id, message, session_id)
+
+    async def _ask_project(
         self, call_id: str, message: str, session_id: str | None
     ) -> ChildSpawned:
         record = self._session.journal.record

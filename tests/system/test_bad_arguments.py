@@ -55,7 +55,8 @@ def plain(schema):
 
 def sample(schema):
     """A value of the right type, whatever it means."""
-    schema, _ = plain(schema)
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    schema = kinds[0] if kinds else {}
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):

@@ -91,6 +91,7 @@ class ExplorationActor(Actor):
             self._began = min(self._began, session.created_at)
             if session.status in {"created", "running"} and session.status not in TERMINAL:
                 self._working.add(session.id)
+        self._waiting = self._sessions & self._services.waiting
 
     @handles(Reserve)
     def _reserve(self, message: Reserve) -> None:

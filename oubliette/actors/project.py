@@ -146,7 +146,7 @@ class ProjectActor(Supervisor):
             if turn is not None:
                 session = await reader.session(turn.session_id)
                 if session is not None:
-                    return _result(session, turn=turn.number, log_end=-1)
+                    return _result(session, turn=turn.number, log_end=-1, spawned=turn.number == 1)
         if message.idempotency is not None:
             key = message.idempotency
             found = await reader.idempotency(message.principal, key.tool, key.key)

@@ -73,5 +73,7 @@ class Services:
     """Session id → API key for its agent's environment; in memory only, never stored."""
     pending: dict[str, dict[str, int]] = field(default_factory=dict[str, "dict[str, int]"])
     """Principal → session id → its open calls of lent tools; kept by each session."""
+    waiting: set[str] = field(default_factory=set[str])
+    """Ids of sessions whose agents wait for children now; kept by their SessionActors."""
     crashes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Session id → when its SessionActor failed lately; kept over its restarts."""

@@ -65,6 +65,7 @@ class ChildCalls:
             for asker in call.askers:
                 self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
         self._open.clear()
+        self._session.services.waiting.discard(self._session.session_id)
 
     def cancelled(self, target: Asker) -> None:
         """The agent gave up a call; the child goes on."""
@@ -189,6 +190,9 @@ class ChildCalls:
 
     def _tell_waiting(self) -> None:
         waits = any(call.wait for call in self._open.values())
+        # Noted too for the tree's actor that starts later, or again.
+        waiting = self._session.services.waiting
+        (waiting.add if waits else waiting.discard)(self._session.session_id)
         tree = self._session.system.lookup(
             f"explorations/{self._session.journal.record.exploration_id}"
         )

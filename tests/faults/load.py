@@ -197,7 +197,8 @@ class Load:
         waited = json.loads(said["waiting"][-1])
         assert waited["structured"] == {"approved": "a refund"}, waited
         parent = json.loads(said["parent"][-1])
-        assert (parent["structured"] or {}).get("result") == "the child's word", parent
+        told = parent["structured"] or {}
+        assert (told.get("result"), told.get("spawned")) == ("the child's word", True), parent
         assert deltas(logs[self.sessions["streaming"]]) == list(range(BURST)) * self.rounds
         for key, words in said.items():
             if key.startswith("late"):

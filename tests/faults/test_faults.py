@@ -352,6 +352,28 @@ async def test_an_agent_left_over_from_a_crash_at_the_end_of_its_session_is_ende
         check_nothing_left(server)
 
 
+@pytest.mark.parametrize("fault", ["the server", "ExplorationActor"])
+async def test_an_agent_that_waits_for_its_child_holds_no_place_after_a_restart(server, fault):
+    """DESIGN 9.18: a waiting parent never blocks its children; the count is made anew."""
+    await server.start(settings={"trees.max_agents_at_once": 1})
+    async with Here(server) as caller:
+        leaf = json.dumps({"message": "say leaf"})
+        child = json.dumps({"message": f"sleep 1.2\ncall session_message {leaf}\nsay child"})
+        session = await caller.spawn(f"call session_message {child}")
+        first = await caller.event("status", status="running")
+        await caller.event("status", after=caller.events.index(first) + 1, status="running")
+        if fault == "the server":
+            await server.kill()
+            await server.start(settings={"trees.max_agents_at_once": 1})
+            await caller.listen(after=caller.next)
+        else:
+            await server.arm(f"fail {fault}")
+        await caller.turns_done(session)
+        said = [event["text"] for event in caller.of("message")]
+        assert "leaf" in said, said
+        assert json.loads(texts(await caller.log(session))[-1])["structured"]["result"] == "child"
+
+
 async def test_a_caller_has_time_to_come_back_after_a_restart(server):
     """A call that an agent makes before its caller has come back waits for it (DESIGN 3.4)."""
     await server.start()

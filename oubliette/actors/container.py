@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oubliette import ids
+from oubliette.actors.again import ask_again
 from oubliette.actors.container_exec import run_command
 from oubliette.actors.container_messages import (
     Acquire,
@@ -135,8 +136,11 @@ class ContainerActor(Actor):
         for answer in self._waiting:
             answer.set_error(ContainerLost("the container's actor ended"))
 
+    async def _store(self, op: PutContainer | DeleteContainer) -> None:
+        await ask_again(lambda: self._services.store.ask(Transact(ops=(op,))))
+
     async def _forget(self, record: Container) -> None:
-        await self._services.store.ask(Transact(ops=(DeleteContainer(record.id),)))
+        await self._store(DeleteContainer(record.id))
 
     def _up(self, record: Container, info: ContainerInfo) -> None:
         self._record, self._running, self._starting = record, True, False
@@ -206,7 +210,7 @@ class ContainerActor(Actor):
             host_key=key,
             folder=str(spec.runtime_dir),
         )
-        await services.store.ask(Transact(ops=(PutContainer(record),)))
+        await self._store(PutContainer(record))
         failpoint("container.created")
         try:
             await services.runtime.create(spec)
@@ -218,11 +222,11 @@ class ContainerActor(Actor):
             )
         except BaseException:
             await services.runtime.remove(container_id)
-            await services.store.ask(Transact(ops=(DeleteContainer(container_id),)))
+            await self._store(DeleteContainer(container_id))
             raise
         failpoint("container.started")
         record = msgspec.structs.replace(record, state="running", handle=info.handle)
-        await services.store.ask(Transact(ops=(PutContainer(record),)))
+        await self._store(PutContainer(record))
         return _Started(
             record=record,
             seconds={

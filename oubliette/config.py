@@ -1,4 +1,8 @@
-"""Configuration: `<home>/oubliette.toml`, every key also `OUBLIETTE_SECTION__KEY` (DESIGN 13.2)."""
+"""Configuration: `<home>/oubliette.toml`, every key also `OUBLIETTE_SECTION__KEY` (DESIGN 13.2).
+
+`SECTIONS_OF_TABLES` have tables with names of the user's: `[section.NAME]`, and
+`OUBLIETTE_SECTION__NAME__KEY`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import ast
 import difflib
 import inspect
 import os
+import re
 import sys
 import tomllib
 import types
@@ -25,6 +30,7 @@ from typing import (
 
 import msgspec
 
+from oubliette.container_options import TYPE_NAME, ContainerOptions, ContainerOverrides, given
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,28 +82,14 @@ class ProcessConfig(_Section, frozen=True, kw_only=True):
     """What the sandbox reaches."""
 
 
-class ContainersConfig(_Section, frozen=True, kw_only=True):
-    """Containers of every runtime."""
+class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):
+    """Containers of every runtime, and the defaults of what types and projects may change."""
 
     runtime: str = "auto"
     """auto, process, docker or podman. auto: the first of docker, podman and process that can be
     used now, image included."""
-    image: str = "docker.io/library/python:3.12-slim-bookworm"
-    """Image of containers of type `base`; any with Python 3.9 or later and a shell will do."""
     dev_image: str = "localhost/oubliette/dev:latest"
     """Image of containers of type `dev`; `image_rebuild` makes it."""
-    network: str = "bridge"
-    """What containers of an engine reach: none, bridge, host, or the name of a network."""
-    memory_mb: Annotated[int, msgspec.Meta(ge=64, le=16_000_000)] = 2048
-    """Memory of a container of an engine, files in its /tmp included."""
-    cpus: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 2.0
-    """Processors of a container of an engine."""
-    pids: Count = 1024
-    """Processes of a container of an engine, all agents together."""
-    tmp_mb: Annotated[int, msgspec.Meta(ge=1, le=16_000_000)] = 1024
-    """Room in a container's /tmp."""
-    read_only: bool = True
-    """Nothing of an image can be written; projects, HOME and /tmp can."""
     pull_timeout_seconds: Seconds = 900.0
     """For the fetching of an image."""
     build_timeout_seconds: Seconds = 1800.0
@@ -222,6 +214,15 @@ class TreesConfig(_Section, frozen=True, kw_only=True):
     """Age of a tree, from the start of its root."""
 
 
+class AuditConfig(_Section, frozen=True, kw_only=True):
+    """The log of who called what."""
+
+    max_file_mb: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 16
+    """Size at which a new file is begun."""
+    keep_files: Count = 10
+    """Older files that are kept."""
+
+
 class CallersConfig(_Section, frozen=True, kw_only=True):
     """Limits per principal (DESIGN 4.3)."""
 
@@ -235,6 +236,10 @@ class CallersConfig(_Section, frozen=True, kw_only=True):
     """Tools that one caller lends."""
     max_schema_bytes: Count = 65_536
     """Size of the schema of a lent tool."""
+    calls_per_second: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 200.0
+    """Calls of tools, on average; more are refused."""
+    calls_burst: Count = 400
+    """Calls of tools at once, before `calls_per_second` counts."""
     stream_grace_seconds: Seconds = 1.0
     """A dropped stream counts as present for this long."""
     poll_grace_seconds: Seconds = 10.0
@@ -261,6 +266,18 @@ class Config(_Section, frozen=True, kw_only=True):
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()
     callers: CallersConfig = CallersConfig()
+    audit: AuditConfig = AuditConfig()
+    container_types: dict[str, ContainerOverrides] = {}
+    """Further container types, and what is different in `base` and `dev`."""
+    project_containers: dict[str, ContainerOverrides] = {}
+    """What is different in containers of a project, by its id or its name."""
+
+
+SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
+    "container_types": TYPE_NAME,
+    "project_containers": r"^[^\x00-\x1f]{1,200}$",
+}
+"""Section → what its tables may be called."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,33 +315,81 @@ def load(
     tree: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
     for section, keys in _read(path).items():
-        if section not in _sections():
-            raise _unknown(section, _sections(), f"{path}: there is no section")
+        if section not in Config.__struct_fields__:
+            known = Config.__struct_fields__
+            raise _unknown(section, known, f"{path}: there is no section")
         if not isinstance(keys, dict):
             raise ConfigError(f"{path}: {section} must be a table, [{section}]")
         for name, value in cast("dict[str, Any]", keys).items():
             key = f"{section}.{name}"
+            if section in SECTIONS_OF_TABLES:
+                if not isinstance(value, dict):
+                    raise ConfigError(f"{path}: {key} must be a table, [{key}]")
+                for option, given_value in cast("dict[str, Any]", value).items():
+                    _put(tree, sources, (section, name, option), given_value, str(path))
+                continue
             if key not in schema_keys():
                 raise _unknown(key, schema_keys(), f"{path}: there is no key")
-            tree.setdefault(section, {})[name] = value
-            sources[key] = str(path)
+            _put(tree, sources, (section, name), value, str(path))
     for variable, text in environ.items():
         if not variable.startswith(_PREFIX) or "__" not in variable:
             continue
         key = variable[len(_PREFIX) :].lower().replace("__", ".", 1)
-        if key not in schema_keys():
+        words = tuple(key.split(".", 1))
+        if words[0] in SECTIONS_OF_TABLES and "__" in words[1]:
+            words = (words[0], *words[1].split("__", 1))
+        elif key not in schema_keys():
             raise _unknown(key, schema_keys(), f"{variable}: there is no key")
-        section, _, name = key.partition(".")
-        tree.setdefault(section, {})[name] = _from_text(key, text)
-        sources[key] = f"environment ({variable})"
+        _put(tree, sources, words, _from_text(words, text), f"environment ({variable})")
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
-        tree.setdefault(section, {})[name] = value
-        sources[key] = "command line"
-    return Loaded(
-        config=_convert(tree, path, sources),
-        sources={key: sources.get(key, "default") for key in schema_keys()},
-    )
+        _put(tree, sources, (section, name), value, "command line")
+    config = _convert(tree, path, sources)
+    return Loaded(config=config, sources={key: sources.get(key, "default") for key in flat(config)})
+
+
+def _put(
+    tree: dict[str, dict[str, Any]],
+    sources: dict[str, str],
+    words: tuple[str, ...],
+    value: object,
+    source: str,
+) -> None:
+    """Set one key: section and name, or section, table and name.
+
+    Raises:
+        ConfigError: a table has a name that cannot be, or there is no such key in tables.
+    """
+    section, *tables, name = words
+    key = ".".join(words)
+    part = tree.setdefault(section, {})
+    for table in tables:
+        if not re.search(SECTIONS_OF_TABLES[section], table):
+            raise ConfigError(
+                f"{source}: {section} cannot have a table {table!r}",
+                hint=f"its name has to match {SECTIONS_OF_TABLES[section]}",
+            )
+        if name not in ContainerOptions.__struct_fields__:
+            known = [f"{section}.{table}.{each}" for each in ContainerOptions.__struct_fields__]
+            raise _unknown(key, known, f"{source}: there is no key")
+        part = part.setdefault(table, {})
+    part[name] = value
+    sources[key] = source
+
+
+def flat(config: Config) -> dict[str, object]:
+    """Every key that `config` has, and its value; those of tables with names where given."""
+    keys: dict[str, object] = {}
+    for section in config.__struct_fields__:
+        part = getattr(config, section)
+        if isinstance(part, dict):
+            for table, overrides in cast("dict[str, ContainerOverrides]", part).items():
+                keys.update(
+                    {f"{section}.{table}.{name}": value for name, value in given(overrides).items()}
+                )
+            continue
+        keys.update({f"{section}.{name}": getattr(part, name) for name in part.__struct_fields__})
+    return keys
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -351,10 +416,10 @@ def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
     return ConfigError(f"{what} {name}", hint=hint)
 
 
-def _from_text(key: str, text: str) -> object:
+def _from_text(words: tuple[str, ...], text: str) -> object:
     """A value of the environment, as far as its key tells what it is; checked by `_convert`."""
-    section, _, name = key.partition(".")
-    hint = get_type_hints(_sections()[section], include_extras=True)[name]
+    kind = ContainerOptions if words[0] in SECTIONS_OF_TABLES else _sections()[words[0]]
+    hint = get_type_hints(kind, include_extras=True).get(words[-1], str)
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) is tuple:
@@ -365,7 +430,8 @@ def _from_text(key: str, text: str) -> object:
                 return text
         return [part.strip() for part in text.split(",") if part.strip()]
     if get_origin(hint) in {Union, types.UnionType}:
-        return text  # a string or nothing
+        kind = get_args(hint)[0]  # the other one is None
+        hint = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     try:
         return msgspec.convert(text, hint, strict=False)
     except msgspec.ValidationError:
@@ -373,19 +439,27 @@ def _from_text(key: str, text: str) -> object:
 
 
 def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str]) -> Config:
+    prefix = ""
     try:
+        for section in SECTIONS_OF_TABLES:
+            for table, keys in tree.get(section, {}).items():
+                prefix = f"{section}.{table}."  # errors of tables do not tell their names
+                tree[section][table] = msgspec.convert(keys, ContainerOverrides)
+        prefix = ""
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
-        key = place.rstrip("`").partition("[")[0]
+        key = prefix + place.rstrip("`").partition("[")[0]
         raise ConfigError(
             f"{key}: {what[:1].lower()}{what[1:].replace('`', '')} (from {sources.get(key, path)})",
             hint="oubliette config schema tells what it takes",
         ) from error
 
 
-def _sections() -> dict[str, type[_Section]]:
-    return get_type_hints(Config)
+def _sections() -> dict[str, type[msgspec.Struct]]:
+    """Those with fixed keys."""
+    hints = get_type_hints(Config)
+    return {name: kind for name, kind in hints.items() if name not in SECTIONS_OF_TABLES}
 
 
 def schema() -> dict[str, Any]:
@@ -398,21 +472,38 @@ def schema() -> dict[str, Any]:
     }
     told["title"] = FILE_NAME
     for section, kind in _sections().items():
-        part: dict[str, Any] = parts[kind.__name__]
-        part.pop("title", None)
-        for name, text in field_docs(kind).items():
-            part["properties"][name]["description"] = text
-        told["properties"][section] = part
+        told["properties"][section] = _described(parts, kind, field_docs(kind))
+    tables = _described(parts, ContainerOverrides, field_docs(ContainerOptions))
+    for section, pattern in SECTIONS_OF_TABLES.items():
+        told["properties"][section] = {
+            "type": "object",
+            "description": field_docs(Config)[section],
+            "patternProperties": {pattern: tables},
+            "additionalProperties": False,
+        }
     return told
+
+
+def _described(
+    parts: dict[str, dict[str, Any]], kind: type[msgspec.Struct], docs: dict[str, str]
+) -> dict[str, Any]:
+    part = parts[kind.__name__]
+    part.pop("title", None)
+    for name, text in docs.items():
+        part["properties"][name]["description"] = text
+    return part
 
 
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     """What the source says below each field of `kind`; empty where there is no source."""
+    docs: dict[str, str] = {}
+    for base in kind.__bases__:
+        if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
+            docs |= field_docs(base)
     try:
         tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
     except (OSError, SyntaxError):
-        return {}
-    docs: dict[str, str] = {}
+        return docs
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
             continue
@@ -429,10 +520,5 @@ def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def schema_keys() -> dict[str, object]:
-    """Every `section.key` and its default."""
-    keys: dict[str, object] = {}
-    default = Config()
-    for section in default.__struct_fields__:
-        part = getattr(default, section)
-        keys.update({f"{section}.{name}": getattr(part, name) for name in part.__struct_fields__})
-    return keys
+    """Every `section.key` and its default; without those of tables with names."""
+    return flat(Config())

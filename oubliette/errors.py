@@ -93,6 +93,16 @@ class LimitExceeded(OublietteError):
     exit_code = 6
 
 
+class RateLimited(LimitExceeded):
+    """Too many calls in too little time; `retry_after` says in how many seconds to try again."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
 class DeadlineExceeded(OublietteError, TimeoutError):
     """It did not happen in the time that was given."""
 

@@ -24,12 +24,13 @@ from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
 from oubliette.control import ControlSocket
-from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
+from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError, Unauthenticated
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.app import Front
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.installed import installed
+from oubliette.runtime.audit import AuditLog
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.containers.imaging import Imaging
@@ -39,9 +40,11 @@ from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.ops import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
+from oubliette.tools.audited import note_refused_key
 from oubliette.tools.door import SocketDoor, context_of
 from oubliette.tools.house import House, Offers, commits
 from oubliette.tools.keys import Keys
+from oubliette.tools.rates import Rates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -126,6 +129,10 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             instance, epoch = await _identify(store, reader)
         commit = commits(store)
         clock = SystemClock()
+        audit = AuditLog(
+            home, max_bytes=config.audit.max_file_mb << 20, files=config.audit.keep_files
+        )
+        stack.push_async_callback(asyncio.to_thread, audit.close)
         keys = Keys(commit, reader, clock)
         await keys.load()
         stack.push_async_callback(keys.aclose)
@@ -162,6 +169,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             ask_live=services.directory.ask,
             appears=services.directory.appears,
             imaging=Imaging(runtime, config),
+            audit=audit,
+            rates=Rates(config.callers.calls_per_second, config.callers.calls_burst, clock),
             find_actor=system.lookup,
             name_actor=system.ref,
             forget_session=lambda project_id, session_id: asyncio.to_thread(
@@ -257,7 +266,12 @@ async def _reap_orphans(runtime: ContainerRuntime, reader: Reader, instance: str
 
 def _front(config: Config, house: House, system: System, store: Any) -> Front:
     async def verify(key: str) -> Token:
-        return house.keys.verify(key, "http")
+        try:
+            return house.keys.verify(key, "http")
+        except Unauthenticated:
+            if (known := house.keys.known(key)) is not None:
+                note_refused_key(house, known, "http")
+            raise
 
     async def ready() -> list[str]:
         state = await store.ask(GetStoreState(), timeout=2.0)
@@ -270,6 +284,7 @@ def _front(config: Config, house: House, system: System, store: Any) -> Front:
         ready=ready,
         callers=system.ref("callers"),
         find=system.ref,
+        rates=house.rates,
     )
 
 

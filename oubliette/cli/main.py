@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from oubliette import __version__
-from oubliette.cli import configuration, doctor, project, serve, session, token
+from oubliette.cli import audit, configuration, doctor, project, serve, session, token
 from oubliette.cli.output import print_error
 from oubliette.errors import OublietteError
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
+app.command("audit")(audit.audit)
 app.add_typer(token.app, name="token")
 app.add_typer(project.app, name="project")
 app.add_typer(session.app, name="session")

@@ -57,12 +57,14 @@ def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
 
 async def _call(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     from oubliette.clock import SystemClock
+    from oubliette.runtime.audit import AuditLog
     from oubliette.runtime.store import Database, Reader, Writer
 
     config = load(home).config
     database = Database(home / homes.DATABASE, durability=config.store.durability)
     writer = Writer(database)
     reader = Reader(database, threads=1)
+    audit = AuditLog(home, max_bytes=config.audit.max_file_mb << 20, files=config.audit.keep_files)
     writer.start()
     try:
 
@@ -84,6 +86,7 @@ async def _call(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, A
             find_session=lambda _: None,
             find_actor=lambda _: None,
             name_actor=lambda _: nobody,
+            audit=audit,
         )
         result = await call(house, OPERATOR, tool, arguments)
         await keys.aclose()
@@ -91,6 +94,7 @@ async def _call(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, A
         await asyncio.wrap_future(writer.close())
         await reader.aclose()
         database.close()
+        await asyncio.to_thread(audit.close)
     if result.is_error:
         raise RemoteError(result.structured["error"])
     return result.structured

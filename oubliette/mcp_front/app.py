@@ -15,7 +15,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import sse
 
 from oubliette import __version__
-from oubliette.errors import LimitExceeded, OublietteError, Unauthenticated
+from oubliette.errors import LimitExceeded, OublietteError, RateLimited, Unauthenticated
 from oubliette.mcp_front import errors, pages
 from oubliette.mcp_front.auth import Gatekeeper, Names, header
 from oubliette.mcp_front.connections import Deadlines
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.auth import Who
     from oubliette.mcp_front.connections import GuardedProtocol
     from oubliette.mcp_front.ports import Ready, ToolTable, Verify
+    from oubliette.tools.rates import Rates
 
 UNAUTHENTICATED: Final = -32001
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
@@ -61,8 +62,10 @@ class Front:
         callers: Ref,
         find: Callable[[str], Ref],
         deadlines: Deadlines | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self._config = config
+        self._rates = rates
         self._ready = ready
         self._names = Names(config.server)
         self._gate = Gatekeeper(verify)
@@ -227,9 +230,11 @@ class Front:
     async def _post(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
         principal = who.context.principal
         try:
+            if self._rates is not None:
+                self._rates.take(principal)
             self.quotas.take_call(principal)
         except LimitExceeded as error:
-            await errors.refuse(send, 429, str(error), headers=[RETRY_AFTER])
+            await self._refuse_for_now(send, error)
             return
         done = asyncio.get_running_loop().create_future()
         self._calls.add(done)
@@ -244,12 +249,18 @@ class Front:
             done.set_result(None)
             self.quotas.give_back(self.quotas.calls, principal)
 
+    async def _refuse_for_now(self, send: Send, error: LimitExceeded) -> None:
+        """Only this request: the client's session goes on (RFC 6585, section 4)."""
+        seconds = error.retry_after if isinstance(error, RateLimited) else 1
+        headers = [(b"retry-after", str(seconds).encode())]
+        await errors.refuse(send, 429, str(error), headers=headers)
+
     async def _get(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
         principal = who.context.principal
         try:
             self.quotas.take_stream(principal)
         except LimitExceeded as error:
-            await errors.refuse(send, 429, str(error), headers=[RETRY_AFTER])
+            await self._refuse_for_now(send, error)
             return
         binder = None
         try:

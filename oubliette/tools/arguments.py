@@ -157,7 +157,7 @@ def _translated(text: str, kind: type[msgspec.Struct], tool: str) -> InvalidPara
         known = ", ".join(here.get("properties", {})) or "no parameters"
         name = ids.shown(found[1])
         return InvalidParameter(
-            f"{name}: unknown parameter; {inside} takes: {known}", field=found[1][:200]
+            f"{name}: unknown parameter; {inside} takes: {known}", field=found[1][:200] or name
         )
     if found := re.fullmatch(r"Expected `(.*)`, got `(.*)`", text, re.DOTALL):
         if found[2] == "null":

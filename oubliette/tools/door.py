@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oubliette.errors import Forbidden
+from oubliette.errors import Forbidden, Unauthenticated
+from oubliette.ids import shown
 from oubliette.tools import scopes
+from oubliette.tools.audited import note_call, note_refused_key
 from oubliette.tools.table import TABLE, call, input_schema, listed
 from oubliette.tools.tool import CallContext
 
@@ -41,6 +43,7 @@ class SocketDoor:
 
         Raises:
             Unauthenticated: "invalid or expired API key".
+            RateLimited: its principal calls too often.
         """
         context = await self._context(api_key, session_id)
         return [
@@ -60,10 +63,13 @@ class SocketDoor:
         Raises:
             Unauthenticated: "invalid or expired API key".
             Forbidden: "tool not allowed for this token scope", also for what does not exist.
+            RateLimited: its principal calls too often.
         """
         context = await self._context(api_key, session_id)
         entry = TABLE.get(tool)
         if entry is None or not entry.allowed(context.scope, "socket"):
+            name = tool if entry is not None else shown(tool)
+            await note_call(self._house, context, name, Forbidden.code)
             raise Forbidden(NOT_ALLOWED)
         result = await call(self._house, context, tool, arguments)
         answer: dict[str, Any] = {
@@ -75,5 +81,13 @@ class SocketDoor:
         return answer
 
     async def _context(self, api_key: str, session_id: str) -> CallContext:
-        token = await self._house.keys.verify_on_link(api_key, session_id)
+        keys = self._house.keys
+        try:
+            token = await keys.verify_on_link(api_key, session_id)
+        except Unauthenticated:
+            if (known := keys.known(api_key)) is not None:
+                note_refused_key(self._house, known, "socket", session_id)
+            raise
+        if self._house.rates is not None:
+            self._house.rates.take(token.principal)
         return context_of(token, "socket", session_id)

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from oubliette.clock import Clock
     from oubliette.config import Config
     from oubliette.kit import Message, Ref
+    from oubliette.runtime.audit import AuditLog
     from oubliette.runtime.containers.imaging import Imaging
     from oubliette.runtime.store.ops import Op, Result
     from oubliette.runtime.store.reader import Reader
     from oubliette.tools.callers import CallerListen, CallerListenResult
     from oubliette.tools.keys import Keys
+    from oubliette.tools.rates import Rates
     from oubliette.tools.tool import CallContext
 
 Commit = Callable[[tuple["Op", ...]], Awaitable["Result"]]
@@ -84,6 +86,10 @@ class House:
     """Ask a live session, and its successor if it is being restarted (`Directory.ask`)."""
     appears: Callable[[str], Awaitable[bool]] | None = None
     """Wait a little until somebody runs this session (`Directory.appears`)."""
+    audit: AuditLog | None = None
+    """Where calls are noted; None: nowhere (embedding programs)."""
+    rates: Rates | None = None
+    """How often principals may call; None: as often as they like."""
     imaging: Imaging | None = None
     """Images of container types; None: this server has no containers."""
     forget_session: Callable[[str, str], Awaitable[object]] | None = None

@@ -117,6 +117,13 @@ class Keys:
             raise Unauthenticated(REFUSED)
         return token
 
+    def known(self, key: str) -> Token | None:
+        """`recognise`, with None for a key that is none of ours."""
+        try:
+            return self.recognise(key)
+        except Unauthenticated:
+            return None
+
     def _good(self, token: Token, door: Door, session_id: str | None) -> bool:
         if token.revoked_at is not None or token.principal == UNBOUND:
             return False

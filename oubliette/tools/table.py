@@ -25,6 +25,7 @@ from oubliette.tools import (
     tokens,
     workspaces,
 )
+from oubliette.tools.audited import note_call
 
 if TYPE_CHECKING:
     from oubliette.tools.house import House
@@ -107,43 +108,35 @@ async def call(
     if tool is None or context.door not in tool.doors:
         raise NotFound(f"there is no tool {shown(name)}", hint="tools/list shows the tools")
     began = house.clock.monotonic()
-    result = await _called(house, context, tool, arguments)
-    _log.info(
-        "tool",
-        tool=name,
-        door=context.door,
-        token_id=context.token_id,
-        principal=context.principal,
-        session_id=context.session_id,
-        outcome=result.code or "ok",
-        seconds=round(house.clock.monotonic() - began, 6),
-    )
-    return result
-
-
-async def _called(
-    house: House, context: CallContext, tool: Tool, arguments: dict[str, Any] | None
-) -> ToolResult:
+    params = answer = None
+    outcome = "cancelled"
     try:
         _check_scope(tool, context)
         params = door.decode(tool.params, arguments, tool.name)
         answer = await tool.handler(house, context, params)
-    except ActorDead:
-        return failure(
-            Unavailable(
-                "the part that does this was restarted before it answered",
-                hint="look whether it was done, then try again",
-            )
+        text = encode(answer)
+        result = ToolResult(structured=decode_payload(text), text=text.decode())
+        outcome = "ok"
+    except Exception as error:
+        result = _failed(error, tool)
+        outcome = result.code or "error"
+    finally:
+        seconds = house.clock.monotonic() - began
+        _log.debug("tool", tool=name, door=context.door, outcome=outcome, seconds=seconds)
+        await note_call(house, context, name, outcome, seconds=seconds, parts=(params, answer))
+    return result
+
+
+def _failed(error: Exception, tool: Tool) -> ToolResult:
+    if isinstance(error, ActorDead):
+        error = Unavailable(
+            "the part that does this was restarted before it answered",
+            hint="look whether it was done, then try again",
         )
-    except OublietteError as error:
+    if isinstance(error, OublietteError):
         return failure(error)
-    except Exception:
-        _log.exception("tool failed", tool=tool.name)
-        return failure(
-            OublietteError("internal error", hint="the server's log says what went wrong")
-        )
-    text = encode(answer)
-    return ToolResult(structured=decode_payload(text), text=text.decode())
+    _log.error("tool failed", tool=tool.name, exc_info=error)
+    return failure(OublietteError("internal error", hint="the server's log says what went wrong"))
 
 
 def _check_scope(tool: Tool, context: CallContext) -> None:

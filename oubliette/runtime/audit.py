@@ -1,0 +1,115 @@
+"""The audit log: one line for each call of a tool (DESIGN 5; OWASP ASVS V7).
+
+JSON lines in `<home>/audit.jsonl`, 0600, rotated by size. A line says who, what, where and how it
+ended; never arguments, results or keys. A thread writes, so that a slow disk holds nobody up: of a
+server that is killed, the lines of its last moments may be missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import queue
+from typing import IO, TYPE_CHECKING, Final, cast
+
+import msgspec
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FILE_NAME: Final = "audit.jsonl"
+MAX_LINE: Final = 4096  # bytes; ours are a tenth of that
+
+_log = structlog.get_logger("oubliette.audit")
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a tool."""
+
+    ts: float
+    """Wall-clock second of its end."""
+    tool: str
+    door: str
+    """`http`, `socket` (an agent) or `control` (the command line)."""
+    token_id: str
+    principal: str
+    session_id: str | None = None
+    """The session on whose link the call came."""
+    target_session_id: str | None = None
+    """The session that it was about."""
+    project_id: str | None = None
+    """The project that it was about, from the record; as it was asked for, if it was refused."""
+    outcome: str = "ok"
+    """`ok`, or the code of the error."""
+    seconds: float = 0.0
+    """How long it took."""
+
+
+class AuditLog:
+    """Takes entries from any thread; `close` writes what is left."""
+
+    def __init__(self, home: Path, *, max_bytes: int, files: int) -> None:
+        self._handler = _Lines(home / FILE_NAME, max_bytes, files)
+        self._queue: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._listener = logging.handlers.QueueListener(
+            cast("queue.Queue[logging.LogRecord]", self._queue), self._handler
+        )
+        self._listener.start()
+
+    def write(self, entry: AuditEntry) -> None:
+        """Note an entry. Never waits and never raises."""
+        line = msgspec.json.encode(entry).decode()
+        self._queue.put(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
+
+    def close(self) -> None:
+        """Write what is left and close the file. Blocks."""
+        self._listener.stop()
+        self._handler.close()
+
+
+class _Lines(logging.handlers.RotatingFileHandler):
+    """Rotates `audit.jsonl` to `audit.jsonl.1` and so on; says so when a line cannot be kept."""
+
+    def __init__(self, path: Path, max_bytes: int, files: int) -> None:
+        super().__init__(path, maxBytes=max_bytes, backupCount=files, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(message)s"))
+        self.lost = 0
+
+    def _open(self) -> IO[str]:  # type: ignore[override]
+        def private(path: str, flags: int) -> int:
+            return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        self.lost += 1
+        if self.lost & (self.lost - 1) == 0:  # each power of two: a full disk is not for ever
+            _log.error("audit lines are lost", lost=self.lost, last=record.msg, exc_info=True)
+
+
+def read(home: Path) -> Iterator[AuditEntry]:
+    """What is kept, oldest first. Lines that are none of ours (cut by a crash) are passed over."""
+    for path in reversed(_files(home)):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # rotated away meanwhile
+            continue
+        with file:
+            for line in file:
+                try:
+                    yield msgspec.json.decode(line, type=AuditEntry)
+                except msgspec.MsgspecError:
+                    continue
+
+
+def _files(home: Path) -> list[Path]:
+    """The files of the log, newest first."""
+    rotated = [
+        (int(path.suffix[1:]), path)
+        for path in home.glob(f"{FILE_NAME}.*")
+        if path.suffix[1:].isdecimal()
+    ]
+    return [home / FILE_NAME, *(path for _, path in sorted(rotated))]

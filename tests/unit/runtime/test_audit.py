@@ -1,0 +1,58 @@
+"""The audit log's file (issue 4, section 1)."""
+
+from __future__ import annotations
+
+import stat
+
+from oubliette.runtime.audit import FILE_NAME, AuditEntry, AuditLog, read
+
+
+def entry(number: int) -> AuditEntry:
+    return AuditEntry(
+        ts=float(number), tool="session_get", door="http", token_id="tok_1", principal="prin_1"
+    )
+
+
+def test_what_was_written_is_read_in_order_over_rotations(tmp_path) -> None:
+    log = AuditLog(tmp_path, max_bytes=2000, files=3)
+    for number in range(100):
+        log.write(entry(number))
+    log.close()
+    kept = [each.ts for each in read(tmp_path)]
+    assert kept == [float(number) for number in range(100 - len(kept), 100)]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == [FILE_NAME, *(f"{FILE_NAME}.{number}" for number in (1, 2, 3))]
+    assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_second_run_goes_on_where_the_first_stopped(tmp_path) -> None:
+    for number in range(2):
+        log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+        log.write(entry(number))
+        log.close()
+    assert [each.ts for each in read(tmp_path)] == [0.0, 1.0]
+
+
+def test_a_line_that_a_crash_has_cut_is_passed_over(tmp_path) -> None:
+    log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+    log.write(entry(1))
+    log.close()
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b'{"ts": 2.0, "tool": "sess\n\xff\n[]\n')
+    log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+    log.write(entry(3))
+    log.close()
+    assert [each.ts for each in read(tmp_path)] == [1.0, 3.0]
+
+
+def test_a_log_that_cannot_be_written_holds_nobody_up_and_is_told(tmp_path, capsys) -> None:
+    log = AuditLog(tmp_path, max_bytes=1, files=3)  # a rotation at each line
+    log.write(entry(0))
+    (tmp_path / f"{FILE_NAME}.1").mkdir()
+    (tmp_path / f"{FILE_NAME}.1" / "in the way").touch()
+    for number in range(1, 4):
+        log.write(entry(number))
+    log.close()
+    said = capsys.readouterr()
+    assert "audit lines are lost" in said.out + said.err

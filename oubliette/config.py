@@ -325,6 +325,7 @@ def load(
             if section in SECTIONS_OF_TABLES:
                 if not isinstance(value, dict):
                     raise ConfigError(f"{path}: {key} must be a table, [{key}]")
+                _table(tree, section, name, str(path))
                 for option, given_value in cast("dict[str, Any]", value).items():
                     _put(tree, sources, (section, name, option), given_value, str(path))
                 continue
@@ -364,17 +365,23 @@ def _put(
     key = ".".join(words)
     part = tree.setdefault(section, {})
     for table in tables:
-        if not re.search(SECTIONS_OF_TABLES[section], table):
-            raise ConfigError(
-                f"{source}: {section} cannot have a table {table!r}",
-                hint=f"its name has to match {SECTIONS_OF_TABLES[section]}",
-            )
+        part = _table(tree, section, table, source)
         if name not in ContainerOptions.__struct_fields__:
             known = [f"{section}.{table}.{each}" for each in ContainerOptions.__struct_fields__]
             raise _unknown(key, known, f"{source}: there is no key")
-        part = part.setdefault(table, {})
     part[name] = value
     sources[key] = source
+
+
+def _table(
+    tree: dict[str, dict[str, Any]], section: str, table: str, source: str
+) -> dict[str, Any]:
+    if not re.search(SECTIONS_OF_TABLES[section], table):
+        raise ConfigError(
+            f"{source}: {section} cannot have a table {table!r}",
+            hint=f"its name has to match {SECTIONS_OF_TABLES[section]}",
+        )
+    return tree.setdefault(section, {}).setdefault(table, {})
 
 
 def flat(config: Config) -> dict[str, object]:

@@ -24,14 +24,12 @@ def show(
     """Show the configuration as a server would use it."""
     import msgspec
 
-    from oubliette.config import find_home, load
+    from oubliette.config import SECTIONS_OF_TABLES, find_home, flat, load
 
     place = find_home(home)
     loaded = load(place)
     tree: dict[str, dict[str, Any]] = msgspec.to_builtins(loaded.config)
-    values = {
-        f"{section}.{name}": value for section, keys in tree.items() for name, value in keys.items()
-    }
+    values = flat(loaded.config)
     if output is Format.json:
         if sources:
             print_json(
@@ -50,11 +48,19 @@ def show(
         )
         return
     for section, keys in tree.items():
-        sys.stdout.write(f"[{section}]\n")
-        for name, value in keys.items():
-            mark = "# " if value is None else ""
-            sys.stdout.write(f"{mark}{name} = {_toml(value)}\n")
-        sys.stdout.write("\n")
+        if section in SECTIONS_OF_TABLES:
+            for table, options in keys.items():
+                _print_table(f"{section}.{_toml(table)}", options)
+        else:
+            _print_table(section, keys)
+
+
+def _print_table(name: str, keys: dict[str, Any]) -> None:
+    sys.stdout.write(f"[{name}]\n")
+    for key, value in keys.items():
+        mark = "# " if value is None else ""
+        sys.stdout.write(f"{mark}{key} = {_toml(value)}\n")
+    sys.stdout.write("\n")
 
 
 @app.command("schema")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from oubliette import config
 from oubliette.config import Config, find_home, load
+from oubliette.container_options import given as given_in
 from oubliette.errors import ConfigError
 
 NOTHING: dict[str, str] = {}
@@ -55,12 +56,18 @@ def test_the_file_then_the_environment_then_the_command_line(tmp_path: Path) -> 
 def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> None:
     section, _, name = key.partition(".")
     value: Any = config.schema_keys()[key]
-    if isinstance(value, tuple):
+    if key == "containers.cap_add":
+        text, wanted = "CHOWN,KILL", ("CHOWN", "KILL")
+    elif isinstance(value, tuple):
         text, wanted = "a,b", ("a", "b")
     elif isinstance(value, bool):
         text, wanted = str(not value).lower(), not value
     elif isinstance(value, int | float):
         text, wanted = str(value + 1), value + 1
+    elif key == "containers.uid":
+        text, wanted = "5", 5
+    elif key == "containers.ipc":
+        text, wanted = "host", "host"
     elif value is None:
         text, wanted = "/x", "/x"
     elif key == "droid.provider":
@@ -172,10 +179,16 @@ def test_the_schema_has_every_key_with_a_word_about_it() -> None:
     keys = {
         f"{section}.{name}"
         for section, part in schema["properties"].items()
-        for name in part["properties"]
+        for name in part.get("properties", ())
     }
     assert keys == set(config.schema_keys())
-    for section, part in schema["properties"].items():
+    sections = dict(schema["properties"])
+    for name in config.SECTIONS_OF_TABLES:
+        part = sections.pop(name)
+        assert part["additionalProperties"] is False
+        assert part["description"]
+        (sections[f"{name}.*"],) = part["patternProperties"].values()
+    for section, part in sections.items():
         assert part["additionalProperties"] is False
         for name, field in part["properties"].items():
             assert field.get("description"), f"{section}.{name}"
@@ -191,6 +204,97 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
             f"{name} = {json.dumps(value)}" for name, value in keys.items() if value is not None
         ]
     assert load(file(tmp_path, "\n".join(lines)), NOTHING).config == Config()
+
+
+# ---------------------------------------------------------------------- tables of containers
+
+
+def test_types_and_projects_have_tables_of_the_options_that_they_change(tmp_path: Path) -> None:
+    home = file(
+        tmp_path,
+        """
+        [containers]
+        memory_mb = 512
+        [container_types.dev]
+        memory_mb = 4096
+        cap_add = ["NET_BIND_SERVICE"]
+        [container_types.gpu-2]
+        [project_containers."my shop.de"]
+        network = "none"
+        """,
+    )
+    environ = {
+        "OUBLIETTE_CONTAINER_TYPES__DEV__PIDS": "77",
+        "OUBLIETTE_CONTAINER_TYPES__DEV__CAP_ADD": "CHOWN, KILL",
+        "OUBLIETTE_PROJECT_CONTAINERS__SHOP__OCI_RUNTIME": "runsc",
+        "OUBLIETTE_PROJECT_CONTAINERS__SHOP__UID": "1234",
+    }
+    loaded = load(home, environ)
+    types, projects = loaded.config.container_types, loaded.config.project_containers
+    assert given_in(types["dev"]) == {"memory_mb": 4096, "cap_add": ("CHOWN", "KILL"), "pids": 77}
+    assert given_in(types["gpu-2"]) == {}  # a type like `base`
+    assert given_in(projects["my shop.de"]) == {"network": "none"}
+    assert given_in(projects["shop"]) == {"oci_runtime": "runsc", "uid": 1234}
+    assert loaded.sources["container_types.dev.memory_mb"] == str(home / config.FILE_NAME)
+    assert "DEV__PIDS" in loaded.sources["container_types.dev.pids"]
+    assert config.flat(loaded.config)["container_types.dev.pids"] == 77
+    assert set(loaded.sources) == set(config.flat(loaded.config))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "[container_types.dev]\nmemroy_mb = 1",
+            "there is no key container_types.dev.memroy_mb",
+            "did you mean container_types.dev.memory_mb?",
+        ),
+        (
+            "[container_types.dev]\nidle_stop_seconds = 1",
+            "there is no key container_types.dev.idle_stop_seconds",
+            None,
+        ),
+        (
+            "[container_types.dev]\nmemory_mb = 1",
+            "container_types.dev.memory_mb: expected int >= 64 (from ",
+            "config schema",
+        ),
+        (
+            "[project_containers.x]\ncap_add = ['ROOT']",
+            "project_containers.x.cap_add: invalid enum value 'ROOT' (from ",
+            None,
+        ),
+        (
+            "[project_containers.x]\nnetwork = 'container:other'",
+            "project_containers.x.network: expected str matching",
+            None,
+        ),
+        ("[container_types]\ndev = 1", "container_types.dev must be a table", None),
+        ("[container_types.Dev]\npids = 9", "cannot have a table 'Dev'", "match"),
+        ("[container_type.dev]\npids = 9", "no section container_type", "container_types?"),
+        ("container_types = 1", "container_types must be a table", None),
+    ],
+)
+def test_a_mistake_in_a_table_is_told_with_its_path(
+    tmp_path: Path, text: str, message: str, hint: str | None
+) -> None:
+    error = refusal(file(tmp_path, text))
+    assert message in error.message
+    assert hint is None or hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("OUBLIETTE_CONTAINER_TYPES__DEV__PIDZ", "there is no key container_types.dev.pidz"),
+        ("OUBLIETTE_CONTAINER_TYPES__DEV__PIDS", "container_types.dev.pids: expected int, got str"),
+        ("OUBLIETTE_CONTAINER_TYPES__DEV", "there is no key container_types.dev"),
+    ],
+)
+def test_a_mistake_in_a_table_of_the_environment_is_told(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    assert message in refusal(tmp_path, {name: "x"}).message
 
 
 # ---------------------------------------------------------------------- the home

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from oubliette import ids
 from oubliette.runtime.agents import (
@@ -32,13 +31,13 @@ from oubliette.runtime.agents import (
 from oubliette.runtime.containers import Inside
 from oubliette.runtime.containers.folders import make_owned
 from tests import requirements
-from tests.conformance.engines import SECONDS
+from tests.conformance.engines import ENGINES, SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from oubliette.runtime.agents import AgentAdapter, AgentEvent, Executor
-    from tests.conformance.engines import Bench, Running
+    from tests.conformance.engines import Bench, Engine, Running
 
 SCRIPTED_TRANSCRIPT = (
     b'{"type": "ready", "turn": 0, "agent": "scripted", "version": "0.1.0"}\n'
@@ -86,11 +85,11 @@ class Agent:
     """Output that ends the handshake."""
     seconds: float = SECONDS
     """For whatever it is waited for; far more than it ever takes."""
+    resumes: bool = True
+    """A new process goes on where an ended one stopped."""
 
     async def start(self, bench: Bench) -> Running:
         """A container that it can run in."""
-        if self.requires and bench.engine.name != "process":
-            pytest.skip("real agents run on the process engine; images lack their libraries")
         spec = bench.spec(**({"network": self.network} if self.network else {}))
         mounts = (*spec.mounts, *self.runtime().mounts)
         return await bench.start(msgspec.structs.replace(spec, mounts=mounts))
@@ -195,6 +194,37 @@ AGENTS = [
         seconds=60,
     ),
 ]
+
+
+IN_FULL = ("process", "docker")
+"""Engines on which real agents run the whole suite."""
+IN_ESSENCE = ("podman",)
+"""Engines on which they run what is marked as essential: a real program takes seconds to start, and
+what the others test is the adapter's, which no engine can change."""
+
+
+def essential(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Run this test with real agents on every engine that they run on."""
+    test.essential = True  # type: ignore[attr-defined]
+    return test
+
+
+def resuming(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Run this test for agents that can be resumed."""
+    test.resuming = True  # type: ignore[attr-defined]
+    return test
+
+
+def pairs(test: Callable[..., Any]) -> list[tuple[Agent, Engine]]:
+    """What a test runs for. A pair that is left out is no skip: `docs/testing.md` says which."""
+    real = IN_FULL + IN_ESSENCE if getattr(test, "essential", False) else IN_FULL
+    return [
+        (agent, engine)
+        for agent in AGENTS
+        for engine in ENGINES
+        if (agent.requires is None or engine.name in real)
+        and (agent.resumes or not getattr(test, "resuming", False))
+    ]
 
 
 @dataclass

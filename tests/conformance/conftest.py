@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conformance.agents import Agent, pairs
 from tests.conformance.engines import ENGINES, Bench, Engine
 
 if TYPE_CHECKING:
@@ -13,23 +14,37 @@ if TYPE_CHECKING:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test that asks for `engine` on every engine; `isolated` and `imaged` on those that are."""
+    """Each test that asks for `engine` on every engine; `isolated` and `imaged` on those that are.
+
+    One that asks for `agent` too runs for the pairs of `pairs`.
+    """
     if "engine" not in metafunc.fixturenames:
+        return
+    if "agent" in metafunc.fixturenames:
+        metafunc.parametrize(
+            ("agent", "engine"),
+            [
+                pytest.param(
+                    agent, engine, id=f"{agent.name}-{engine.name}", marks=needs(agent, engine)
+                )
+                for agent, engine in pairs(metafunc.function)
+            ],
+        )
         return
     isolated = "isolated" in metafunc.fixturenames
     imaged = "imaged" in metafunc.fixturenames
     metafunc.parametrize(
         "engine",
         [
-            pytest.param(
-                engine,
-                id=engine.name,
-                marks=[pytest.mark.requires(engine.requires)] if engine.requires else [],
-            )
+            pytest.param(engine, id=engine.name, marks=needs(engine))
             for engine in ENGINES
             if (engine.isolated or not isolated) and (engine.image is not None or not imaged)
         ],
     )
+
+
+def needs(*of: Agent | Engine) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.requires(each.requires) for each in of if each.requires]
 
 
 @pytest.fixture

@@ -8,45 +8,26 @@ import pytest
 
 from oubliette.errors import Conflict, RuntimeFailure
 from oubliette.runtime.host import Exit
-from tests.conformance.agents import AGENTS, Agent, new_session, talking
+from tests.conformance.agents import AGENTS, Agent, essential, new_session, resuming, talking
+from tests.conformance.conftest import needs
 from tests.conformance.engines import Bench
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(
-            agent,
-            id=agent.name,
-            marks=[pytest.mark.requires(agent.requires)] * bool(agent.requires),
-        )
-        for agent in AGENTS
-    ]
-)
-def agent(request: pytest.FixtureRequest) -> Agent:
-    return request.param
-
-
-async def test_a_turn_ends_with_one_completion_that_has_the_final_text(
+@essential
+async def test_each_turn_ends_with_one_completion_that_has_its_final_text(
     bench: Bench, agent: Agent
 ) -> None:
     running = await agent.start(bench)
     async with talking(agent, running) as talk:
-        done = await talk.turn(agent.say("hello there"))
-        assert done.data["final_text"] == "hello there"
-        assert done.data["status"] == "completed"
-        kinds = [event.type for event in talk.events]
-        assert kinds.count("completion") == 1
-        assert kinds.index("ready") < kinds.index("turn_started") < kinds.index("message")
-
-
-async def test_turns_follow_each_other_in_one_process(bench: Bench, agent: Agent) -> None:
-    running = await agent.start(bench)
-    async with talking(agent, running) as talk:
         for number in (1, 2, 3):
             done = await talk.turn(agent.say(f"turn {number}"))
+            assert done.data["status"] == "completed"
             assert (done.data["turn"], done.data["final_text"]) == (number, f"turn {number}")
+        kinds = [event.type for event in talk.events]
+        assert kinds.count("completion") == 3
+        assert kinds.index("ready") < kinds.index("turn_started") < kinds.index("message")
 
 
 async def test_a_very_long_prompt_arrives_whole(bench: Bench, agent: Agent) -> None:
@@ -56,6 +37,7 @@ async def test_a_very_long_prompt_arrives_whole(bench: Bench, agent: Agent) -> N
         assert (await talk.turn(agent.say(text))).data["final_text"] == text
 
 
+@essential
 async def test_an_interrupted_turn_says_so_and_the_next_one_works(
     bench: Bench, agent: Agent
 ) -> None:
@@ -70,19 +52,17 @@ async def test_an_interrupted_turn_says_so_and_the_next_one_works(
         assert (await talk.turn(agent.say("still here"))).data["final_text"] == "still here"
 
 
-@pytest.mark.parametrize("allow", [True, False])
-async def test_a_permission_reaches_the_agent_either_way(
-    bench: Bench, agent: Agent, allow: bool
-) -> None:
+async def test_a_permission_reaches_the_agent_either_way(bench: Bench, agent: Agent) -> None:
     running = await agent.start(bench)
     session = new_session(running, **agent.asks)
     async with talking(agent, running, session) as talk:
-        await talk.executor.send(agent.ask)
-        request = await talk.until("permission_request")
-        assert request.data["text"]
-        await talk.executor.answer(request.data["request_id"], allow=allow, reason="because")
-        done = await talk.until("completion")
-        assert ("allow" in done.data["final_text"]) is allow
+        for allow in (True, False):
+            await talk.executor.send(agent.ask)
+            request = await talk.until("permission_request")
+            assert request.data["text"]
+            await talk.executor.answer(request.data["request_id"], allow=allow, reason="because")
+            done = await talk.until("completion")
+            assert ("allow" in done.data["final_text"]) is allow
 
 
 async def test_a_crash_is_told_with_its_exit_code(bench: Bench, agent: Agent) -> None:
@@ -95,11 +75,12 @@ async def test_a_crash_is_told_with_its_exit_code(bench: Bench, agent: Agent) ->
         assert talk.executor.exit.status not in (0, None)
 
 
+@essential
+@resuming
 async def test_a_new_process_of_the_session_goes_on_where_the_old_one_stopped(
     bench: Bench, agent: Agent
 ) -> None:
-    if not agent.runtime().resume:
-        pytest.skip(f"{agent.name} cannot resume")
+    assert agent.runtime().resume
     running = await agent.start(bench)
     keep, recall, said = agent.remember
     async with talking(agent, running) as talk:
@@ -152,6 +133,9 @@ async def test_one_turn_in_a_process_of_its_own(bench: Bench, agent: Agent) -> N
     assert stats["procs"] == 0
 
 
+@pytest.mark.parametrize(
+    "agent", [pytest.param(agent, id=agent.name, marks=needs(agent)) for agent in AGENTS]
+)
 async def test_an_agent_says_whether_it_can_be_used(agent: Agent) -> None:
     runtime = agent.runtime()
     await runtime.initialize({})

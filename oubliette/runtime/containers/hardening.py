@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.runtime.containers import bubblewrap
-from oubliette.runtime.containers.port import KEY_FILE, RELAY_DIR, RELAY_SOCKET
+from oubliette.runtime.containers.port import (
+    KEY_FILE,
+    MIB,
+    RELAY_DIR,
+    RELAY_SOCKET,
+    Hardening,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,39 +25,13 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.engine import Flavour
     from oubliette.runtime.containers.port import ContainerSpec
 
+__all__ = ("READY", "Hardening", "Place", "host_command", "request")
+
 READY: Final = "ready"
 """Name of the FIFO in the runtime folder on which the host says that it listens."""
 
 STOP_SIGNAL: Final = "SIGTERM"
-MIB: Final = 1 << 20
 PODMAN_PROCESSES: Final = 16_384
-
-
-class Hardening(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of all containers of an engine; a spec's own limits go before them."""
-
-    memory_bytes: int | None = 2048 * MIB
-    """Of a container as a whole, its tmpfs included; no swap beyond it. None = no limit."""
-    cpus: float | None = 2.0
-    pids: int | None = 1024
-    read_only: bool = True
-    """The image's file system cannot be written."""
-    drop_capabilities: bool = True
-    no_new_privileges: bool = True
-    init: bool = True
-    """The engine's init is process 1 and reaps."""
-    private_ipc: bool = True
-    nofile: tuple[int, int] | None = (4096, 8192)
-    """Soft and hard limit of open files; None = the engine's."""
-    shm_bytes: int = 256 * MIB
-    home_bytes: int = 256 * MIB
-    """HOME where nothing is mounted there."""
-    oom_score: int | None = 500
-    """The kernel ends agents before the server when memory is short."""
-    log_bytes: int = 10 * MIB
-    log_files: int = 3
-    oci_runtime: str | None = None
-    """`runsc` for gVisor; verified to exist before use. None = the engine's default."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +75,11 @@ def request(
     labels: Mapping[str, str],
     flavour: Flavour,
 ) -> dict[str, Any]:
-    """The body of the engine's create call (Docker API 1.41)."""
+    """The body of the engine's create call (Docker API 1.41).
+
+    `hard` is for specs that do not say how they are closed.
+    """
+    hard = spec.hardening or hard
     command = host_command(spec)
     # podman without systemd complains of a health check, even of none
     healthcheck = {"Healthcheck": {"Test": ["NONE"]}} if flavour == "docker" else {}
@@ -133,19 +117,19 @@ def _host_config(
         "Tmpfs": _tmpfs(spec, hard),
         "ReadonlyRootfs": hard.read_only,
         "CapDrop": ["ALL"] if hard.drop_capabilities else [],
+        "CapAdd": list(hard.cap_add),
         # podman knows the option without a value only
         "SecurityOpt": ["no-new-privileges" + (":true" if flavour == "docker" else "")]
         if hard.no_new_privileges
         else [],
         "Init": hard.init,
+        "IpcMode": hard.ipc,
         "RestartPolicy": {"Name": "no"},  # one that the engine restarts would have no key
         "LogConfig": _log_config(hard, flavour),
         "Ulimits": _ulimits(hard, flavour),
         "ShmSize": hard.shm_bytes,
         "Privileged": False,
     }
-    if hard.private_ipc:
-        config["IpcMode"] = "private"
     if memory is not None:
         config |= {"Memory": memory, "MemorySwap": memory}
     if cpus is not None:

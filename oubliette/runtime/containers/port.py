@@ -27,6 +27,8 @@ RELAY_DIR: Final = "/mcp"
 RELAY_SOCKET: Final = "relay.sock"
 KEY_FILE: Final = "key"
 
+MIB: Final = 1 << 20
+
 ContainerState: TypeAlias = Literal["created", "running", "exited", "unknown"]
 
 Dialer: TypeAlias = "Callable[[int], Awaitable[tuple[StreamReader, StreamWriter]]]"
@@ -75,6 +77,39 @@ class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Room in `/tmp`."""
 
 
+class Hardening(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine closes a container (reference/containers.md section 4): all of it by default.
+
+    Engines ignore what they cannot do; the conformance suite says which.
+    """
+
+    memory_bytes: int | None = 2048 * MIB
+    """Of a container as a whole, its tmpfs included; no swap beyond it. None = no limit. Here and
+    for `cpus` and `pids`, the spec's own limits go first."""
+    cpus: float | None = 2.0
+    pids: int | None = 1024
+    read_only: bool = True
+    """The image's file system cannot be written."""
+    drop_capabilities: bool = True
+    cap_add: tuple[str, ...] = ()
+    """Capabilities without `CAP_` that are there all the same."""
+    no_new_privileges: bool = True
+    init: bool = True
+    """The engine's init is process 1 and reaps."""
+    ipc: Literal["private", "shareable", "host"] = "private"
+    nofile: tuple[int, int] | None = (4096, 8192)
+    """Soft and hard limit of open files; None = the engine's."""
+    shm_bytes: int = 256 * MIB
+    home_bytes: int = 256 * MIB
+    """HOME where nothing is mounted there."""
+    oom_score: int | None = 500
+    """The kernel ends agents before the server when memory is short."""
+    log_bytes: int = 10 * MIB
+    log_files: int = 3
+    oci_runtime: str | None = None
+    """`runsc` for gVisor; verified to exist before use. None = the engine's default."""
+
+
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a container is made of."""
 
@@ -95,6 +130,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     uid: int | None = None
     """User (and group) id that agents run under, where `uid_per_container`."""
     limits: ContainerLimits = ContainerLimits()
+    hardening: Hardening | None = None
+    """How an engine closes it; None = as the runtime was told when it was made."""
     command: tuple[str, ...] | None = None
     """What runs as the container; None = the host of the zipapp (DESIGN 4.1)."""
     orphan_grace: float = 600.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from oubliette.errors import InvalidParameter
+from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import folders
 from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from oubliette.runtime.containers.port import ContainerSpec, Mount
@@ -55,3 +56,18 @@ def check_mount(mount: Mount) -> None:
         os.close(folders.open_source(source))
     except OSError as error:
         raise InvalidParameter(f"mounts: {source}: {error.strerror}", field="mounts") from error
+
+
+def check_oci_runtime(spec: ContainerSpec, engine: str, runtimes: Collection[str]) -> None:
+    """Refuse an OCI runtime that the engine has not got; podman would run its default instead.
+
+    Raises:
+        RuntimeFailure: names it, and those that are there.
+    """
+    wanted = spec.hardening.oci_runtime if spec.hardening is not None else None
+    if wanted is not None and wanted not in runtimes:
+        others = ", ".join(sorted(runtimes)) or "none that it names"
+        raise RuntimeFailure(
+            f"{engine} has no OCI runtime {wanted!r}; it has {others}",
+            hint="register it with the engine, or unset oci_runtime",
+        )

@@ -177,6 +177,8 @@ class Session(Record, frozen=True):
     agent_session_id: str | None = None
     minted_token_id: str | None = None
     given_key: bool = False
+    remembered: dict[str, Literal["allow", "deny"]] = {}
+    """What its agent may ask for → the decision that holds for the rest of the session."""
 
 
 class Turn(Record, frozen=True):
@@ -234,6 +236,29 @@ class CallerRequest(Record, frozen=True):
     outcome: Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"] | None = None
     result: Any = None
     error: str | None = None
+    settled_at: float | None = None
+
+
+class PermissionRequest(Record, frozen=True):
+    """One thing that an agent asked permission for; decided exactly once."""
+
+    id: str
+    """Ours: agents count theirs anew in each process."""
+    session_id: str
+    principal: str
+    caller_id: str | None
+    """With `principal`, who is asked: the caller of the root session."""
+    agent_request_id: str
+    """What the agent calls it."""
+    asks_for: str
+    """The kind of thing, which a decision for the session covers."""
+    turn: int
+    created_at: float
+    deadline: float
+    """Wall-clock second after which it is denied."""
+    event_index: int
+    decision: Literal["allow", "deny"] | None = None
+    reason: str = ""
     settled_at: float | None = None
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from oubliette.config import CallersConfig
     from oubliette.kit import Ref, Timer
-    from oubliette.records import CallerRequest, CallerTool, Session
+    from oubliette.records import CallerRequest, CallerTool, PermissionRequest, Session
 
 log = structlog.get_logger("oubliette.callers")
 
@@ -76,6 +76,10 @@ class CallerReader(Protocol):
         self, *, principal: str | None = None, caller_id: str | None = None
     ) -> list[CallerRequest]:
         """Requests without an outcome."""
+        ...
+
+    async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]:
+        """What it is asked for and has not decided."""
         ...
 
     async def event(self, session_id: str, index: int) -> Event | None:
@@ -294,12 +298,15 @@ class CallerActor(Actor):
         head = self._recent.head
         # A cursor from beyond the log is one of another server: nothing would ever come after it.
         after = None if message.after is None else min(message.after, head)
-        requests: list[CallerRequest] = []
+        requests: list[CallerRequest | PermissionRequest] = []
         if lends:
             async with asyncio.timeout(READ_TIMEOUT):
-                requests = await self._reader.open_requests(
-                    principal=self._principal, caller_id=self._caller_id
-                )
+                requests = [
+                    *await self._reader.open_requests(
+                        principal=self._principal, caller_id=self._caller_id
+                    ),
+                    *await self._reader.open_permissions(self._principal, self._caller_id),
+                ]
                 before = head if after is None else after if message.again else 0
                 again = await self._events_of(requests, before)
         else:
@@ -354,7 +361,9 @@ class CallerActor(Actor):
         if listener is not None:
             self._serve(listener)
 
-    async def _events_of(self, requests: list[CallerRequest], head: int) -> list[Event]:
+    async def _events_of(
+        self, requests: Iterable[CallerRequest | PermissionRequest], head: int
+    ) -> list[Event]:
         found: list[Event] = []
         for request in requests if head else ():
             event = await self._reader.event(request.session_id, request.event_index)

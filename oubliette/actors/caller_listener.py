@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from oubliette.records import Event
 
 TOOL_REQUEST = "caller_tool_request"
+PERMISSION_REQUEST = "permission_request"
+REQUESTS = frozenset({TOOL_REQUEST, PERMISSION_REQUEST})
 
 
 class Listener:
@@ -54,10 +56,10 @@ class Listener:
 
     def wants(self, event: Event) -> bool:
         """Whether it is told of this event."""
-        if event.type != TOOL_REQUEST:
+        if event.type not in REQUESTS:
             return True
-        if not self.lends:
-            return False
+        if not self.lends:  # it may look, but not run tools that somebody else lends
+            return event.type == PERMISSION_REQUEST
         return event.seq > self.backlog or event.data.get("request_id") in self.open_requests
 
     def reaches(self, event: Event, projects: Mapping[str, str]) -> bool:
@@ -66,7 +68,7 @@ class Listener:
 
     def marks(self, event: Event) -> bool:
         """Whether the event carries `redelivered`."""
-        return event.type == TOOL_REQUEST and event.seq <= self.told
+        return event.type in REQUESTS and event.seq <= self.told
 
     def take_again(self) -> list[Event]:
         """The next open requests that come again, up to the caps; at least one if any is left."""

@@ -82,10 +82,11 @@ class Journal:
         *,
         source: str | None = None,
         caller_id: str | None = None,
+        principal: str | None = None,
     ) -> Event:
         """Add an event; it has its index at once, and is told to others once committed.
 
-        `caller_id` is the caller who is told; else the one who lends tools now.
+        `caller_id` of `principal` is the caller who is told; else the one who lends tools now.
         """
         caller = caller_id or self.record.caller_id
         event = Event(
@@ -94,7 +95,7 @@ class Journal:
             ts=self._now(),
             type=type_,
             data=data,
-            principal=self.record.principal if caller else "",
+            principal=(principal or self.record.principal) if caller else "",
             caller_id=caller,
             source=source,
         )

@@ -189,6 +189,19 @@ class AnswerCallerTool(Message, Reply[bool]):
     error: str | None = None
 
 
+class AnswerPermission(Message, Reply[bool]):
+    """To a SessionActor: may its agent do it. False: not open here, or not this principal's.
+
+    True is said only once the decision is in the log.
+    """
+
+    principal: str
+    request_id: str
+    decision: Literal["allow", "deny"]
+    remember: bool = False
+    """It holds for all that the agent asks for of this kind, as long as the session lasts."""
+
+
 # ---------------------------------------------------------------------- callers
 
 
@@ -239,6 +252,7 @@ class EventsCommitted(Message):
 
 __all__ = [
     "AnswerCallerTool",
+    "AnswerPermission",
     "CallerLost",
     "CallerRequest",
     "CallerSeen",

@@ -75,5 +75,9 @@ class Services:
     """Principal → session id → its open calls of lent tools; kept by each session."""
     waiting: set[str] = field(default_factory=set[str])
     """Ids of sessions whose agents wait for children now; kept by their SessionActors."""
+    root_callers: dict[str, tuple[str, str | None]] = field(
+        default_factory=dict[str, "tuple[str, str | None]"]
+    )
+    """Id of a root session → its principal and its caller now; kept by its SessionActor."""
     crashes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Session id → when its SessionActor failed lately; kept over its restarts."""

@@ -19,6 +19,7 @@ from oubliette.actors.container_messages import ContainerStage, Release
 from oubliette.actors.journal import RING_BYTES, Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
+    AnswerPermission,
     EndSession,
     InterruptSession,
 )
@@ -147,8 +148,7 @@ class SessionActor(LoggedSession):
         self.services.directory.enter(self.session_id, self.system.ref(self.name))
         self.link = SessionLink(self)
         await self.link.take_over()
-        if self._turn is not None:
-            await self._permissions.take_over()
+        await self._permissions.take_over(self.turn)
         if self._crashed_too_often():
             self._finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
@@ -214,6 +214,11 @@ class SessionActor(LoggedSession):
     def quiet(self) -> bool:
         """Whether no turn runs and none waits."""
         return self._turn is None and not self._queue
+
+    @property
+    def turn(self) -> int | None:
+        """The number of the turn that runs."""
+        return None if self._turn is None else self._turn.number
 
     @property
     def _turns_done(self) -> int:
@@ -302,11 +307,11 @@ class SessionActor(LoggedSession):
 
     def _turn_ended(self, outcome: str, result: str | None) -> None:
         turn, self._turn = self._turn, None
+        self._permissions.turn_ended()
         if turn is None:
             return
         if not self._queue:
             self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
-        self._permissions.turn_ended()
         done = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
         self.journal.put(PutTurn(done))
         self._tell_parent(done)
@@ -432,7 +437,7 @@ class SessionActor(LoggedSession):
             case "turn_started":
                 self.journal.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
-                self._permissions.asked(data, source)
+                self._permissions.asked(data, source, self.turn)
             case _:
                 self.journal.append(item.type, data, source=source)
 
@@ -451,7 +456,7 @@ class SessionActor(LoggedSession):
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
         if not self._finished:
-            self._permissions.deny(message.request_id)
+            self._permissions.overdue(message)
 
     @handles(OutputRefused)
     def _output_refused(self, message: OutputRefused) -> None:
@@ -638,6 +643,11 @@ class SessionActor(LoggedSession):
     @handles(SettleRequest)
     def _late_settle(self, message: SettleRequest) -> None:
         """A request's actor was gone before its answer reached it: its Down settles the call."""
+
+    @handles(AnswerPermission)
+    def _permission_answered(self, message: AnswerPermission) -> bool | None:
+        self._activity()
+        return self._permissions.answered(message)
 
     @handles(LinkAnswered)
     def _link_answered(self, message: LinkAnswered) -> None:

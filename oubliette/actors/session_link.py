@@ -61,6 +61,7 @@ class SessionLink:
         self._calls = Calls()
         self.ancestry: list[str] = [session.session_id]
         """Session ids from the root down to this one."""
+        self._root = self._record
 
     @property
     def _record(self) -> Session:
@@ -76,6 +77,9 @@ class SessionLink:
             self.ancestry.insert(0, parent)
             record = await reader.session(parent)
             parent = record.parent_session_id if record else None
+            self._root = record or self._root
+        if not self._record.parent_session_id:
+            self._note_caller()
         since = self._services.clock.time() - KEEP_SETTLED
         for request in await reader.recent_requests(self._record.id, since):
             if request.outcome is None:
@@ -108,7 +112,19 @@ class SessionLink:
         lent = lent_after(record, caller_id, tools)
         if lent != (record.caller_id, record.caller_tools):
             self._session.journal.change(caller_id=lent[0], caller_tools=lent[1])
+            if not record.parent_session_id:
+                self._note_caller()
             self._session.journal.then(self.send_tools)
+
+    def _note_caller(self) -> None:
+        record = self._record
+        self._services.root_callers[record.id] = (record.principal, record.caller_id)
+
+    @property
+    def root_caller(self) -> tuple[str, str | None]:
+        """Principal and caller of the tree's root, as of now: who decides on permissions."""
+        root = self._root
+        return self._services.root_callers.get(root.id, (root.principal, root.caller_id))
 
     def send_tools(self) -> None:
         """Send `caller_tools_config` (seed 002)."""

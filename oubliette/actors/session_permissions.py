@@ -1,20 +1,32 @@
-"""What an agent asks a person for, and the denial at the deadline (DESIGN 9.19)."""
+"""What an agent asks a person for: who is asked, the decision, the deadline (DESIGN 9.19)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from oubliette import ids
 from oubliette.actors.session_messages import WriteFrame
+from oubliette.failpoints import failpoint
 from oubliette.kit import Message
+from oubliette.records import PermissionRequest
+from oubliette.runtime.store.ops import PutPermission
 
 if TYPE_CHECKING:
-    import sqlite3
-
+    from oubliette.actors.protocol import AnswerPermission
     from oubliette.actors.session import SessionActor
 
-REASON: Final = "nobody allowed it in time"
+Decision = Literal["allow", "deny"]
+
+OVERDUE: Final = "nobody allowed it in time"
+ANSWERED: Final = "the caller decided"
+REMEMBERED: Final = "decided before, for the session"
+OVER: Final = "the turn ended before anybody decided"
+CROWDED: Final = "too much else waits for a decision"
+MAX_OPEN: Final = 100
+"""Requests of one session that may wait at a time; more are denied at once."""
+MAX_KIND: Final = 500  # characters
 _ASKED: Final = "permission_request"
 _SETTLED: Final = "permission_settled"
 
@@ -26,7 +38,7 @@ class PermissionOverdue(Message):
 
 
 class Permissions:
-    """Permission requests of one session's turn. Lives and dies with its actor.
+    """Permission requests of one session. Lives and dies with its actor.
 
     A decision is in the log before the agent hears of it, and is told again to an agent that is
     attached again: whether it heard is not known, and it takes the first one.
@@ -34,86 +46,168 @@ class Permissions:
 
     def __init__(self, session: SessionActor) -> None:
         self._session = session
-        self._open: set[str] = set()
-        self._denied: set[str] = set()
+        self._open: dict[str, PermissionRequest] = {}
+        self._decided: dict[str, PermissionRequest] = {}
+        """Of the running turn, by our id, in order: what the agent may not have heard."""
 
-    async def take_over(self) -> None:
+    async def take_over(self, turn: int | None) -> None:
         """Find what an earlier actor left open, and what its agent may not have been told."""
         session = self._session
-        for kind, data in await session.services.reader.run(_of_turn, session.session_id):
-            request_id = str(data.get("request_id", ""))
-            if kind == _SETTLED:
-                self._open.discard(request_id)
-                self._denied.add(request_id)
+        number = 0 if turn is None else turn
+        for request in await session.services.reader.permissions(session.session_id, number):
+            if turn is None or request.turn != turn:
+                if request.decision is None:
+                    self._settle(request, "deny", OVER)
+            elif request.decision is None:
+                self._wait(request)
             else:
-                self._open.add(request_id)
-                left = max(0.0, float(data["deadline"]) - session.clock.time())
-                session.after(left, PermissionOverdue(request_id=request_id))
+                self._decided[request.id] = request
 
     def attached(self) -> None:
         """The agent is attached again."""
-        for request_id in sorted(self._denied):
-            self._tell(request_id)
+        for request in self._decided.values():
+            self._tell(request)
 
     def turn_ended(self) -> None:
         """Nobody waits for a decision any more."""
-        self._open.clear()
-        self._denied.clear()
+        for request in list(self._open.values()):
+            self._settle(request, "deny", OVER)
+        self._decided.clear()
 
-    def asked(self, data: dict[str, Any], source: str) -> None:
+    def asked(self, data: dict[str, Any], source: str, turn: int | None) -> None:
         """The agent asks: an event to the root session's caller, with ancestry and deadline."""
         session = self._session
-        request_id = str(data.get("request_id", ""))
-        limit = session.services.config.sessions.permission_timeout_seconds
-        self._open.add(request_id)
-        session.journal.append(
-            _ASKED,
-            {
-                **data,
-                "deadline": session.clock.time() + limit,
+        now = session.clock.time()
+        principal, caller_id = session.link.root_caller
+        kind = _kind(data)
+        request = PermissionRequest(
+            id=ids.new_uuid(),
+            session_id=session.session_id,
+            principal=principal,
+            caller_id=caller_id,
+            agent_request_id=str(data.get("request_id", "")),
+            asks_for=kind,
+            turn=turn or 0,
+            created_at=now,
+            deadline=now + session.services.config.sessions.permission_timeout_seconds,
+            event_index=-1,
+        )
+        told = {**data, "request_id": request.id, "asks_for": kind}
+        remembered = session.journal.record.remembered.get(kind)
+        if remembered is not None:
+            self._settle_at_once(request, told, source, remembered, REMEMBERED)
+        elif len(self._open) >= MAX_OPEN:
+            self._settle_at_once(request, told, source, "deny", CROWDED)
+        else:
+            told |= {
+                "deadline": request.deadline,
                 "ancestry": session.link.ancestry,
-            },
-            source=source,
-        )
-        session.after(limit, PermissionOverdue(request_id=request_id))
+                "caller_id": caller_id,
+            }
+            event = session.journal.append(
+                _ASKED, told, source=source, caller_id=caller_id, principal=principal
+            )
+            request = msgspec.structs.replace(request, event_index=event.index)
+            session.journal.put(PutPermission(request))
+            self._wait(request)
+            failpoint("session.permission_asked")
 
-    def deny(self, request_id: str) -> None:
-        """The deadline has passed."""
-        if request_id not in self._open:
-            return
-        self._open.discard(request_id)
+    def _wait(self, request: PermissionRequest) -> None:
+        self._open[request.id] = request
         session = self._session
-        session.journal.append(
-            _SETTLED, {"request_id": request_id, "decision": "deny", "reason": REASON}
+        left = max(0.0, request.deadline - session.clock.time())
+        session.after(left, PermissionOverdue(request_id=request.id))
+
+    def overdue(self, message: PermissionOverdue) -> None:
+        """The deadline has passed."""
+        request = self._open.get(message.request_id)
+        if request is not None:
+            self._settle(request, "deny", OVERDUE)
+
+    def answered(self, message: AnswerPermission) -> bool | None:
+        """Somebody decided: False if it is not open here or not theirs, else deferred."""
+        request = self._open.get(message.request_id)
+        if request is None or request.principal != message.principal:
+            return False
+        session = self._session
+        answer = session.defer()
+        if message.remember:
+            remembered = {**session.journal.record.remembered, request.asks_for: message.decision}
+            session.journal.change(remembered=remembered)
+        self._settle(request, message.decision, ANSWERED, remember=message.remember)
+        session.journal.then(lambda: answer.set(True))
+        return None
+
+    def _settle(
+        self, request: PermissionRequest, decision: Decision, reason: str, *, remember: bool = False
+    ) -> None:
+        self._open.pop(request.id, None)
+        settled = self._decide(request, decision, reason)
+        self._session.journal.append(
+            _SETTLED,
+            {
+                "request_id": request.id,
+                "asks_for": request.asks_for,
+                "decision": decision,
+                "reason": reason,
+                "remember": "session" if remember else "once",
+                "caller_id": request.caller_id,
+            },
+            caller_id=request.caller_id,
+            principal=request.principal,
+        )
+        self._store(settled, tell=reason != OVER)
+
+    def _settle_at_once(
+        self,
+        request: PermissionRequest,
+        told: dict[str, Any],
+        source: str,
+        decision: Decision,
+        reason: str,
+    ) -> None:
+        """Nobody is asked; the log says what was decided."""
+        shown = {**told, "kind": "permission", "decision": decision, "reason": reason}
+        event = self._session.journal.append("system", shown, source=source)
+        request = msgspec.structs.replace(request, event_index=event.index)
+        self._store(self._decide(request, decision, reason), tell=True)
+
+    def _decide(
+        self, request: PermissionRequest, decision: Decision, reason: str
+    ) -> PermissionRequest:
+        return msgspec.structs.replace(
+            request, decision=decision, reason=reason, settled_at=self._session.clock.time()
         )
 
-        def denied() -> None:
-            self._denied.add(request_id)
-            if session.attached:
-                self._tell(request_id)
+    def _store(self, settled: PermissionRequest, *, tell: bool) -> None:
+        session = self._session
+        session.journal.put(PutPermission(settled))
+        turn = session.turn
 
-        session.journal.then(denied)
+        def stored() -> None:
+            failpoint("session.permission_settled")
+            # A turn that has ended meanwhile has taken the question with it.
+            if tell and session.turn == turn:
+                self._decided[settled.id] = settled
+                if session.attached:
+                    self._tell(settled)
 
-    def _tell(self, request_id: str) -> None:
+        session.journal.then(stored)
+
+    def _tell(self, request: PermissionRequest) -> None:
         session = self._session
         session.write(
             WriteFrame(
                 seq=session.next_seq(),
                 kind="permission",
-                request_id=request_id,
-                decision="deny",
-                text=REASON,
+                request_id=request.agent_request_id,
+                decision=request.decision or "deny",
+                text=request.reason,
             )
         )
 
 
-def _of_turn(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, dict[str, Any]]]:
-    """The permission events since the last turn's end, in order."""
-    rows = connection.execute(
-        "SELECT type, data FROM events INDEXED BY events_by_session WHERE session_id = ?1"
-        " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"
-        " WHERE session_id = ?1 AND type = 'completion' ORDER BY idx DESC LIMIT 1), -1)"
-        " AND type IN (?2, ?3) ORDER BY idx",
-        (session_id, _ASKED, _SETTLED),
-    )
-    return [(kind, msgspec.json.decode(data)) for kind, data in rows.fetchall()]
+def _kind(data: dict[str, Any]) -> str:
+    """What a decision for the session covers: what the adapter names, else the question itself."""
+    named = data.get("asks_for") or data.get("text")
+    return str(named or "anything")[:MAX_KIND]

@@ -19,6 +19,11 @@ MAX_STREAMED: Final = 900_000
 MAX_POLLED: Final = 380_000
 """Bytes of data to ask for at a time for a result, which holds them twice."""
 _REQUEST: Final = "caller_tool_request"
+_KEPT: Final = {
+    _REQUEST: ("request_id", "tool"),
+    "permission_request": ("request_id", "asks_for", "deadline", "ancestry"),
+}
+"""Of a request that is told by reference: enough to refuse it without reading it."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,9 +56,8 @@ def as_reference(event: Event, size: int) -> dict[str, Any]:
         "ref": {"session_id": event.session_id, "index": event.index},
         "size": size,
     }
-    if event.type == _REQUEST:
-        # Enough to refuse it without reading it.
-        data.update({key: event.data[key] for key in ("request_id", "tool") if key in event.data})
+    kept = _KEPT.get(event.type, ())
+    data.update({key: event.data[key] for key in kept if key in event.data})
     return data
 
 

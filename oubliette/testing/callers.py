@@ -41,6 +41,9 @@ ERROR_KEY = "dev.oubliette/error"
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
 TOOL_REQUEST = "caller_tool_request"
+PERMISSION_REQUEST = "permission_request"
+Decide = Callable[[dict[str, Any]], dict[str, Any] | str | None]
+"""From a permission_request event to `allow`, `deny`, all of `permission_response`, or nothing."""
 
 
 class ToolFailed(Exception):
@@ -90,11 +93,14 @@ class Caller(abc.ABC):
         tools: Mapping[str, Tool] | None = None,
         durable: bool = False,
         answers: bool = True,
+        decide: Decide | None = None,
     ) -> None:
         self.caller_id = caller_id
         self.tools = dict(tools or {})
         self.answers = answers
         """Whether tool requests are answered; without it they are only kept."""
+        self.decide = decide
+        """What is said to agents that ask for permission; without it nobody decides."""
         self.specs = [spec_of(name, tool, durable=durable) for name, tool in self.tools.items()]
         self.events: list[dict[str, Any]] = []
         """All events, in the order in which they came."""
@@ -123,7 +129,7 @@ class Caller(abc.ABC):
 
     # ------------------------------------------------------------ events
     def take(self, event: dict[str, Any]) -> None:
-        """Take an event in, and answer it if it is a tool request."""
+        """Take an event in, and answer it if it is a request."""
         if "seq" in event:
             self.next = max(self.next or 0, event["seq"])
         self.events.append(event)
@@ -131,6 +137,8 @@ class Caller(abc.ABC):
         self._news = asyncio.Event()
         if event.get("type") == TOOL_REQUEST and self.answers:
             self._start(self._answer(event))
+        elif event.get("type") == PERMISSION_REQUEST and self.decide is not None:
+            self._start(self._decide(event))
 
     async def event(
         self,
@@ -176,6 +184,31 @@ class Caller(abc.ABC):
         # Too late is no failure of this caller: the request was settled another way.
         with contextlib.suppress(ToolFailed):
             await self.call("caller_tool_response", **answer)
+
+    async def _decide(self, event: dict[str, Any]) -> None:
+        assert self.decide is not None
+        said = self.decide(event)
+        if said is not None and event["request_id"] not in self.answered:
+            self.answered.add(event["request_id"])
+            more = {"decision": said} if isinstance(said, str) else said
+            with contextlib.suppress(ToolFailed):  # too late: it was denied at its deadline
+                await self.permit(event, **more)
+
+    async def permit(
+        self, event: dict[str, Any], decision: str = "allow", **more: Any
+    ) -> dict[str, Any]:
+        """Decide on a permission_request event.
+
+        Raises:
+            ToolFailed: it is not open any more, or not this caller's.
+        """
+        return await self.call(
+            "permission_response",
+            session_id=event["session_id"],
+            request_id=event["request_id"],
+            decision=decision,
+            **more,
+        )
 
     async def whole(self, event: dict[str, Any]) -> dict[str, Any]:
         """An event that came by reference, read in pieces."""

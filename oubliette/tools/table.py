@@ -19,6 +19,7 @@ from oubliette.tools import (
     containers,
     events,
     limits,
+    permissions,
     projects,
     schema,
     sessions,
@@ -63,6 +64,7 @@ _TOOLS: Final = (
     tokens.token_revoke,
     callers.caller_listen,
     callers.caller_tool_response,
+    permissions.permission_response,
 )
 
 TABLE: Final[dict[str, Tool]] = {tool.name: tool for tool in _TOOLS}

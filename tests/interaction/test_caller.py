@@ -72,6 +72,9 @@ class Log:
     async def open_requests(self, *, principal=None, caller_id=None):
         return [r for r in self.requests.values() if r.outcome is None]
 
+    async def open_permissions(self, principal, caller_id):
+        return []
+
     async def event(self, session_id, index):
         return next(e for e in self.events if e.index == index and e.session_id == session_id)
 

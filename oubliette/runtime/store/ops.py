@@ -15,6 +15,7 @@ from oubliette.records import (
     Container,
     Event,
     IdempotencyKey,
+    PermissionRequest,
     Principal,
     Project,
     Session,
@@ -90,7 +91,7 @@ class PutSession(Operation, frozen=True):
 class PurgeSession(Operation, frozen=True):
     """Delete an ended session and all that hangs on it; answers whether it was there.
 
-    Its log, turns, caller requests and minted keys go with it. Fails with Conflict while the
+    Its log, turns, requests and minted keys go with it. Fails with Conflict while the
     session lives.
     """
 
@@ -135,6 +136,12 @@ class DeleteSettledRequests(Operation, frozen=True):
     """Delete requests that were settled before `before` (wall seconds); answers how many."""
 
     before: float
+
+
+class PutPermission(Operation, frozen=True):
+    """Insert or replace by id; answers None. Fails with Conflict where it is decided."""
+
+    record: PermissionRequest
 
 
 class PutIdempotency(Operation, frozen=True):
@@ -219,6 +226,7 @@ Op = (
     | PutCallerRequest
     | SettleCallerRequest
     | DeleteSettledRequests
+    | PutPermission
     | PutIdempotency
     | AnswerIdempotency
     | DeleteIdempotency

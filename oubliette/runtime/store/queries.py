@@ -9,6 +9,7 @@ from oubliette.records import (
     Container,
     Event,
     IdempotencyKey,
+    PermissionRequest,
     Principal,
     Project,
     Record,
@@ -440,6 +441,37 @@ def recent_requests(
         " AND (outcome IS NULL OR settled_at >= ?) ORDER BY created_at, id"
     )
     return _records(CallerRequest, connection.execute(sql, (session_id, since)))
+
+
+# ---------------------------------------------------------------------- permissions
+
+
+def permission(connection: sqlite3.Connection, request_id: str) -> PermissionRequest | None:
+    """One thing that an agent asked for."""
+    sql = "SELECT data FROM permissions WHERE id = ?"
+    return _one(PermissionRequest, connection.execute(sql, (request_id,)))
+
+
+def open_permissions(
+    connection: sqlite3.Connection, principal_id: str, caller_id: str
+) -> list[PermissionRequest]:
+    """What this caller is asked for and has not decided, oldest first."""
+    sql = (
+        "SELECT data FROM permissions WHERE decision IS NULL AND principal = ? AND caller_id = ?"
+        " ORDER BY rowid"
+    )
+    return _records(PermissionRequest, connection.execute(sql, (principal_id, caller_id)))
+
+
+def permissions(
+    connection: sqlite3.Connection, session_id: str, turn_number: int
+) -> list[PermissionRequest]:
+    """What a session's agent asked for in this turn, and whatever is open; oldest first."""
+    sql = (
+        "SELECT data FROM permissions WHERE session_id = ? AND (turn = ? OR decision IS NULL)"
+        " ORDER BY rowid"
+    )
+    return _records(PermissionRequest, connection.execute(sql, (session_id, turn_number)))
 
 
 # ---------------------------------------------------------------------- rights and the rest

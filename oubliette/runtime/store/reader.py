@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Container,
         Event,
         IdempotencyKey,
+        PermissionRequest,
         Principal,
         Project,
         Session,
@@ -303,6 +304,20 @@ class Reader:
     async def recent_requests(self, session_id: str, since: float) -> list[CallerRequest]:
         """A session's requests that are open, or were settled at `since` or later."""
         return await self.run(queries.recent_requests, session_id, since)
+
+    # ------------------------------------------------------------------ permissions
+
+    async def permission(self, request_id: str) -> PermissionRequest | None:
+        """One thing that an agent asked for."""
+        return await self.run(queries.permission, request_id)
+
+    async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]:
+        """What this caller is asked for and has not decided, oldest first."""
+        return await self.run(queries.open_permissions, principal, caller_id)
+
+    async def permissions(self, session_id: str, turn: int) -> list[PermissionRequest]:
+        """What a session's agent asked for in this turn, and whatever is open; oldest first."""
+        return await self.run(queries.permissions, session_id, turn)
 
     # ------------------------------------------------------------------ rights and the rest
 

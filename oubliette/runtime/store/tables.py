@@ -9,6 +9,7 @@ from oubliette.records import (
     CallerRequest,
     Container,
     IdempotencyKey,
+    PermissionRequest,
     Principal,
     Project,
     Record,
@@ -102,6 +103,17 @@ def _caller_request(record: CallerRequest) -> tuple[Any, ...]:
     )
 
 
+def _permission(record: PermissionRequest) -> tuple[Any, ...]:
+    return (
+        record.id,
+        record.session_id,
+        record.principal,
+        record.caller_id,
+        record.turn,
+        record.decision,
+    )
+
+
 def _idempotency(record: IdempotencyKey) -> tuple[Any, ...]:
     return (record.principal, record.tool, record.key, record.created_at)
 
@@ -127,6 +139,9 @@ _TABLES: Final[dict[type[Record], _Table]] = {
         "id",
         "session_id principal caller_id call_id created_at settled_at outcome",
         _caller_request,
+    ),
+    PermissionRequest: _table(
+        "permissions", "id", "session_id principal caller_id turn decision", _permission
     ),
     IdempotencyKey: _table("idempotency_keys", "principal tool key", "created_at", _idempotency),
 }

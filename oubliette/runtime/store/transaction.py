@@ -94,7 +94,7 @@ def _purge_session(connection: sqlite3.Connection, operation: ops.PurgeSession) 
         return False
     if row[0]:
         raise Conflict(f"session {operation.session_id} is live; end it first")
-    for table in ("events", "trims", "turns", "caller_requests", "tokens"):
+    for table in ("events", "trims", "turns", "caller_requests", "permissions", "tokens"):
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", session)  # noqa: S608
     connection.execute("DELETE FROM sessions WHERE id = ?", session)
     return True
@@ -145,6 +145,14 @@ def _delete_settled(connection: sqlite3.Connection, operation: ops.DeleteSettled
         "DELETE FROM caller_requests WHERE outcome IS NOT NULL AND settled_at < ?",
         operation.before,
     )
+
+
+def _put_permission(connection: sqlite3.Connection, operation: ops.PutPermission) -> None:
+    sql = "SELECT decision FROM permissions WHERE id = ?"
+    row = connection.execute(sql, (operation.record.id,)).fetchone()
+    if row is not None and row[0] is not None:
+        raise Conflict(f"request {operation.record.id} is decided already: {row[0]}")
+    _put(connection, operation)
 
 
 def _put_idempotency(connection: sqlite3.Connection, operation: ops.PutIdempotency) -> None:
@@ -275,6 +283,7 @@ _HANDLERS: Final[dict[type[ops.Operation], Callable[[sqlite3.Connection, Any], A
     ops.PutCallerRequest: _put_request,
     ops.SettleCallerRequest: _settle,
     ops.DeleteSettledRequests: _delete_settled,
+    ops.PutPermission: _put_permission,
     ops.PutIdempotency: _put_idempotency,
     ops.AnswerIdempotency: _answer_idempotency,
     ops.DeleteIdempotency: _delete_idempotency,

@@ -55,6 +55,9 @@ class Log:
     async def open_requests(self, **_: Any) -> list[Any]:
         return []
 
+    async def open_permissions(self, _principal: str, _caller_id: str) -> list[Any]:
+        return []
+
 
 class Store(Actor):
     """Commits while nobody is subscribed, and again between a subscription and its answer."""

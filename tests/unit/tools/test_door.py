@@ -28,7 +28,7 @@ async def test_valid_admin_api_key_discovers_all_tools(bench: Bench) -> None:
     """Requirement: Tool Discovery via Socket."""
     key, _ = await bench.key("admin")
     found = await bench.door.tools(key, LINK)
-    http_only = {"caller_listen", "caller_tool_response"}
+    http_only = {"caller_listen", "caller_tool_response", "permission_response"}
     assert {tool["name"] for tool in found} == set(TABLE) - http_only
     for tool in found:
         assert set(tool) == {"name", "description", "inputSchema"}
@@ -81,7 +81,9 @@ async def test_droid_calls_token_create_with_insufficient_scope(bench: Bench) ->
     assert refused.value.message == "tool not allowed for this token scope"
 
 
-@pytest.mark.parametrize("tool", ["nope", "", "caller_listen", "caller_tool_response"])
+@pytest.mark.parametrize(
+    "tool", ["nope", "", "caller_listen", "caller_tool_response", "permission_response"]
+)
 async def test_what_does_not_exist_at_this_door_is_not_allowed(bench: Bench, tool: str) -> None:
     key, _ = await bench.key("admin")
     with pytest.raises(Forbidden):

@@ -32,6 +32,7 @@ async def world(bench: Bench) -> dict[str, Any]:
             "command": "true",
             "index": 0,
             "request_id": "r",
+            "decision": "deny",
             "caller_id": "ant",
             "max_seconds": 0,
         },
@@ -61,6 +62,7 @@ BOUND = [
     ("config_limits", "project_id"),
     ("config_limits", "session_id"),
     ("caller_tool_response", "session_id request_id"),
+    ("permission_response", "session_id request_id decision"),
 ]
 
 
@@ -103,7 +105,11 @@ async def test_another_project_is_not_there_for_a_bound_key(
 
 @pytest.mark.parametrize(
     ("tool", "fields"),
-    [each for each in BOUND if each[0] not in {"caller_tool_response", "container_refresh"}],
+    [
+        each
+        for each in BOUND
+        if each[0] not in {"caller_tool_response", "container_refresh", "permission_response"}
+    ],
 )
 async def test_the_own_project_is_there_for_a_bound_key(
     bench: Bench, tool: str, fields: str
@@ -140,6 +146,10 @@ async def test_cleaning_up_with_a_bound_key_touches_its_project_alone(bench: Ben
     [
         lambda session: ("session_message", {"session_id": session.id, "message": "x"}),
         lambda session: ("caller_tool_response", {"session_id": session.id, "request_id": "r"}),
+        lambda session: (
+            "permission_response",
+            {"session_id": session.id, "request_id": "r", "decision": "allow"},
+        ),
     ],
 )
 async def test_only_the_owner_converses_and_answers(bench: Bench, arguments: Any) -> None:

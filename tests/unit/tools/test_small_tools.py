@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
-from oubliette.actors.protocol import AnswerCallerTool, CreateProject, DeleteWorkspace, EndSession
+from oubliette.actors.protocol import (
+    AnswerCallerTool,
+    AnswerPermission,
+    CreateProject,
+    DeleteWorkspace,
+    EndSession,
+)
 from oubliette.records import Container, Limits, Workspace
 from oubliette.runtime.store.ops import PutContainer, PutWorkspace
 
@@ -301,6 +307,45 @@ async def test_an_answer_to_nothing_open_is_told_so(bench: Bench) -> None:
     rested = await bench.session(await bench.project("q"))
     for session_id in (session.id, rested.id, ids.new_id(ids.SESSION)):
         text = await bench.error("caller_tool_response", session_id=session_id, request_id="x")
+        assert text == "request not found or already resolved"
+
+
+async def test_a_decision_reaches_its_session(bench: Bench) -> None:
+    session = await bench.session(await bench.project(), live=True)
+    bench.open_requests.update({"a", "b"})
+    given = {"session_id": session.id, "request_id": "a", "decision": "deny"}
+    assert await bench.do("permission_response", **given) == {"accepted": True}
+    again = {**given, "request_id": "b", "decision": "allow", "remember": "session"}
+    await bench.do("permission_response", **again)
+    assert bench.answers == [
+        AnswerPermission(principal="alice", request_id="a", decision="deny"),
+        AnswerPermission(principal="alice", request_id="b", decision="allow", remember=True),
+    ]
+
+
+async def test_a_decision_belongs_to_the_owner_of_the_root(bench: Bench) -> None:
+    """What an agent starts with a key of its own is asked for where its tree began."""
+    project = await bench.project()
+    root = await bench.session(project, live=True)
+    child = await bench.session(
+        project, live=True, principal=f"session:{root.id}", root_session_id=root.id
+    )
+    bench.open_requests.add("a")
+    given = {"session_id": child.id, "request_id": "a", "decision": "allow"}
+    own = await bench.call("permission_response", given, principal=f"session:{root.id}")
+    assert own.text == "request not found or already resolved"
+    assert bench.answers == []
+    assert await bench.do("permission_response", **given) == {"accepted": True}
+
+
+async def test_a_decision_on_nothing_open_is_told_so(bench: Bench) -> None:
+    """DESIGN 9.3: unknown, settled, or of another session."""
+    session = await bench.session(await bench.project(), live=True)
+    rested = await bench.session(await bench.project("q"))
+    for session_id in (session.id, rested.id, ids.new_id(ids.SESSION)):
+        text = await bench.error(
+            "permission_response", session_id=session_id, request_id="x", decision="allow"
+        )
         assert text == "request not found or already resolved"
 
 

@@ -87,6 +87,7 @@ DESIGN = {
     "token_revoke": ("token_id*", "token_id revoked"),
     "caller_listen": ("caller_id* caller_tools after observe max_seconds", "events next ended"),
     "caller_tool_response": ("session_id* request_id* result error", "accepted"),
+    "permission_response": ("session_id* request_id* decision* remember", "accepted"),
 }
 DEFAULTS = {
     ("container_stop", "force"): False,
@@ -106,6 +107,7 @@ DEFAULTS = {
     ("event_read", "offset"): 0,
     ("session_cleanup", "max_age_hours"): 24,
     ("caller_listen", "observe"): False,
+    ("permission_response", "remember"): "once",
 }
 EVERY = pytest.mark.parametrize("tool", TABLE.values(), ids=lambda tool: tool.name)
 
@@ -210,6 +212,7 @@ GOOD = {
     "scope": "read",
     "index": 0,
     "request_id": "r",
+    "decision": "allow",
 }
 WRONG: dict[str, Any] = {
     "null": None,

@@ -22,6 +22,7 @@ from oubliette.actors.container_messages import (
 from oubliette.actors.directory import Directory
 from oubliette.actors.protocol import (
     AnswerCallerTool,
+    AnswerPermission,
     CreateProject,
     DeleteProject,
     DeleteWorkspace,
@@ -68,7 +69,7 @@ class Bench:
         self.directory = Directory()
         self.spawns: list[SpawnSession] = []
         self.asked: list[Message] = []
-        self.answers: list[AnswerCallerTool] = []
+        self.answers: list[AnswerCallerTool | AnswerPermission] = []
         self.open_requests: set[str] = set()
         self.waited = asyncio.Event()
         """Somebody waits for an event of a session."""
@@ -426,8 +427,8 @@ class FakeSession(Actor):
             if not answer.done:
                 answer.set(await self.read_log(message))
 
-    @handles(AnswerCallerTool)
-    def answer_tool(self, message: AnswerCallerTool) -> bool:
+    @handles(AnswerCallerTool, AnswerPermission)
+    def answer_tool(self, message: AnswerCallerTool | AnswerPermission) -> bool:
         self.bench.answers.append(message)
         if message.request_id in self.bench.open_requests:
             self.bench.open_requests.discard(message.request_id)

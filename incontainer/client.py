@@ -13,6 +13,7 @@ import sys
 from incontainer import client_tools as tools
 from incontainer import kernel, wire
 from incontainer.client_calls import LINK_BROKE, Call, CallFailed, new_call_id
+from incontainer.client_context import Context, ContextFault
 from incontainer.client_json import as_object
 from incontainer.client_lines import Lines
 from incontainer.client_link import Link
@@ -48,7 +49,10 @@ class Client:
     def __init__(self, settings: Settings, loop: Loop, stdin: int, stdout: int) -> None:
         self._loop = loop
         self._api_key = settings.api_key
-        self._catalog = tools.Catalog(log)
+        self._context: Context | None = None
+        if settings.workspace and settings.session_id:
+            self._context = Context(settings.workspace, settings.session_id)
+        self._catalog = tools.Catalog(log, has_context=self._context is not None)
         self._early: list[tuple[AgentRequest, Callable[[], None]]] = []  # wait for configuration
         self._configured = False
         self._key_answered = settings.api_key is None
@@ -124,8 +128,17 @@ class Client:
             self._call_caller(request, tool, arguments)
         elif tool.kind == tools.OUBLIETTE:
             self._call_oubliette(request, tool, arguments)
+        elif tool.kind == tools.CONTEXT:
+            self._call_context(request, tool, arguments)
         else:
             self._call_base(request, tool, arguments)
+
+    def _call_context(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+        assert self._context is not None
+        try:
+            request.answer(tools.success(self._context.call(tool.remote_name, arguments)))
+        except ContextFault as fault:
+            request.answer(tools.tool_error(str(fault), "invalid"))
 
     def _call_caller(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
         params = {"tool": tool.remote_name, "arguments": arguments, "call_id": new_call_id()}

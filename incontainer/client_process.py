@@ -43,6 +43,8 @@ class Settings:
         paired = wire.Downstream(project, session, secret)
         self.header = paired if secret else wire.Downstream(project)
         self.header.line()  # refuses what the header cannot carry
+        self.session_id = session
+        self.workspace = environ.get("OUBLIETTE_WORKSPACE", "")
         self.grace = CONFIG_GRACE if secret else CONFIG_GRACE_BARE
         self.call_grace = CALL_GRACE if secret else CONFIG_GRACE_BARE
 

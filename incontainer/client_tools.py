@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from incontainer.client_context import CONTEXT_TOOLS
 from incontainer.client_json import as_array, as_object, as_text
 
 TYPE_CHECKING = False
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 BASE = "base"
+CONTEXT = "context"
 CALLER = "caller"
 OUBLIETTE = "oubliette"
 
@@ -106,9 +108,11 @@ class Tool:
 class Catalog:
     """The tools by name. On a clash base tools win, then Oubliette's, then the caller's first."""
 
-    def __init__(self, log: Callable[[str], None]) -> None:
+    def __init__(self, log: Callable[[str], None], *, has_context: bool = False) -> None:
         self._log = log
         self._base = [Tool(entry, BASE, entry["name"]) for entry in BASE_TOOLS]
+        if has_context:
+            self._base += [Tool(entry, CONTEXT, entry["name"]) for entry in CONTEXT_TOOLS]
         self._oubliette: list[Tool] = []
         self._caller: list[Tool] = []
         self._tools: dict[str, Tool] = {}

@@ -29,6 +29,7 @@ def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
         "OUBLIETTE_SESSION_ID": session.session_id,
         "OUBLIETTE_PROJECT_ID": session.project_id,
         "OUBLIETTE_DEPTH": str(session.depth),
+        "OUBLIETTE_WORKSPACE": inside.path(session.cwd),
         "OUBLIETTE_PAIRING_SECRET": session.pairing_secret,
         "OUBLIETTE_RELAY_SOCKET": inside.relay_socket,
     }

@@ -1,29 +1,66 @@
-"""Issue 3 section 3: real agents, a scripted model, and everything of Oubliette between them."""
+"""Issue 3 section 3: real agents, a scripted model, and everything of Oubliette between them.
+
+Each agent on each engine has one session that the tests of that pair share, because a real program
+takes seconds to start: each test is a turn or two of it and leaves it at rest. Where one did not, the
+next gets a new session.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.engine import Engine
 from oubliette.testing.callers import ToolFailed, spec_of
 from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess
 from tests import requirements
+from tests.images import ensure_image
 from tests.system.conftest import ROOMY
 from tests.system.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from oubliette.testing.callers import SdkCaller
+    from tests.system.site import Agent as Session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 SLOW = 60.0  # seconds that a cold agent may take on a busy machine
+KEY = "a-secret-key"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """How a test says to an agent what it wants."""
+
+    name: str
+    prefix: str = ""
+    """What its tools begin with that come from our MCP server."""
+    program: str = "scripted-agent"
+    """A word of its command line."""
+    requires: str | None = None
+    wait: str = "slow 1000"
+    """A prompt that says something and takes very long."""
+    remember: tuple[str, str] = ("say the colour is blue", "history")
+    """A prompt to keep something, and one to recall it."""
+
 
 AGENTS = [
-    pytest.param("opencode-acp", "oubliette_", marks=pytest.mark.requires("opencode")),
-    pytest.param("droid", "oubliette___", marks=pytest.mark.requires("droid")),
+    Agent(
+        "scripted", wait="emit 1\nsleep 1000", remember=("remember colour blue", "recall colour")
+    ),
+    Agent("opencode-acp", "oubliette_", "/opt/oubliette/agents/opencode", "opencode"),
+    Agent("droid", "oubliette___", "/opt/oubliette/agents/droid", "droid"),
 ]
+ENGINES = {"process": None, "docker": "docker"}
 
 
 def send_notification(message: str) -> dict[str, str]:
@@ -36,9 +73,11 @@ def late(n: int) -> dict[str, int]:
     return {"late": n}
 
 
-@contextlib.asynccontextmanager
-async def site_of(zygote, model: ModelServer):
-    settings = dict(ROOMY)
+def settings_for(engine: str, model: ModelServer) -> dict[str, Any]:
+    settings: dict[str, Any] = {**ROOMY, "containers.runtime": engine}
+    if engine != "process":
+        # The scripted model listens on the machine's loopback.
+        settings |= {"containers.image": ensure_image(engine), "containers.network": "host"}
     for name in ("opencode", "droid"):
         if requirements.missing(name) is None:
             settings |= {
@@ -47,111 +86,261 @@ async def site_of(zygote, model: ModelServer):
                 f"{name}.base_url": model.url,
                 f"{name}.api_key": "env:MODEL_KEY",
             }
-    async with ServerProcess(zygote=zygote, settings=settings) as server:
-        await server.start()
-        site = Site(server)
-        async with site.eyes:
-            await site.open()
-            yield site
-            await site.tidy()
+    return settings
 
 
-@pytest.fixture
-async def model(anyio_backend: str):
+@contextlib.asynccontextmanager
+async def site_on(engine: str, zygote: Any, model: ModelServer, **more: Any) -> AsyncIterator[Site]:
+    async with ServerProcess(
+        zygote=zygote, settings={**settings_for(engine, model), **more}
+    ) as server:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("MODEL_KEY", KEY)
+                await server.start()
+                site = Site(server)
+                async with site.eyes:
+                    await site.open()
+                    yield site
+                    await site.tidy()
+        finally:
+            await server.kill()
+            if engine != "process":
+                remove_containers(engine, server.instance())
+
+
+def remove_containers(engine: str, instance: str) -> None:
+    api = Engine("podman" if engine == "podman" else "docker").connect()
+    try:
+        labels = {"label": [f"dev.oubliette.instance={instance}"]}
+        for container in api.containers(all=True, filters=labels):
+            api.remove_container(container["Id"], force=True, v=True)
+    finally:
+        api.close()
+
+
+@pytest.fixture(scope="module")
+async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
     async with ModelServer() as started:
         yield started
 
 
-@pytest.fixture
-async def real(zygote, model, monkeypatch):
-    monkeypatch.setenv("MODEL_KEY", "a-secret-key")
-    async with site_of(zygote, model) as site:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.requires(needed)] if needed else [])
+        for name, needed in ENGINES.items()
+    ],
+)
+async def real(
+    request: pytest.FixtureRequest, zygote: Any, model: ModelServer
+) -> AsyncIterator[Site]:
+    """A server on each engine."""
+    async with site_on(request.param, zygote, model) as site:
         yield site
 
 
-def agent_process(site: Site, session_id: str, program: str) -> procfs.Process:
-    (found,) = [
-        process
-        for pid in procfs.pids()
-        if procfs.command_line(pid)[:1] == [program]
-        and procfs.environment(pid).get("OUBLIETTE_SESSION_ID") == session_id
-        and (process := procfs.identify(pid)) is not None
-    ]
-    return found
-
-
-@pytest.mark.parametrize(("agent", "prefix"), AGENTS)
-async def test_the_main_job_with_the_real_program(real, model, agent, prefix) -> None:
-    """Its tools, a call to the caller, a child, a late tool, an interrupt, a kill, a resume."""
-    async with real.caller("sdk-auto", tools={"send_notification": send_notification}) as caller:
-        await caller.listen()
-        call = f"call {prefix}myapp_send_notification " + json.dumps({"message": "hello"})
-        session = await real.spawn(caller, call, agent=agent)
-        (said,) = await session.turn(SLOW)
-        assert "sent" in said
-        name = f"{prefix}myapp_send_notification"
-        called = await session.event("tool_call", tool=name)
-        assert called["arguments"] == {"message": "hello"}
-        assert (await session.event("tool_result", tool=name))["is_error"] is False
-        await session.say("tools")  # Droid lists a tool once it was looked for
-        assert name in json.loads((await session.turn(SLOW))[-1])
-        assert (await session.get())["usage"]["input_tokens"] > 0
-        assert model.requests[-1].key == "a-secret-key"
-        assert "a-secret-key" not in real.server.log()
-
-        # a child
-        child = f"call {prefix}session_message " + json.dumps({"message": "say I am the child"})
-        await session.say(child)
-        assert "I am the child" in (await session.turn(SLOW))[-1]
-
-        # a tool that is lent later
-        caller.tools["late"] = late
-        caller.specs = [*caller.specs, spec_of("late", late)]
-        await session.say("say hello", context=caller.context)
-        await session.turn(SLOW)
-        await session.say(f"call {prefix}myapp_late " + json.dumps({"n": 7}))
-        assert "7" in (await session.turn(SLOW))[-1]
-
-        # an interrupt
-        await session.say("slow 1000")
-        await session.event("delta", text="word0 ", timeout=SLOW)
-        await caller.call("session_interrupt", session_id=session.session_id)
-        await session.turn(SLOW)
-        assert [e for e in session.log if e["type"] == "completion"][-1]["status"] == "interrupted"
-
-        # killed in mid-turn, then resumed by its own means
-        await session.say("slow 1000")
-        await session.event("delta", nth=2, text="word0 ", timeout=SLOW)
-        process = agent_process(
-            real, session.session_id, f"/opt/oubliette/agents/{agent.removesuffix('-acp')}"
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            agent,
+            id=agent.name,
+            marks=[pytest.mark.requires(agent.requires)] * bool(agent.requires),
         )
-        procfs.send_signal(process, signal.SIGKILL)
-        failed = await session.event("error", timeout=SLOW)
-        assert "killed by signal 9" in failed["message"]
-        assert (await session.get())["status"] == "failed"
-        await session.say("history")
-        (told,) = await session.turn(SLOW)
-        assert call in json.loads(told)[0]
+        for agent in AGENTS
+    ],
+)
+def agent(request: pytest.FixtureRequest) -> Agent:
+    return request.param
 
 
-@pytest.mark.parametrize(("agent", "prefix"), AGENTS)
-async def test_a_killed_server_comes_back_to_a_turn_that_runs(real, agent, prefix) -> None:
+class Talk:
+    """A caller with a tool to lend, and its session with an agent."""
+
+    def __init__(self, site: Site, agent: Agent, model: ModelServer) -> None:
+        self.site = site
+        self.agent = agent
+        self.model = model
+        self.tools = {"send_notification": send_notification}
+        self.caller: SdkCaller = site.caller("sdk-auto", tools=self.tools)
+        self.session: Session | None = None
+
+    async def ready(self) -> None:
+        """Have a session at rest that can be told more."""
+        if self.session is not None:
+            await self.session.read()
+            if (await self.session.get())["status"] == "idle":
+                return
+            await self.session.end(tree=True)
+        self.session = await self.site.spawn(self.caller, "say ready", agent=self.agent.name)
+        assert await self.session.turn(SLOW) == ["ready"]
+
+    def tool(self, name: str) -> str:
+        return f"{self.agent.prefix}{name}"
+
+    def call(self, name: str, **arguments: Any) -> str:
+        """The line of a prompt that calls a tool of our MCP server."""
+        return f"call {self.tool(name)} {json.dumps(arguments)}"
+
+    async def turn(self, *lines: str, **more: Any) -> list[str]:
+        """Tell it more; what it says then."""
+        assert self.session is not None
+        await self.session.say("\n".join(lines), **more)
+        return await self.session.turn(SLOW)
+
+    async def next(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The first such event that has not been read yet."""
+        assert self.session is not None
+        seen = sum(
+            event["type"] == kind and fields.items() <= event.items() for event in self.session.log
+        )
+        return await self.session.event(kind, nth=seen + 1, timeout=SLOW, **fields)
+
+    async def busy(self) -> None:
+        """Have it in the middle of a long turn."""
+        assert self.session is not None
+        await self.session.say(self.agent.wait)
+        await self.next("delta")
+
+    def process(self) -> procfs.Process:
+        """The agent's process."""
+        assert self.session is not None
+        (found,) = [
+            process
+            for pid in procfs.pids()
+            if self.agent.program in procfs.command_line(pid)
+            and procfs.environment(pid).get("OUBLIETTE_SESSION_ID") == self.session.session_id
+            and (process := procfs.identify(pid)) is not None
+        ]
+        return found
+
+
+@pytest.fixture(scope="module")
+async def shared_talk(real: Site, agent: Agent, model: ModelServer) -> AsyncIterator[Talk]:
+    talk = Talk(real, agent, model)
+    async with talk.caller:
+        await talk.caller.listen()
+        yield talk
+    await real.tidy()  # a real program takes half a gigabyte
+
+
+@pytest.fixture
+async def talk(shared_talk: Talk) -> Talk:
+    await shared_talk.ready()
+    return shared_talk
+
+
+async def test_the_agent_sees_and_calls_a_tool_of_its_caller_and_gets_the_answer(
+    talk: Talk,
+) -> None:
+    name = talk.tool("myapp_send_notification")
+    calling = talk.call("myapp_send_notification", message="hello")
+    said = await talk.turn(calling, "tools")  # Droid lists a tool once it was looked for
+    assert name in json.loads(said[-1])
+    assert talk.session is not None
+    called = [event for event in talk.session.log if event["type"] == "tool_call"]
+    mine = [event for event in called if event["tool"] == name]
+    assert mine[-1]["arguments"] == {"message": "hello"}
+    result = await talk.session.event("tool_result", tool=name)
+    assert result["is_error"] is False
+    assert "sent" in json.dumps(result["result"])
+    asked = talk.caller.of("caller_tool_request")[-1]
+    assert (asked["tool"], asked["arguments"]) == ("send_notification", {"message": "hello"})
+    assert (await talk.session.get())["status"] == "idle"  # done, and can be told more
+
+
+async def test_the_agent_spawns_a_child_and_gets_what_it_said(talk: Talk) -> None:
+    said = await talk.turn(talk.call("session_message", message="say I am the child"))
+    assert "I am the child" in said[-1]
+    assert talk.session is not None
+    children = (await talk.session.get())["child_session_ids"]
+    child = await talk.site.agent(children[-1]).get()
+    assert child["parent_session_id"] == talk.session.session_id
+    assert (child["agent"], child["final_response"]) == (talk.agent.name, "I am the child")
+
+
+async def test_a_tool_that_is_lent_late_becomes_visible_and_can_be_called(talk: Talk) -> None:
+    before = talk.caller.specs
+    try:
+        talk.caller.tools["late"] = late
+        talk.caller.specs = [*before, spec_of("late", late)]
+        await talk.turn("say hello", context=talk.caller.context)
+        said = await talk.turn(talk.call("myapp_late", n=7), "tools")
+        assert talk.tool("myapp_late") in json.loads(said[-1])
+        assert talk.session is not None
+        result = await talk.session.event("tool_result", tool=talk.tool("myapp_late"))
+        assert "7" in json.dumps(result["result"])
+    finally:
+        talk.caller.specs = before
+
+
+async def test_an_interrupted_turn_ends_so_and_the_next_one_works(talk: Talk) -> None:
+    assert talk.session is not None
+    await talk.busy()
+    await talk.caller.call("session_interrupt", session_id=talk.session.session_id)
+    await talk.session.turn(SLOW)
+    ended = [event for event in talk.session.log if event["type"] == "completion"][-1]
+    assert ended["status"] == "interrupted"
+    assert await talk.turn("say still here") == ["still here"]
+
+
+async def test_a_second_message_continues_the_conversation(talk: Talk) -> None:
+    keep, recall = talk.agent.remember
+    await talk.turn(keep)
+    assert "blue" in (await talk.turn(recall))[-1]
+
+
+async def test_a_session_is_resumed_after_its_agent_process_was_killed(talk: Talk) -> None:
+    assert talk.session is not None
+    keep, recall = talk.agent.remember
+    await talk.turn(keep)
+    await talk.busy()
+    procfs.send_signal(talk.process(), signal.SIGKILL)
+    failed = await talk.next("error")
+    assert "killed by signal 9" in failed["message"]
+    assert (await talk.session.get())["status"] == "failed"
+    said = await talk.turn(recall)
+    assert "blue" in said[-1]
+    # It has its tools again.
+    said = await talk.turn(talk.call("myapp_send_notification", message="again"))
+    assert "sent" in said[-1]
+
+
+async def test_a_killed_server_comes_back_to_a_turn_that_runs(talk: Talk) -> None:
     """The agent goes on; what it said meanwhile is read, nothing twice and nothing missing."""
-    async with real.caller("http-auto", tools={"send_notification": send_notification}) as caller:
-        session = await real.spawn(caller, "say before\nslow 12\nsay after", agent=agent)
-        await session.event("delta", text="word1 ", timeout=SLOW)
-        await real.server.kill()
-        await real.server.start()
-        messages = await session.turn(SLOW)
+    assert talk.session is not None
+    slow = "emit 2\nsleep 3\nsay word11" if talk.agent.name == "scripted" else "slow 12"
+    place = len(talk.session.log)
+    await talk.session.say(f"say before\n{slow}\nsay after")
+    await talk.next("delta")
+    await talk.site.server.kill()
+    await talk.site.server.start()
+    said = "".join(await talk.session.turn(SLOW))
+    assert said.startswith("before")
+    assert "word11" in said
+    assert said.endswith("after")
+    if talk.agent.name != "scripted":
         words = "".join(f"word{number} " for number in range(12))
-        assert messages == [f"before{words}after"]
-        deltas = "".join(e["text"] for e in session.log if e["type"] == "delta")
-        assert deltas == messages[0]
-        await session.say("say still here")
-        assert await session.turn(SLOW) == ["still here"]
+        assert said == f"before{words}after"
+        log = talk.session.log[place:]
+        assert "".join(e["text"] for e in log if e["type"] == "delta") == said
+    indexes = [event["index"] for event in talk.session.log]
+    assert indexes == list(range(len(indexes)))
+    await talk.caller.listen(after=talk.caller.next)
+    assert await talk.turn("say still here") == ["still here"]
 
 
-async def test_an_agent_that_is_not_there_is_refused_with_both_remedies(site) -> None:
+async def test_what_a_model_is_used_for_is_counted_and_its_key_stays_a_secret(talk: Talk) -> None:
+    await talk.turn("say hello")
+    assert KEY not in talk.site.server.log()
+    if talk.agent.requires:
+        assert talk.session is not None
+        assert (await talk.session.get())["usage"]["input_tokens"] > 0
+        assert talk.model.requests[-1].key == KEY
+
+
+async def test_an_agent_that_is_not_there_is_refused_with_both_remedies(site: Site) -> None:
     async with site.caller("http-auto") as caller:
         for agent, remedy in (("acp", "set command in [acp]"),):
             with pytest.raises(ToolFailed, match="cannot be used here") as refused:
@@ -162,18 +351,18 @@ async def test_an_agent_that_is_not_there_is_refused_with_both_remedies(site) ->
 
 
 @pytest.mark.requires("opencode")
-async def test_what_a_repository_says_of_opencode_is_not_read(real) -> None:
+async def test_what_a_repository_says_of_opencode_is_not_read(zygote, model) -> None:
     """A hostile one would start programs by it (reference: agents.md 2.1)."""
-    project = real.server.home / "projects" / real.project["id"]
-    workspace = project / "workspaces" / real.project["default_workspace_id"]
     planted = {
         "mcp": {"evil": {"type": "local", "command": ["touch", "/workspace/planted"]}},
         "instructions": ["planted.md"],
     }
-    for folder in (project, workspace):
-        (folder / "opencode.json").write_text(json.dumps(planted))
-    async with real.caller("http-auto") as caller:
-        session = await real.spawn(caller, "tools", agent="opencode-acp")
+    async with site_on("process", zygote, model) as site, site.caller("http-auto") as caller:
+        project = site.server.home / "projects" / site.project["id"]
+        workspace = project / "workspaces" / site.project["default_workspace_id"]
+        for folder in (project, workspace):
+            (folder / "opencode.json").write_text(json.dumps(planted))
+        session = await site.spawn(caller, "tools", agent="opencode-acp")
         (listed,) = await session.turn(SLOW)
-    assert not [name for name in json.loads(listed) if name.startswith("evil")]
-    assert not (project / "planted").exists()
+        assert not [name for name in json.loads(listed) if name.startswith("evil")]
+        assert not (project / "planted").exists()

@@ -156,7 +156,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             keys=keys,
         )
         async with stages("containers"):
-            await _reap_orphans(runtime, reader, instance)
+            await _reap_orphans(runtime, reader, instance, folders)
         house = House(
             config=config,
             clock=clock,
@@ -255,13 +255,16 @@ async def _identify(store: Any, reader: Reader) -> tuple[str, int]:
     return instance, int(answers[0])
 
 
-async def _reap_orphans(runtime: ContainerRuntime, reader: Reader, instance: str) -> None:
+async def _reap_orphans(
+    runtime: ContainerRuntime, reader: Reader, instance: str, folders: Folders
+) -> None:
     """Remove containers of ours that no record knows: a crash left them half made."""
     known = {record.id for record in await reader.containers()}
     for info in await runtime.adopt(instance):
         if info.id not in known:
             log.warning("removing an orphan", container_id=info.id)
             await runtime.remove(info.id)
+    await asyncio.to_thread(folders.clear_spools, known)
 
 
 def _front(config: Config, house: House, system: System, store: Any) -> Front:

@@ -138,12 +138,10 @@ class AgentProcessActor(Actor):
     # ------------------------------------------------------------------ running
 
     async def _serve(self) -> AgentGone:
-        began = time.monotonic()
         fresh = self._process is None or self._record.status == "created"
         self._host_gate.leases.add(self._record.id)
         if fresh:
             await self._acquire()
-            self._stage("container", began)
         else:
             self._host_gate.container.tell(Acquire(session_id=self._record.id, start=False))
         started = False
@@ -157,8 +155,11 @@ class AgentProcessActor(Actor):
                     # Whether it has begun is not known; started again by its id, it is the same.
                     await self._pause(link)
                     continue
+                except (OublietteError, OSError) as error:
+                    self._stage(began, error)
+                    raise
                 fresh, started = False, True
-                self._stage("agent", began)
+                self._stage(began)
             gone = await self._attend(link, started=started)
             if gone is not None:
                 return gone
@@ -178,9 +179,18 @@ class AgentProcessActor(Actor):
                 else:
                     return
 
-    def _stage(self, stage: str, began: float) -> None:
-        if self._session.is_alive():
-            self._session.tell(AgentStage(stage=stage, seconds=time.monotonic() - began))
+    def _stage(self, began: float, error: Exception | None = None) -> None:
+        if not self._session.is_alive():
+            return
+        info = self._host_gate.info
+        stage = AgentStage(
+            state="done" if error is None else "failed",
+            elapsed_ms=round((time.monotonic() - began) * 1000),
+            container_id=info.id if info is not None else "",
+            error="" if error is None else getattr(error, "message", "") or repr(error),
+            remedy=getattr(error, "hint", None) or "",
+        )
+        self._session.tell(stage)
 
     async def _start(self, link: HostLink) -> None:
         info = self._host_gate.info

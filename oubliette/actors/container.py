@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+import structlog
+from tenacity import wait_exponential_jitter
 
 from oubliette import ids
 from oubliette.actors.again import ask_again
+from oubliette.actors.backoff import backoff_delay
 from oubliette.actors.container_exec import run_command
 from oubliette.actors.container_messages import (
     Acquire,
     ContainerIsUp,
-    ContainerStage,
     GetContainer,
     GetStages,
+    HostGone,
     LogText,
     ReadLogs,
     Release,
     RunCommand,
     SocketStarted,
+    StageChanged,
     StopContainer,
 )
+from oubliette.actors.container_recipe import Recipe
+from oubliette.actors.container_stages import Stages
 from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Message, handles
 from oubliette.records import Container
-from oubliette.runtime.containers import settings
-from oubliette.runtime.containers.port import (
-    LABEL_CONTAINER,
-    LABEL_INSTANCE,
-    LABEL_PROJECT,
-    LABEL_SPEC,
-    ContainerInfo,
-    ContainerSpec,
-    Mount,
-)
 from oubliette.runtime.store.ops import DeleteContainer, PutContainer
 
 if TYPE_CHECKING:
@@ -50,7 +44,17 @@ if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.actors.unit import UnitKey
     from oubliette.kit import Deferred
+    from oubliette.kit.aside import Timer
     from oubliette.records import Project
+    from oubliette.runtime.containers.port import ContainerInfo
+
+log = structlog.get_logger(__name__)
+
+GONE_REPORTS: Final = 3  # times that its host may be gone while the engine says that it runs
+STOP_GRACE: Final = 4.0  # seconds from TERM to KILL
+_BACKOFF: Final = wait_exponential_jitter(initial=0.1, max=10.0, jitter=0.1)
+
+State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
 
 
 class _Started(Message):
@@ -58,8 +62,16 @@ class _Started(Message):
     seconds: dict[str, float]
 
 
+class _Relayed(Message):
+    container_id: str
+    seconds: dict[str, float]
+
+
 class _StartFailed(Message):
     reason: str
+    hint: str | None = None
+    container_id: str = ""
+    """Set where the container ran already."""
 
 
 class _Ended(Message):
@@ -76,6 +88,27 @@ class _Answered(Message):
 
 
 class _Stopped(Message):
+    container_id: str
+    error: str | None = None
+
+
+class _Looked(Message):
+    container_id: str
+    running: bool
+    error: str | None = None
+    reason: str = ""
+
+
+class _AdoptAgain(Message):
+    pass
+
+
+class _ClearAway(Message):
+    pass
+
+
+class _Cleared(Message):
+    container_id: str
     error: str | None = None
 
 
@@ -88,20 +121,32 @@ class ContainerActor(Actor):
         self._host_gate = gate
         self._project = project
         self._key = key
+        self._recipe = Recipe(services, project, key)
         self._record: Container | None = None
-        self._running = False
-        self._starting = False
-        self._stopping = False
+        self._state: State = "down"
+        self._outdated = False
+        """It was made by other settings, and is kept for the sessions that hold it."""
         self._waiting: list[Deferred] = []
         self._stop_answers: list[Deferred] = []
-        self._idle_timer: object | None = None
+        self._idle_timer: Timer | None = None
         self._stages: dict[str, float] = {}
+        self._gone_reports = 0
+        self._remains: dict[str, Container] = {}
+        """What has ended and is still to be removed from the engine."""
+        self._clearing: Timer | None = None
+        self._failures = 0
 
-    # ------------------------------------------------------------------ start
+    # ------------------------------------------------------------------ what is there
 
     async def on_start(self) -> None:
         """Adopt the container of an earlier server, where it still runs."""
-        runtime = self._services.runtime
+        await self._adopt()
+
+    async def _adopt(self) -> None:
+        """Keep the one container that can be used, remove the others.
+
+        While the engine is away nothing is known of them: then it is asked again.
+        """
         known = [
             record
             for record in await self._services.reader.containers()
@@ -109,24 +154,56 @@ class ContainerActor(Actor):
             and record.workspace_id == self._key.workspace_id
             and record.container_type == self._key.container_type
         ]
+        holders = await self._holders()
+        self._state = "down"
         for record in known:
             try:
-                info = await runtime.inspect(record.id)
-            except OublietteError:
+                info = await self._services.runtime.inspect(record.id)
+            except (NotFound, ContainerLost):
                 await self._forget(record)
                 continue
-            if (
-                info.state == "running"
-                and record.state == "running"  # else its start was cut off halfway
-                and record.spec_hash == self._spec_hash()
-                and self._record is None
-            ):
-                self._up(record, info)
-            else:
-                await runtime.remove(record.id)
-                await self._forget(record)
+            except OublietteError as error:
+                self._not_now(error)
+                return
+            # Else its start was cut off halfway.
+            whole = info.state == "running" and record.state == "running"
+            same = record.spec_hash == self._recipe.digest()
+            if not whole or self._record is not None or not (same or holders.get(record.id)):
+                self._remains[record.id] = record
+                continue
+            self._outdated = not same
+            self._host_gate.leases |= holders.get(record.id, set())
+            self._up(record, info)
         if self._record is None:
             self._host_gate.lost("container lost: it did not outlive the server")
+        for record in list(self._remains.values()):
+            await self._clear(record)
+        self._answer_waiting()
+        self._consider_idle()
+        self._begin_if_wanted()
+
+    async def _holders(self) -> dict[str, set[str]]:
+        """Container id → ids of the sessions whose agents live in it."""
+        found: dict[str, set[str]] = {}
+        for session in await self._services.reader.live_sessions(
+            self._project.id, workspace_id=self._key.workspace_id
+        ):
+            if session.container_id is not None:
+                found.setdefault(session.container_id, set()).add(session.id)
+        return found
+
+    def _not_now(self, error: OublietteError) -> None:
+        log.warning(
+            "containers cannot be looked at", project_id=self._project.id, reason=str(error)
+        )
+        self._state = "adopting"
+        self._failures += 1
+        self.after(backoff_delay(_BACKOFF, self._failures), _AdoptAgain())
+
+    @handles(_AdoptAgain)
+    async def _adopt_again(self, _: _AdoptAgain) -> None:
+        if self._state == "adopting":
+            await self._adopt()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Refuse those who wait; the container itself goes on, a successor adopts it."""
@@ -142,8 +219,124 @@ class ContainerActor(Actor):
     async def _forget(self, record: Container) -> None:
         await self._store(DeleteContainer(record.id))
 
-    def _up(self, record: Container, info: ContainerInfo) -> None:
-        self._record, self._running, self._starting = record, True, False
+    # ------------------------------------------------------------------ leases
+
+    @handles(Acquire)
+    def _acquire(self, message: Acquire) -> str | None:
+        self._host_gate.leases.add(message.session_id)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if not message.start:
+            return self._record.id if self._record is not None else None
+        if self._state == "up" and self._record is not None:
+            if not self._outdated or self._host_gate.leases - {message.session_id}:
+                return self._record.id
+            self._begin_stop()  # nobody else is in it: the next one is made as it should be
+        self._waiting.append(self.defer())
+        self._begin_if_wanted()
+        return None
+
+    @handles(Release)
+    def _release(self, message: Release) -> None:
+        self._host_gate.leases.discard(message.session_id)
+        self._consider_idle()
+
+    def _consider_idle(self) -> None:
+        if self._host_gate.leases or self._state != "up":
+            return
+        if self._outdated:
+            self._begin_stop()
+        elif self._idle_timer is None:
+            after = self._services.config.containers.idle_stop_seconds
+            self._idle_timer = self.after(after, _IdleStop())
+
+    @handles(_IdleStop)
+    def _idle_stop(self, _: _IdleStop) -> None:
+        self._idle_timer = None
+        if not self._host_gate.leases and self._state == "up":
+            self._begin_stop()
+
+    # ------------------------------------------------------------------ start
+
+    def _begin_if_wanted(self) -> None:
+        if not self._waiting or self._state != "down":
+            return
+        self._state = "starting"
+        self._host_gate.starting()
+        self.pipe_to_self(self._start(), lambda started: started, _failure)
+
+    async def _start(self) -> _Started:
+        services = self._services
+        stages = Stages(self._tell_sessions)
+        container_id = ids.new_id(ids.CONTAINER)
+        limits = services.config.containers
+        with stages.stage("image"):
+            async with asyncio.timeout(limits.pull_timeout_seconds):
+                await self._fetch_image(stages)
+        key = secrets.token_bytes(32)
+        try:
+            with stages.stage("create"):
+                async with asyncio.timeout(limits.start_timeout_seconds):
+                    spec = await asyncio.to_thread(self._recipe.spec, container_id)
+                    record = Container(
+                        id=container_id,
+                        project_id=self._project.id,
+                        workspace_id=self._key.workspace_id,
+                        container_type=self._key.container_type,
+                        runtime=services.runtime.name,
+                        state="creating",
+                        created_at=services.clock.time(),
+                        spec_hash=self._recipe.digest(),
+                        host_key=key,
+                        folder=str(spec.runtime_dir),
+                    )
+                    await self._store(PutContainer(record))
+                    failpoint("container.created")
+                    await services.runtime.create(spec)
+            with stages.stage("start"):
+                async with asyncio.timeout(limits.start_timeout_seconds):
+                    info = await services.runtime.start(
+                        container_id, key=key, timeout=limits.start_timeout_seconds
+                    )
+        except BaseException:
+            await self._undo(container_id)
+            raise
+        failpoint("container.started")
+        record = msgspec.structs.replace(record, state="running", handle=info.handle)
+        await self._store(PutContainer(record))
+        return _Started(record=record, seconds=stages.seconds)
+
+    async def _undo(self, container_id: str) -> None:
+        """Take back half a start. Where the engine is away, the next server reaps what it left."""
+        try:
+            await self._services.runtime.remove(container_id)
+            await self._store(DeleteContainer(container_id))
+        except OublietteError as error:
+            log.warning("half a container is left", container_id=container_id, reason=str(error))
+
+    async def _fetch_image(self, stages: Stages) -> None:
+        image, runtime = self._recipe.image, self._services.runtime
+        if image is None or await runtime.image_exists(image):
+            return
+        stages.progress("image", f"fetching {image}")
+        await runtime.pull(image, timeout=self._services.config.containers.pull_timeout_seconds)
+
+    @handles(_Started)
+    async def _started(self, message: _Started) -> None:
+        self._stages = message.seconds
+        try:
+            info = await self._services.runtime.inspect(message.record.id)
+        except OublietteError as error:
+            self._give_up(message.record, f"container lost: {error}")
+            self._fail_waiting(error.message, error.hint)
+            return
+        self._up(message.record, info, relay=True)
+
+    def _up(self, record: Container, info: ContainerInfo, *, relay: bool = False) -> None:
+        """It runs. With `relay` nobody is told before its host has proved itself."""
+        self._record, self._state = record, "relay" if relay else "up"
+        self._gone_reports = self._failures = 0
         self._host_gate.info = info
         self._host_gate.starting()
         self._host_gate.socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key))
@@ -152,250 +345,202 @@ class ContainerActor(Actor):
             lambda ended: _Ended(container_id=ended.id, exit_code=ended.exit_code),
             lambda _: _Ended(container_id=record.id),
         )
-        waiting, self._waiting = self._waiting, []
-        for answer in waiting:
-            answer.set(record.id)
+        if relay:
+            stages = Stages(self._tell_sessions, record.id, info.warnings)
+            stages.seconds = self._stages
+            self.pipe_to_self(
+                self._relay(record.id, stages),
+                lambda relayed: relayed,
+                lambda error: _failure(error, record.id),
+            )
+
+    async def _relay(self, container_id: str, stages: Stages) -> _Relayed:
+        with stages.stage("relay"):
+            await self._host_gate.wait(self._services.config.containers.start_timeout_seconds)
+        return _Relayed(container_id=container_id, seconds=stages.seconds)
+
+    @handles(_Relayed)
+    def _relayed(self, message: _Relayed) -> None:
+        if self._record is None or self._record.id != message.container_id:
+            return
+        self._stages = message.seconds
+        if self._state == "relay":
+            self._state, self._outdated = "up", False
+        self._answer_waiting()
         self._consider_idle()
 
-    @handles(SocketStarted)
-    def _socket_started(self, _: SocketStarted) -> None:
-        if self._running and self._record is not None:
-            self._host_gate.socket.tell(
-                ContainerIsUp(container_id=self._record.id, key=self._record.host_key)
-            )
-
-    @handles(Acquire)
-    def _acquire(self, message: Acquire) -> str | None:
-        self._host_gate.leases.add(message.session_id)
-        if not message.start:
-            return self._record.id if self._record is not None else None
-        if self._running and self._record is not None and not self._stopping:
-            return self._record.id
-        self._waiting.append(self.defer())
-        if not self._starting and not self._stopping:
-            self._begin()
-        return None
-
-    def _begin(self) -> None:
-        self._starting = True
-        self._host_gate.starting()
-        limit = self._services.config.containers.start_timeout_seconds
-        self.pipe_to_self(
-            asyncio.wait_for(self._start(), limit),
-            lambda started: started,
-            lambda error: _StartFailed(
-                reason=f"not up within {limit:.0f} s"
-                if isinstance(error, TimeoutError) and not str(error)
-                else str(error)
-            ),
-        )
-
-    async def _start(self) -> _Started:
-        services = self._services
-        began = time.monotonic()
-        container_id = ids.new_id(ids.CONTAINER)
-        await self._fetch_image()
-        imaged = time.monotonic()
-        spec = await asyncio.to_thread(self._spec, container_id)
-        key = secrets.token_bytes(32)
-        record = Container(
-            id=container_id,
-            project_id=self._project.id,
-            workspace_id=self._key.workspace_id,
-            container_type=self._key.container_type,
-            runtime=services.runtime.name,
-            state="creating",
-            created_at=services.clock.time(),
-            spec_hash=self._spec_hash(),
-            host_key=key,
-            folder=str(spec.runtime_dir),
-        )
-        await self._store(PutContainer(record))
-        failpoint("container.created")
-        try:
-            await services.runtime.create(spec)
-            created = time.monotonic()
-            info = await services.runtime.start(
-                container_id,
-                key=key,
-                timeout=services.config.containers.start_timeout_seconds,
-            )
-        except BaseException:
-            await services.runtime.remove(container_id)
-            await self._store(DeleteContainer(container_id))
-            raise
-        failpoint("container.started")
-        record = msgspec.structs.replace(record, state="running", handle=info.handle)
-        await self._store(PutContainer(record))
-        return _Started(
-            record=record,
-            seconds={
-                "image": imaged - began,
-                "create": created - imaged,
-                "start": time.monotonic() - created,
-            },
-        )
-
-    async def _fetch_image(self) -> None:
-        services = self._services
-        if not services.runtime.capabilities.images:
+    def _answer_waiting(self) -> None:
+        if self._state != "up" or self._record is None:
             return
-        image = settings.image_of(services.config, self._key.container_type)
-        if not await services.runtime.image_exists(image):
-            await services.runtime.pull(
-                image, timeout=services.config.containers.pull_timeout_seconds
-            )
-
-    def _spec_hash(self) -> str:
-        services = self._services
-        parts = (
-            services.runtime.name,
-            services.zipapp.stat().st_size,
-            self._key.container_type,
-            self._key.workspace_id,
-            *self._settings(),
-            self._project.uid,
-            *self._programs(),
-        )
-        return hashlib.sha256(msgspec.json.encode([str(part) for part in parts])).hexdigest()[:16]
-
-    def _settings(self) -> tuple[object, ...]:
-        """What of the configuration a container is made of."""
-        config = self._services.config
-        if not self._services.runtime.capabilities.images:
-            return (config.process,)
-        return (settings.image_of(config, self._key.container_type), settings.all_of(config))
-
-    def _programs(self) -> list[Mount]:
-        """The agents' programs; without a sandbox they are where they are."""
-        services = self._services
-        if services.runtime.capabilities.isolation == "none":
-            return []
-        return [mount for agent in services.agents.values() for mount in agent.mounts]
-
-    def _spec(self, container_id: str) -> ContainerSpec:
-        from oubliette.runtime.containers.folders import new_runtime_dir
-
-        services, project = self._services, self._project
-        folders = services.folders
-        if self._key.workspace_id is None:
-            workspace = folders.project(project.id)
-            mounts = [Mount(workspace, "/workspace")]
-            mounts += [
-                Mount(workspace / name, f"/workspace/{name}", read_only=True)
-                for name in ("metadata.json", "config.json")
-            ]
-        else:
-            workspace = folders.workspace(project.id, self._key.workspace_id)
-            mounts = [Mount(workspace, f"/workspace/workspaces/{self._key.workspace_id}")]
-        mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
-        mounts += self._programs()
-        return ContainerSpec(
-            id=container_id,
-            labels={
-                LABEL_INSTANCE: services.instance,
-                LABEL_PROJECT: project.id,
-                LABEL_CONTAINER: container_id,
-                LABEL_SPEC: self._spec_hash(),
-            },
-            runtime_dir=new_runtime_dir(services.runtime_base),
-            mounts=tuple(mounts),
-            image=settings.image_of(services.config, self._key.container_type)
-            if services.runtime.capabilities.images
-            else None,
-            network=settings.network_of(services.config, services.runtime.name),
-            limits=settings.limits_of(services.config, services.runtime.name),
-            uid=project.uid if services.runtime.capabilities.uid_per_container else None,
-            orphan_grace=services.config.containers.orphan_grace_seconds,
-        )
-
-    @handles(_Started)
-    async def _started(self, message: _Started) -> None:
-        info = await self._services.runtime.inspect(message.record.id)
-        self._stages = message.seconds
-        if self._host_gate.leases:
-            for session_id in self._host_gate.leases:
-                session = self._services.directory.session(session_id)
-                if session is not None:
-                    session.tell(ContainerStage(seconds=message.seconds, warnings=info.warnings))
-        self._up(message.record, info)
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer.set(self._record.id)
 
     @handles(_StartFailed)
     def _start_failed(self, message: _StartFailed) -> None:
-        self._starting = False
+        if not message.container_id:
+            self._state = "down"
+            self._fail_waiting(message.reason, message.hint)
+        elif self._record is not None and self._record.id == message.container_id:
+            self._give_up(self._record, message.reason, message.hint)
+
+    def _fail_waiting(self, reason: str, hint: str | None) -> None:
         waiting, self._waiting = self._waiting, []
         for answer in waiting:
-            answer.set_error(
-                RuntimeFailure(
-                    f"the container could not be started: {message.reason}",
-                    hint="oubliette doctor",
-                )
+            answer.set_error(RuntimeFailure(reason, hint=hint))
+
+    def _tell_sessions(self, stage: StageChanged) -> None:
+        """Those that hold it see how far it is; from a job of ours, so nothing is changed here."""
+        for lease in list(self._host_gate.leases):
+            session = self._services.directory.session(lease)
+            if session is not None and session.is_alive():
+                session.tell(stage)
+
+    @handles(SocketStarted)
+    def _socket_started(self, _: SocketStarted) -> None:
+        if self._record is not None and self._state in {"relay", "up"}:
+            self._host_gate.socket.tell(
+                ContainerIsUp(container_id=self._record.id, key=self._record.host_key)
             )
 
     # ------------------------------------------------------------------ end
 
     @handles(_Ended)
-    async def _ended(self, message: _Ended) -> None:
+    def _ended(self, message: _Ended) -> None:
         record = self._record
         if record is None or record.id != message.container_id:
             return
-        self._record, self._running = None, False
         code = "" if message.exit_code is None else f" (exit code {message.exit_code})"
-        self._host_gate.lost(f"container lost: it ended{code}")
+        self._give_up(record, f"container lost: it ended{code}")
+
+    def _give_up(self, record: Container, reason: str, hint: str | None = None) -> None:
+        """It is gone, or as good as: its sessions hear why; the engine's part is cleared away."""
+        state, self._record = self._state, None
+        self._remains[record.id] = record
+        self._host_gate.lost(reason)
+        if state == "stopping":
+            return  # that clears it away
+        self._state = "down"
+        self._begin_clearing(record)
+        if state == "relay":  # they wait for this very start
+            self._fail_waiting(reason, hint)
+
+    def _begin_clearing(self, record: Container) -> None:
+        self.pipe_to_self(
+            self._remove(record),
+            lambda _: _Cleared(container_id=record.id),
+            lambda error: _Cleared(container_id=record.id, error=str(error)),
+        )
+
+    async def _remove(self, record: Container) -> None:
         await self._services.runtime.remove(record.id)
         await self._forget(record)
-        if not self._stopping and self._waiting and not self._starting:
-            self._begin()
 
-    @handles(Release)
-    def _release(self, message: Release) -> None:
-        self._host_gate.leases.discard(message.session_id)
-        self._consider_idle()
+    async def _clear(self, record: Container) -> None:
+        try:
+            await self._remove(record)
+        except OublietteError as error:
+            self._cleared(_Cleared(container_id=record.id, error=str(error)))
+        else:
+            self._remains.pop(record.id, None)
 
-    def _consider_idle(self) -> None:
-        if not self._host_gate.leases:
-            self.after(self._services.config.containers.idle_stop_seconds, _IdleStop())
+    @handles(_Cleared)
+    def _cleared(self, message: _Cleared) -> None:
+        if message.error is None:
+            self._remains.pop(message.container_id, None)
+            self._failures = 0
+            return
+        log.warning("not removed", container_id=message.container_id, reason=message.error)
+        if self._clearing is None:
+            self._failures += 1
+            self._clearing = self.after(backoff_delay(_BACKOFF, self._failures), _ClearAway())
 
-    @handles(_IdleStop)
-    def _idle_stop(self, _: _IdleStop) -> None:
-        if not self._host_gate.leases and self._running and not self._stopping:
-            self._begin_stop()
+    @handles(_ClearAway)
+    def _clear_away(self, _: _ClearAway) -> None:
+        self._clearing = None
+        for record in self._remains.values():
+            self._begin_clearing(record)
+
+    @handles(HostGone)
+    def _host_gone(self, message: HostGone) -> None:
+        record = self._record
+        if record is None or record.id != message.container_id:
+            return
+        if self._state not in {"relay", "up"}:
+            return
+        if message.unusable:
+            self._give_up(record, f"container lost: {message.reason}")
+            return
+        self.pipe_to_self(
+            self._services.runtime.inspect(record.id),
+            lambda info: _Looked(
+                container_id=record.id, running=info.state == "running", reason=message.reason
+            ),
+            lambda error: _Looked(
+                container_id=record.id, running=False, error=str(error), reason=message.reason
+            ),
+        )
+
+    @handles(_Looked)
+    def _looked(self, message: _Looked) -> None:
+        record = self._record
+        if record is None or record.id != message.container_id or self._state == "stopping":
+            return
+        self._gone_reports += 1
+        if message.running and self._gone_reports < GONE_REPORTS:
+            return  # its end is on its way, or the host is about to listen again
+        why = message.error or ("it runs" if message.running else "it has ended")
+        self._give_up(record, f"container lost: {message.reason}; of the container is known: {why}")
 
     @handles(StopContainer)
     def _stop_container(self, message: StopContainer) -> None:
-        if self._host_gate.leases and not message.force:
+        leases = self._host_gate.leases
+        if leases and not message.force:
             raise Conflict(
-                f"{len(self._host_gate.leases)} sessions use this container",
+                f"{len(leases)} sessions use this container",
                 hint="end them first, or stop it with force",
             )
-        if not self._running:
+        if self._state not in {"relay", "up", "stopping"}:
             return
         self._stop_answers.append(self.defer())
-        if not self._stopping:
+        if self._state != "stopping":
             self._begin_stop()
 
     def _begin_stop(self) -> None:
-        assert self._record is not None
-        self._stopping = True
+        record = self._record
+        assert record is not None
+        self._state = "stopping"
         self.pipe_to_self(
-            self._services.runtime.stop(self._record.id, timeout=4.0),
-            lambda _: _Stopped(),
-            lambda error: _Stopped(error=str(error)),
+            self._stop_and_remove(record),
+            lambda _: _Stopped(container_id=record.id),
+            lambda error: _Stopped(container_id=record.id, error=str(error)),
         )
 
+    async def _stop_and_remove(self, record: Container) -> None:
+        await self._services.runtime.stop(record.id, timeout=STOP_GRACE)
+        await self._remove(record)
+
     @handles(_Stopped)
-    async def _stopped(self, message: _Stopped) -> None:
-        self._stopping = False
-        if message.error is None and self._record is not None:
-            await self._ended(_Ended(container_id=self._record.id))
+    def _stopped(self, message: _Stopped) -> None:
+        record = self._record
         answers, self._stop_answers = self._stop_answers, []
         for answer in answers:
             if message.error is None:
                 answer.set(None)
             else:
-                answer.set_error(RuntimeFailure(message.error))
-        if self._waiting and not self._starting and not self._running:
-            self._begin()
+                answer.set_error(RuntimeFailure(message.error, hint="oubliette doctor"))
+        if message.error is None or record is None:
+            self._state, self._record = "down", None
+            if record is not None:
+                self._host_gate.lost("container lost: it was stopped")
+            self._cleared(_Cleared(container_id=message.container_id, error=message.error))
+            self._begin_if_wanted()
+            return
+        self._state = "up"  # it goes on, as far as is known
+        self._answer_waiting()
+        self._failures += 1
+        if self._idle_timer is None:
+            self._idle_timer = self.after(backoff_delay(_BACKOFF, self._failures), _IdleStop())
 
     # ------------------------------------------------------------------ for tools
 
@@ -436,3 +581,9 @@ class ContainerActor(Actor):
     @handles(GetContainer)
     def _get(self, _: GetContainer) -> Container | None:
         return self._record
+
+
+def _failure(error: BaseException, container_id: str = "") -> _StartFailed:
+    if isinstance(error, OublietteError):
+        return _StartFailed(reason=error.message, hint=error.hint, container_id=container_id)
+    return _StartFailed(reason=str(error) or repr(error), container_id=container_id)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from oubliette.kit import Message, Reply
 from oubliette.records import Container
 
+StageName = Literal["image", "create", "start", "relay"]
+
 
 class Acquire(Message, Reply[str]):
     """Take a lease: the container is started if need be, and not stopped before Release.
 
-    Answers its id once it runs. Taking the same lease twice is one lease.
+    Answers its id once it runs and its host has proved itself. Taking the same lease twice is one
+    lease.
     """
 
     session_id: str
@@ -84,8 +89,26 @@ class SocketStarted(Message):
     """To the ContainerActor: a SocketActor began; tell it of the container that is up."""
 
 
-class ContainerStage(Message):
-    """To the sessions that waited: how long the container's start took, by stage."""
+class HostGone(Message):
+    """To the ContainerActor: there is no host to talk to, whatever the engine says of it."""
 
-    seconds: dict[str, float]
+    container_id: str
+    reason: str
+    unusable: bool = False
+    """True: a host is there, and this server can never talk to it."""
+
+
+class StageChanged(Message):
+    """To the sessions that hold the container: how far its start is."""
+
+    stage: StageName
+    state: Literal["progress", "done", "failed"]
+    elapsed_ms: int
+    """Since the stage began."""
+    container_id: str = ""
+    detail: str = ""
+    """How far a pull is."""
+    error: str = ""
+    remedy: str = ""
     warnings: tuple[str, ...] = ()
+    """What a user should hear at every start."""

@@ -42,10 +42,13 @@ class AgentItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentStage(Message):
-    """A stage of the start is done; shown as a `system` event."""
+    """The last stage of a start: the agent's process runs, or could not be started."""
 
-    stage: str
-    seconds: float
+    state: Literal["done", "failed"]
+    elapsed_ms: int
+    container_id: str = ""
+    error: str = ""
+    remedy: str = ""
 
 
 class AgentStarting(Message, Reply[None]):

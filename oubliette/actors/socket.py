@@ -8,12 +8,13 @@ import structlog
 from tenacity import wait_exponential_jitter
 
 from oubliette.actors.backoff import backoff_delay
-from oubliette.actors.container_messages import ContainerIsUp, SocketStarted
+from oubliette.actors.container_messages import ContainerIsUp, HostGone, SocketStarted
 from oubliette.actors.link import LinkActor
 from oubliette.actors.session_messages import CloseLink, OpenLink
 from oubliette.actors.session_state import live
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
+from oubliette.runtime.host.errors import HostAbsent, HostImpostor, VersionMismatch
 from oubliette.runtime.host.link import HostLink
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds for connect, proof and hello
+GONE_SECONDS: Final = 2.0  # a host that lives listens; this long without is no hiccup
 _BACKOFF: Final = wait_exponential_jitter(initial=0.02, max=2.0, jitter=0.02)
 
 
@@ -34,6 +36,10 @@ class _Connected(Message):
 class _NotConnected(Message):
     attempt: int
     reason: str
+    absent: bool = False
+    """Nobody listens."""
+    unusable: bool = False
+    """Whoever listens is not for us, and never will be."""
 
 
 class _Broken(Message):
@@ -64,6 +70,7 @@ class SocketActor(Actor):
         self._connecting = False
         self._attempt = 0
         self._failures = 0
+        self._absent_since: float | None = None
         self._links: dict[str, Ref] = {}
 
     async def on_start(self) -> None:
@@ -85,6 +92,7 @@ class SocketActor(Actor):
     async def _container_up(self, message: ContainerIsUp) -> None:
         if self._container == message and (self._link is not None or self._connecting):
             return  # said twice, as both of us began at the same time
+        self._absent_since = None
         if self._link is not None:
             await self._link.aclose()
             self._link = None
@@ -104,7 +112,12 @@ class SocketActor(Actor):
         self.pipe_to_self(
             self._connect(attempt),
             lambda _: _Connected(attempt=attempt),
-            lambda error: _NotConnected(attempt=attempt, reason=str(error) or repr(error)),
+            lambda error: _NotConnected(
+                attempt=attempt,
+                reason=getattr(error, "message", "") or str(error) or repr(error),
+                absent=isinstance(error, HostAbsent),
+                unusable=isinstance(error, VersionMismatch | HostImpostor),
+            ),
         )
 
     async def _connect(self, attempt: int) -> None:
@@ -129,6 +142,7 @@ class SocketActor(Actor):
         self._link = link
         self._connecting = False
         self._failures = 0
+        self._absent_since = None
         assert self._host_gate.info is not None
         self._host_gate.opened(link, self._host_gate.info)
         self.pipe_to_self(
@@ -168,7 +182,27 @@ class SocketActor(Actor):
         if message.attempt == self._attempt and self._container is not None:
             self._connecting = False
             log.debug("host link not open", reason=message.reason)
+            self._consider_gone(message)
             self._retry()
+
+    def _consider_gone(self, message: _NotConnected) -> None:
+        """Say so when there is no host; an engine that is away cannot, or will much later."""
+        assert self._container is not None
+        now = self.clock.monotonic()
+        if not message.absent:
+            self._absent_since = None
+        elif self._absent_since is None:
+            self._absent_since = now
+        gone = self._absent_since is not None and now - self._absent_since >= GONE_SECONDS
+        if gone or message.unusable:
+            self._absent_since = None
+            self._host_gate.container.tell(
+                HostGone(
+                    container_id=self._container.container_id,
+                    reason=message.reason,
+                    unusable=message.unusable,
+                )
+            )
 
     @handles(_Broken)
     async def _broken(self, message: _Broken) -> None:

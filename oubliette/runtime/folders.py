@@ -22,7 +22,7 @@ import msgspec
 from oubliette.errors import RuntimeFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Container, Generator, Mapping
 
     from oubliette.records import Project
 
@@ -38,10 +38,11 @@ class Folders:
         self.projects = home / "projects"
         self.homes = home / "homes"
         self.logs = home / "logs"
+        self.spools = home / "spool"
 
     def prepare(self) -> None:
         """Make the top folders, 0700."""
-        for folder in (self.home, self.projects, self.homes, self.logs):
+        for folder in (self.home, self.projects, self.homes, self.logs, self.spools):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def project(self, project_id: str) -> Path:
@@ -63,6 +64,20 @@ class Folders:
     def stderr_log(self, session_id: str) -> Path:
         """Where an agent's stderr is kept."""
         return self.logs / f"{session_id}.stderr.log"
+
+    def spool(self, container_id: str) -> Path:
+        """Where the host of a container keeps output that no server has read yet."""
+        return self.spools / container_id
+
+    def clear_spools(self, known: Container[str]) -> None:
+        """Remove what containers have left whose ids are not `known`: nobody reads it any more."""
+        fd = os.open(self.spools, _FOLDER)
+        try:
+            for name in os.listdir(fd):  # noqa: PTH208 -- of a descriptor
+                if name not in known:
+                    _remove(fd, name)
+        finally:
+            os.close(fd)
 
     def create_project(self, project: Project) -> None:
         """Make the folders of a project and write the views of its record.

@@ -145,6 +145,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 hint='set process.network = "host", or make bubblewrap work here',
             )
         self._check_way(base.parent)
+        if spec.spool_dir is not None:
+            self._check_way(spec.spool_dir.parent)
         for mount in spec.mounts:
             self._check_mount(mount)
             self._check_way(mount.source.parent)
@@ -184,7 +186,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return
         base = self.spec.runtime_dir.parent
         folders.let_pass(base)
-        for end in (base.parent, *(mount.source.parent for mount in self.spec.mounts)):
+        mounted = (mount.source.parent for mount in self.spec.mounts)
+        for end in (base.parent, self.spool.parent, *mounted):
             for closed in folders.closed_folders(end, self.agent_uid):
                 if self._may_open(closed):
                     folders.let_pass(closed)

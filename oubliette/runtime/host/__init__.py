@@ -1,11 +1,13 @@
 """The server's side of the host protocol: what runs in a container, whatever the engine."""
 
 from oubliette.runtime.host.errors import (
+    HostAbsent,
     HostImpostor,
     HostRefused,
     HostUnreachable,
     LinkClosed,
     VerbFailed,
+    VersionMismatch,
 )
 from oubliette.runtime.host.link import HostLink
 from oubliette.runtime.host.messages import (
@@ -36,6 +38,7 @@ __all__ = (
     "Exit",
     "Gap",
     "Hello",
+    "HostAbsent",
     "HostEvent",
     "HostImpostor",
     "HostLink",
@@ -51,5 +54,6 @@ __all__ = (
     "StdinOk",
     "StreamItem",
     "VerbFailed",
+    "VersionMismatch",
     "pieces",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incontainer import wire
-from oubliette.runtime.host.errors import HostRefused, HostUnreachable, LinkClosed
+from oubliette.runtime.host.errors import HostAbsent, HostRefused, HostUnreachable, LinkClosed
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.port import Dial
 
 
+_ABSENT = (ConnectionRefusedError, FileNotFoundError)
+
+
 async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader, StreamWriter]:
     """Connect and send `header`. `limit` is half of what the reader holds before it lets wait.
 
     Raises:
-        HostUnreachable: nobody listens there.
+        HostAbsent: nobody listens there.
+        HostUnreachable: it cannot be reached for another reason.
     """
     try:
         if isinstance(dial, Path):
@@ -29,7 +33,8 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
         else:
             reader, writer = await dial(limit)
     except OSError as error:
-        raise HostUnreachable(f"no host listens at {_where(dial)}: {error.strerror}") from error
+        kind = HostAbsent if isinstance(error, _ABSENT) else HostUnreachable
+        raise kind(f"no host listens at {_where(dial)}: {error.strerror}") from error
     writer.write(header)
     return reader, writer
 

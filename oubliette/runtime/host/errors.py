@@ -11,6 +11,12 @@ class HostUnreachable(Unavailable):
     code = "host_unreachable"
 
 
+class HostAbsent(HostUnreachable):
+    """Nothing listens at the relay socket: a host that lives does."""
+
+    code = "host_absent"
+
+
 class HostRefused(RuntimeFailure):
     """The host refused; `reason` is its own word (`stale epoch`, `already connected`, …)."""
 
@@ -19,6 +25,12 @@ class HostRefused(RuntimeFailure):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the container's host refused: {reason}")
         self.reason = reason
+
+
+class VersionMismatch(HostRefused):
+    """Host and server have no version of the protocol in common."""
+
+    code = "host_version"
 
 
 class HostImpostor(ProtocolViolation):

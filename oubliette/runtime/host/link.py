@@ -24,6 +24,7 @@ from oubliette.runtime.host.errors import (
     HostUnreachable,
     LinkClosed,
     VerbFailed,
+    VersionMismatch,
 )
 from oubliette.runtime.host.messages import Answer, Hello, HostEvent, StartProcess
 from oubliette.runtime.host.stream import ProcessStream
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
 REQUEST_TIMEOUT: Final = 30.0  # seconds for an answer
+NO_COMMON_VERSION: Final = "no common version"  # what a host says that knows none of ours
 MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
 
 _encoder: Final = msgspec.json.Encoder()
@@ -90,7 +92,8 @@ class HostLink:
             HostUnreachable: nobody listens, or no answer in time.
             HostImpostor: the other side does not hold the key; nothing was told to it.
             HostRefused: it does not want this link (`stale epoch`, bad proof).
-            ProtocolViolation: it speaks another protocol, or another version of ours.
+            VersionMismatch: it speaks other versions of the protocol than we do.
+            ProtocolViolation: it speaks another protocol.
         """
         nonce = secrets.token_hex(wire.NONCE_HEX // 2)
         header = wire.HostLink(nonce).line()
@@ -107,6 +110,11 @@ class HostLink:
         return cls(dial, reader, writer, hello, on_event)
 
     # ------------------------------------------------------------------ life
+
+    @property
+    def version(self) -> int:
+        """The version of the protocol that both speak: the highest that is common."""
+        return min(wire.PROTOCOL_MAX, self.hello.versions[1])
 
     @property
     def is_closed(self) -> bool:
@@ -328,11 +336,16 @@ async def _handshake(
         "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],
     }
     writer.write(wire.encode_json(proof))
+    ours = f"this server speaks {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}"
     try:
         hello = _hello.decode(await dialing.read_line(reader))
+    except HostRefused as error:
+        if error.reason == NO_COMMON_VERSION:
+            raise VersionMismatch(f"it speaks another version of the protocol, {ours}") from error
+        raise
     except msgspec.MsgspecError as error:
         raise ProtocolViolation(f"the host's hello cannot be read: {error}") from error
     low, high = hello.versions
     if high < wire.PROTOCOL_MIN or low > wire.PROTOCOL_MAX:
-        raise HostRefused(f"it speaks versions {low} to {high} of the protocol, we speak others")
+        raise VersionMismatch(f"it speaks versions {low} to {high} of the protocol, {ours}")
     return hello

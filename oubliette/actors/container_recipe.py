@@ -1,0 +1,113 @@
+"""What a container is made of, by the configuration of now; and a hash of that (DESIGN 3.4)."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.runtime.containers import settings
+from oubliette.runtime.containers.folders import new_runtime_dir
+from oubliette.runtime.containers.port import (
+    LABEL_CONTAINER,
+    LABEL_INSTANCE,
+    LABEL_PROJECT,
+    LABEL_SPEC,
+    ContainerSpec,
+    Mount,
+)
+
+if TYPE_CHECKING:
+    from oubliette.actors.services import Services
+    from oubliette.actors.unit import UnitKey
+    from oubliette.records import Project
+
+
+class Recipe:
+    """Makes the specs of one ContainerKey."""
+
+    def __init__(self, services: Services, project: Project, key: UnitKey) -> None:
+        self._services = services
+        self._project = project
+        self._key = key
+
+    @property
+    def image(self) -> str | None:
+        """Its image; None where there are no images."""
+        if not self._services.runtime.capabilities.images:
+            return None
+        config = self._services.config
+        return settings.image_of(config, self._key.container_type, self._project)
+
+    def digest(self) -> str:
+        """The same for containers that are the same, but for their names and folders."""
+        services = self._services
+        config = services.config
+        parts = (
+            services.runtime.name,
+            _content(services.zipapp, services.zipapp.stat().st_mtime_ns),
+            config.process if self.image is None else settings.all_of(config),
+            self._key.container_type,
+            self._key.workspace_id,
+            self._draft("", Path()),
+        )
+        data = msgspec.json.encode([repr(part) for part in parts])
+        return hashlib.sha256(data).hexdigest()[:16]
+
+    def spec(self, container_id: str) -> ContainerSpec:
+        """A spec with a new runtime folder. Blocks."""
+        services = self._services
+        draft = self._draft(container_id, new_runtime_dir(services.runtime_base))
+        labels = {
+            LABEL_INSTANCE: services.instance,
+            LABEL_PROJECT: self._project.id,
+            LABEL_CONTAINER: container_id,
+            LABEL_SPEC: self.digest(),
+        }
+        return msgspec.structs.replace(
+            draft, labels=labels, spool_dir=services.folders.spool(container_id)
+        )
+
+    def _draft(self, container_id: str, runtime_dir: Path) -> ContainerSpec:
+        services, project, kind = self._services, self._project, self._key.container_type
+        config, name = services.config, services.runtime.name
+        return ContainerSpec(
+            id=container_id,
+            labels={},
+            runtime_dir=runtime_dir,
+            mounts=tuple(self._mounts()),
+            image=self.image,
+            network=settings.network_of(config, name, kind, project),
+            limits=settings.limits_of(config, name, kind, project),
+            uid=project.uid if services.runtime.capabilities.uid_per_container else None,
+            orphan_grace=config.containers.orphan_grace_seconds,
+        )
+
+    def _mounts(self) -> list[Mount]:
+        services, project = self._services, self._project
+        folders = services.folders
+        if self._key.workspace_id is None:
+            workspace = folders.project(project.id)
+            mounts = [Mount(workspace, "/workspace")]
+            mounts += [
+                Mount(workspace / name, f"/workspace/{name}", read_only=True)
+                for name in ("metadata.json", "config.json")
+            ]
+        else:
+            workspace = folders.workspace(project.id, self._key.workspace_id)
+            mounts = [Mount(workspace, f"/workspace/workspaces/{self._key.workspace_id}")]
+        mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
+        # The agents' programs; without a sandbox they are where they are.
+        if services.runtime.capabilities.isolation != "none":
+            mounts += [mount for agent in services.agents.values() for mount in agent.mounts]
+        return mounts
+
+
+@functools.lru_cache(maxsize=8)
+def _content(path: Path, changed: int) -> str:
+    """What the zipapp holds; read once, as long as it is not written again."""
+    del changed
+    return hashlib.sha256(path.read_bytes()).hexdigest()

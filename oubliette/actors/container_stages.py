@@ -1,0 +1,96 @@
+"""The stages of a container's start: each is timed, told, and names itself when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from oubliette.actors.container_messages import StageChanged, StageName
+from oubliette.errors import OublietteError, RuntimeFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_REMEDY: Final[dict[StageName, str]] = {
+    "image": "oubliette doctor; containers.image and containers.dev_image name the images",
+    "create": "oubliette doctor",
+    "start": "container_logs and oubliette doctor tell more; containers.start_timeout_seconds is"
+    " the time that it has",
+    "relay": "start it again; containers.start_timeout_seconds is the time that it has",
+}
+
+
+class StageFailed(RuntimeFailure):
+    """A stage of a container's start failed."""
+
+    code = "container_start"
+
+    def __init__(self, stage: StageName, message: str, *, hint: str) -> None:
+        super().__init__(f"the container could not be started ({stage}): {message}", hint=hint)
+        self.stage: StageName = stage
+
+
+class Stages:
+    """The stages of one start, in the order in which they ran.
+
+    Args:
+        tell: is told of each that ends, and of progress.
+        container_id: the container, once there is one.
+        warnings: what a user should hear at every start.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[StageChanged], object],
+        container_id: str = "",
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self._tell = tell
+        self._container_id = container_id
+        self._warnings = warnings
+        self._began = 0.0
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: StageName) -> Generator[None]:
+        """One stage.
+
+        Raises:
+            StageFailed: what is in the block failed; says how to mend it.
+        """
+        self._began = time.monotonic()
+        try:
+            yield
+        except (OublietteError, OSError) as error:  # of the deadline too: it is an OSError
+            raise self._failed(name, error) from error
+        self.seconds[name] = time.monotonic() - self._began
+        self._say(name, "done", warnings=self._warnings)
+
+    def progress(self, name: StageName, detail: str) -> None:
+        """Tell how far the stage is that runs now."""
+        self._say(name, "progress", detail=detail)
+
+    def _say(
+        self, name: StageName, state: Literal["progress", "done", "failed"], **more: Any
+    ) -> None:
+        elapsed = round((time.monotonic() - self._began) * 1000)
+        self._tell(
+            StageChanged(
+                stage=name,
+                state=state,
+                elapsed_ms=elapsed,
+                container_id=self._container_id,
+                **more,
+            )
+        )
+
+    def _failed(self, name: StageName, error: Exception) -> StageFailed:
+        self.seconds[name] = time.monotonic() - self._began
+        said = error.message if isinstance(error, OublietteError) else str(error)
+        if isinstance(error, TimeoutError) and not said:
+            said = f"not done after {time.monotonic() - self._began:.0f} s"
+        hint = error.hint if isinstance(error, OublietteError) else None
+        failed = StageFailed(name, said or repr(error), hint=hint or _REMEDY[name])
+        self._say(name, "failed", error=said or repr(error), remedy=failed.hint or "")
+        return failed

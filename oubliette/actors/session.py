@@ -15,7 +15,7 @@ import msgspec
 
 from oubliette.actors import session_state
 from oubliette.actors.agent_process import AgentProcessActor
-from oubliette.actors.container_messages import ContainerStage, Release
+from oubliette.actors.container_messages import Release, StageChanged
 from oubliette.actors.journal import RING_BYTES, Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
@@ -343,19 +343,28 @@ class SessionActor(LoggedSession):
     # ------------------------------------------------------------------ the agent
 
     @handles(AgentStage)
-    def _stage(self, message: AgentStage) -> None:
-        self.journal.append(
-            "system", {"kind": "start", "stage": message.stage, "seconds": message.seconds}
-        )
+    def _agent_stage(self, message: AgentStage) -> None:
+        self._tell_stage("agent", message)
 
-    @handles(ContainerStage)
-    def _container_stage(self, message: ContainerStage) -> None:
+    @handles(StageChanged)
+    def _container_stage(self, message: StageChanged) -> None:
+        self._tell_stage(message.stage, message)
+
+    def _tell_stage(self, stage: str, message: AgentStage | StageChanged) -> None:
+        """How far the start is; what is empty is left out."""
+        told = {
+            name: value
+            for name in ("container_id", "detail", "error", "remedy", "warnings")
+            if (value := getattr(message, name, None))
+        }
         self.journal.append(
             "system",
             {
-                "kind": "container",
-                "seconds": message.seconds,
-                "warnings": list(message.warnings),
+                "kind": "stage",
+                "stage": stage,
+                "state": message.state,
+                "elapsed_ms": message.elapsed_ms,
+                **told,
             },
         )
 
@@ -635,6 +644,11 @@ class SessionActor(LoggedSession):
     def _answered(self, message: AnswerCallerTool) -> bool | None:
         return self.link.answered(message)
 
+    @handles(AnswerPermission)
+    def _permission_answered(self, message: AnswerPermission) -> bool | None:
+        self._activity()
+        return self._permissions.answered(message)
+
     @handles(RequestSettled)
     def _settled(self, message: RequestSettled) -> None:
         self._activity()
@@ -643,11 +657,6 @@ class SessionActor(LoggedSession):
     @handles(SettleRequest)
     def _late_settle(self, message: SettleRequest) -> None:
         """A request's actor was gone before its answer reached it: its Down settles the call."""
-
-    @handles(AnswerPermission)
-    def _permission_answered(self, message: AnswerPermission) -> bool | None:
-        self._activity()
-        return self._permissions.answered(message)
 
     @handles(LinkAnswered)
     def _link_answered(self, message: LinkAnswered) -> None:

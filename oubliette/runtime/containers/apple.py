@@ -1,0 +1,619 @@
+"""Apple's `container`: every container a small virtual machine, on macOS (DESIGN 7.1).
+
+As with docker, the services remember what a container was made of in its labels, and the process in
+it is our host. What differs is how one reaches it: sockets do not cross a shared folder, so the
+relay listens in the machine and `--publish-socket` carries its connections; and there are no events
+(`apple_lifeline`). See docs/runtimes.md for what was read in the sources and never tried on a Mac.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.errors import (
+    ContainerLost,
+    DeadlineExceeded,
+    InvalidParameter,
+    NotFound,
+    OublietteError,
+    RuntimeFailure,
+)
+from oubliette.failpoints import failpoint
+from oubliette.runtime.containers import (
+    apple_argv,
+    apple_cli,
+    apple_folders,
+    apple_json,
+    bubblewrap,
+    engine_folders,
+    hardening,
+    kit,
+    spec_checks,
+)
+from oubliette.runtime.containers.apple_cli import AppleCli
+from oubliette.runtime.containers.apple_lifeline import Lifeline
+from oubliette.runtime.containers.engine_errors import EngineMissing, Missing
+from oubliette.runtime.containers.engine_labels import LABEL_MADE_OF, read_spec, write_spec
+from oubliette.runtime.containers.hardening import Hardening
+from oubliette.runtime.containers.plan import NOBODY
+from oubliette.runtime.containers.port import (
+    LABEL_CONTAINER,
+    LABEL_INSTANCE,
+    Capabilities,
+    ContainerInfo,
+    ContainerSpec,
+    Dial,
+    Inside,
+    Logs,
+    Mount,
+    RuntimeStatus,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from oubliette.runtime.containers.apple_json import Seen
+    from oubliette.runtime.containers.port import ContainerState, Progress
+
+OLDEST: Final = (1, 0)
+PING_SECONDS: Final = 15.0
+KILL_SECONDS: Final = 15.0  # from SIGKILL to the end of the machine
+STOP_SECONDS: Final = 30.0  # for the services, beyond the time that the container is given
+LOG_BYTES: Final = 1 << 20
+BUILD_LOG_BYTES: Final = 64 << 10
+_FIRST_RETRY: Final = 0.1
+_LAST_RETRY: Final = 2.0
+
+
+class _Container:
+    """One container that this object knows."""
+
+    def __init__(self, spec: ContainerSpec) -> None:
+        self.spec = spec
+        self.name = apple_argv.name_of(spec.id)
+        self.lock = asyncio.Lock()
+        self.lifeline: Lifeline | None = None
+        self.opening = asyncio.Lock()
+        self.removed = False
+        self.last: ContainerInfo | None = None
+
+
+class AppleRuntime:
+    """`ContainerRuntime` on Apple's `container`, 1.0 or later.
+
+    Args:
+        base: what `folders.runtime_base` gave.
+        zipapp: the zipapp with the host.
+        path: the program; None = `container` on PATH.
+        hard: how containers are closed, as far as it goes here.
+    """
+
+    def __init__(
+        self, base: Path, zipapp: Path, *, path: str | None = None, hard: Hardening | None = None
+    ) -> None:
+        self._base = base
+        self._zipapp = zipapp
+        self._hard = hard or Hardening()
+        self._cli = AppleCli(path)
+        self._root = os.geteuid() == 0
+        self._containers: dict[str, _Container] = {}
+        self._creating: set[str] = set()
+        self._usable = False
+
+    @property
+    def name(self) -> str:
+        """`apple`."""
+        return "apple"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return Capabilities(
+            survives_server=True,
+            sockets_cross=True,
+            network_none=True,
+            network_host=False,  # a machine of its own has none of ours
+            images=True,
+            uid_per_container=self._root,
+            isolation="container",
+            exit_codes=False,
+        )
+
+    # ------------------------------------------------------------------ the services
+
+    async def ping(self) -> RuntimeStatus:
+        """Ask the program for its version and whether its services run."""
+        try:
+            return await self._ping()
+        except OublietteError as error:
+            return RuntimeStatus(ok=False, reason=error.message, remedy=error.hint)
+
+    async def _ping(self) -> RuntimeStatus:
+        asked = ["system", "version", "--format", "json"]
+        done = await self._cli.attempt(asked, timeout=PING_SECONDS)
+        said = apple_json.versions(done.out) if done.code == 0 else []
+        if not said:  # the first releases had no such verb
+            done = await self._cli.attempt(["--version"], timeout=PING_SECONDS)
+            said = [done.out.decode("utf-8", "replace")]
+        version = re.search(r"(\d+)\.(\d+)(\.\d+)?", said[0])
+        if version is None:
+            return RuntimeStatus(
+                ok=False,
+                reason=f"{self._cli.program()} does not say its version: it says {done.said!r}",
+                remedy=apple_cli.INSTALL,
+            )
+        if (int(version[1]), int(version[2])) < OLDEST:
+            return RuntimeStatus(
+                ok=False,
+                version=version[0],
+                reason=f"container {version[0]} is too old: 1.0 or later is needed",
+                remedy=apple_cli.INSTALL,
+            )
+        asked = ["system", "status", "--format", "json"]
+        done = await self._cli.attempt(asked, timeout=PING_SECONDS)
+        state = apple_json.service_state(done.out)
+        if done.code != 0 or state != "running":
+            return RuntimeStatus(
+                ok=False,
+                version=version[0],
+                reason=f"the services of container do not run ({state})",
+                remedy=apple_cli.START,
+            )
+        self._usable = True
+        return RuntimeStatus(ok=True, version=version[0])
+
+    async def _ready(self) -> None:
+        if self._usable:
+            return
+        status = await self.ping()
+        if not status.ok:
+            raise RuntimeFailure(f"containers cannot run: {status.reason}", hint=status.remedy)
+
+    # ------------------------------------------------------------------ images
+
+    async def image_exists(self, image: str) -> bool:
+        """Whether it is there without a pull."""
+        try:
+            said = await self._cli.call("look for an image", ["image", "inspect", image])
+        except Missing:
+            return False
+        return said.strip() not in {b"", b"[]"}
+
+    async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
+        """Fetch it from its registry; without progress, which container writes for terminals only.
+
+        Raises:
+            RuntimeFailure: the registry has not got it, or does not answer; says what to do.
+            DeadlineExceeded: not within `timeout` seconds.
+        """
+        del progress
+        argv = ["image", "pull", "--progress", "none", image]
+        try:
+            await self._cli.call(f"pull {image}", argv, timeout=timeout)
+        except DeadlineExceeded:
+            raise
+        except (RuntimeFailure, Missing) as error:
+            raise RuntimeFailure(
+                f"the image {image} cannot be pulled: {error.message}",
+                hint="check the name, log in (container registry login), or load the image"
+                " yourself and set containers.image",
+            ) from error
+
+    async def build(
+        self,
+        image: str,
+        folder: Path,
+        *,
+        timeout: float,
+        arguments: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Logs:
+        """Build the folder's Dockerfile; `arguments` are its build arguments.
+
+        Raises:
+            RuntimeFailure: a step failed; the message ends with the build's last lines.
+            DeadlineExceeded: not within `timeout` seconds.
+        """
+        del progress
+        argv = apple_argv.build(image, folder, arguments or {})
+        done = await self._cli.attempt(argv, timeout=timeout)
+        if done.code != 0:
+            raise apple_cli.explained(f"build {image}", done)
+        text = (done.err + done.out).decode("utf-8", "replace")  # the progress is on the former
+        return Logs(text=text[-BUILD_LOG_BYTES:], truncated=len(text) > BUILD_LOG_BYTES)
+
+    # ------------------------------------------------------------------ create
+
+    async def create(self, spec: ContainerSpec) -> ContainerInfo:
+        """Check the spec, make the folders and the container."""
+        await self._ready()
+        if spec.id in self._containers or spec.id in self._creating:
+            raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
+        await asyncio.to_thread(spec_checks.check_spec, spec, self._base)
+        container = _Container(spec)
+        image = spec.image
+        if image is None:
+            raise InvalidParameter(
+                "image: apple needs one", field="image", hint="set containers.image"
+            )
+        await self._check_network(spec.network)
+        # `create` would pull it, without a word and without a deadline of its own.
+        if not await self.image_exists(image):
+            raise RuntimeFailure(
+                f"apple has no image {image}",
+                hint=f"container image pull {image}, or build it with image_rebuild, or set"
+                " containers.image",
+            )
+        self._creating.add(spec.id)
+        try:
+            await self._make_folders(spec)
+            await self._make(container, image)
+            info = await self._look(container)
+        except BaseException as error:
+            await self._unmake(container)
+            if isinstance(error, OSError) and not isinstance(error, OublietteError):
+                raise RuntimeFailure(f"the container's folders: {error}") from error
+            raise
+        finally:
+            self._creating.discard(spec.id)
+        self._containers[spec.id] = container
+        return info
+
+    async def _make_folders(self, spec: ContainerSpec) -> None:
+        await asyncio.to_thread(apple_folders.make, spec, uid=self._owner(spec))
+
+    async def _make(self, container: _Container, image: str) -> None:
+        spec = container.spec
+        argv = await asyncio.to_thread(self._create_argv, spec, image)
+        await self._cli.call("create a container", argv)
+
+    def _kit(self) -> Path:
+        """The folder of the zipapp and its wrappers, made if it is missing."""
+        tools = kit.install(self._base, self._zipapp, python="python3", inside=bubblewrap.ZIPAPP)
+        return tools.zipapp.parent
+
+    def _create_argv(self, spec: ContainerSpec, image: str) -> list[str]:
+        uid = self._uid(spec)
+        folders = (
+            Mount(self._kit(), bubblewrap.OPT, read_only=True),
+            Mount(engine_folders.spool_of(spec), bubblewrap.SPOOL),
+            Mount(apple_folders.key_dir(spec), apple_argv.KEY_DIR),
+        )
+        return apple_argv.create(
+            spec,
+            self._hard,
+            image=image,
+            user=(uid, uid if self._root else os.getegid()),
+            labels={**spec.labels, LABEL_MADE_OF: write_spec(spec)},
+            folders=folders,
+        )
+
+    async def _unmake(self, container: _Container) -> None:
+        with contextlib.suppress(OublietteError):
+            await self._delete(container.name)
+        await asyncio.to_thread(engine_folders.clear, container.spec)
+
+    def _owner(self, spec: ContainerSpec) -> int | None:
+        """The user of this side that owns the shared folders; None = ours."""
+        return self._uid(spec) if self._root else None
+
+    def _uid(self, spec: ContainerSpec) -> int:
+        if not self._root:
+            return os.geteuid()
+        return NOBODY if spec.uid is None else spec.uid
+
+    async def _check_network(self, network: str) -> None:
+        if network == "host":
+            raise InvalidParameter(
+                "network: apple containers are machines of their own, they cannot share ours",
+                field="network",
+                hint="none, bridge, or a network of `container network list`",
+            )
+        if network in {"none", "bridge"}:
+            return
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", network):
+            with contextlib.suppress(Missing):
+                await self._cli.call("look for a network", ["network", "inspect", network])
+                return
+        raise InvalidParameter(
+            f"network: apple has no network {network}",
+            field="network",
+            hint=f"container network create {network}",
+        )
+
+    # ------------------------------------------------------------------ start
+
+    async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
+        """Run the host and wait until it listens."""
+        container = self._get(container_id)
+        async with container.lock:
+            await self._ready()
+            if (await self._look(container)).state == "running":
+                raise RuntimeFailure(f"container {container_id} is running already")
+            try:
+                await self._start(container, key, timeout)
+                return await self._look(container)
+            except (OSError, OublietteError) as error:
+                said = await self._last_words(container)
+                await self._reset(container)
+                kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
+                hint = error.hint if isinstance(error, OublietteError) else None
+                if "executable file not found" in str(error) or "python3" in said:
+                    hint = f"the image {container.spec.image} needs python3 (3.9 or later)"
+                message = error.message if isinstance(error, OublietteError) else str(error)
+                raise kind(
+                    f"container {container_id} did not start: {message}{said}", hint=hint
+                ) from error
+            except BaseException:
+                await self._reset(container)
+                raise
+
+    async def _start(self, container: _Container, key: bytes, timeout: float) -> None:
+        spec = container.spec
+        for mount in spec.mounts:
+            await asyncio.to_thread(spec_checks.check_mount, mount)
+        await self._make_folders(spec)
+        await asyncio.to_thread(self._kit)  # cleaners of /tmp take it away
+        await asyncio.to_thread(apple_folders.arm, spec, key, uid=self._owner(spec))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._cli.call("start the container", ["start", container.name])
+                failpoint("container.launched")
+                if spec.command is None:
+                    await self._until_listening(container)
+        except TimeoutError as error:
+            if isinstance(error, OublietteError):
+                raise
+            raise DeadlineExceeded(
+                f"the container's host was not ready in {timeout:g} s"
+            ) from error
+        apple_folders.disarm(spec, started=True)
+        if spec.command is None and not apple_folders.published(spec):
+            raise RuntimeFailure(
+                f"container does not publish {apple_folders.socket_of(spec)}",
+                hint="container system logs may say why",
+            )
+
+    async def _until_listening(self, container: _Container) -> None:
+        lifeline = await Lifeline.open(self._cli, container.name, await_ready=True)
+        container.lifeline = lifeline
+        if await lifeline.ready():
+            return
+        raise RuntimeFailure("its host ended before it was ready")
+
+    async def _last_words(self, container: _Container) -> str:
+        with contextlib.suppress(OublietteError):
+            text = (await self._logs(container, 5)).text.strip()
+            return f": {text[-500:]}" if text else ""
+        return ""
+
+    async def _reset(self, container: _Container) -> None:
+        """Make it as it was when it was created: a start that failed leaves nothing."""
+        await self._let_go(container)
+        with contextlib.suppress(OublietteError):
+            await self._delete(container.name)
+            apple_folders.disarm(container.spec, started=False)
+            await self._make(container, container.spec.image or "")
+        apple_folders.disarm(container.spec, started=False)
+
+    # ------------------------------------------------------------------ its end
+
+    async def _until_ended(self, container: _Container) -> ContainerInfo:
+        """Wait until it does not run; while the services are away nothing is known, so wait."""
+        pause = _FIRST_RETRY
+        while True:
+            held = None
+            with contextlib.suppress(EngineMissing, DeadlineExceeded):
+                info = await self._look(container)
+                if info.state != "running":
+                    return info
+                held = await self._hold(container)
+                began = asyncio.get_running_loop().time()
+                await held.ended()
+                if asyncio.get_running_loop().time() - began > _LAST_RETRY:
+                    pause = _FIRST_RETRY
+                    continue
+            # Its end was not the container's, or there are no services: not at once again. An agent
+            # can end the process that we hold, and must not keep us busy with it.
+            if held is None or (await self._still_runs(container)):
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LAST_RETRY)
+
+    async def _still_runs(self, container: _Container) -> bool:
+        with contextlib.suppress(EngineMissing, DeadlineExceeded):
+            return (await self._look(container)).state == "running"
+        return True
+
+    async def _hold(self, container: _Container) -> Lifeline:
+        """The lifeline of a running container, made if there is none."""
+        async with container.opening:
+            if container.lifeline is None or not container.lifeline.alive:
+                container.lifeline = await Lifeline.open(self._cli, container.name)
+            return container.lifeline
+
+    async def _let_go(self, container: _Container) -> None:
+        lifeline, container.lifeline = container.lifeline, None
+        if lifeline is not None:
+            await lifeline.close()
+
+    async def watch(self, container_id: str) -> ContainerInfo:
+        """Wait for its end.
+
+        Raises:
+            ContainerLost: somebody else has removed it.
+        """
+        return await self._until_ended(self._get(container_id))
+
+    async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
+        """SIGTERM, `timeout` seconds (rounded up), SIGKILL; the machine ends with all in it."""
+        container = self._get(container_id)
+        async with container.lock:
+            info = await self._look(container)
+            if info.state != "running":
+                return info
+            if timeout > 0:
+                seconds = math.ceil(timeout)
+                argv = ["stop", "--time", str(seconds), container.name]
+                limit = seconds + STOP_SECONDS
+                with contextlib.suppress(OublietteError):  # the next look says what that means
+                    await self._cli.call("stop the container", argv, timeout=limit)
+                info = await self._look(container)
+                if info.state != "running":
+                    return info
+            with contextlib.suppress(OublietteError):
+                argv = ["kill", "--signal", "KILL", container.name]
+                await self._cli.call("end the container", argv)
+            try:
+                async with asyncio.timeout(KILL_SECONDS):
+                    return await self._until_ended(container)
+            except TimeoutError as error:
+                raise RuntimeFailure(
+                    f"container {container_id} does not end",
+                    hint="container system logs may say why",
+                ) from error
+
+    async def remove(self, container_id: str) -> None:
+        """Kill it and remove it, its runtime folder and its spool."""
+        container = self._containers.get(container_id)
+        if container is None:
+            return
+        async with container.lock:
+            container.removed = True
+            await self._delete(container.name)
+            await self._let_go(container)
+            await asyncio.to_thread(engine_folders.clear, container.spec)
+            self._containers.pop(container_id, None)
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self._cli.call("remove a container", ["delete", "--force", name])
+        except Missing:
+            return  # whoever was first, it is gone
+        except EngineMissing:
+            raise
+        except OublietteError:
+            if any(seen.id == name for seen in await self._list()):
+                raise
+
+    # ------------------------------------------------------------------ look
+
+    async def inspect(self, container_id: str) -> ContainerInfo:
+        """Ask the services.
+
+        Raises:
+            ContainerLost: somebody else has removed it.
+        """
+        return await self._look(self._get(container_id))
+
+    def _get(self, container_id: str) -> _Container:
+        container = self._containers.get(container_id)
+        if container is None:
+            raise NotFound(f"there is no container {container_id}")
+        return container
+
+    async def _look(self, container: _Container) -> ContainerInfo:
+        try:
+            said = await self._cli.call("look at a container", ["inspect", container.name])
+            seen = next(
+                (each for each in apple_json.containers(said) if each.id == container.name), None
+            )
+        except Missing:
+            seen = None
+        if seen is None:
+            if container.removed and container.last is not None:
+                return msgspec.structs.replace(container.last, state="exited", handle={})
+            raise ContainerLost(
+                f"container {container.spec.id} is gone: somebody else has removed it"
+            )
+        container.last = self._info(container, seen)
+        return container.last
+
+    def _info(self, container: _Container, seen: Seen) -> ContainerInfo:
+        spec = container.spec
+        state: ContainerState = "unknown"
+        if seen.state in {"running", "stopping"}:
+            state = "running"
+        elif seen.state == "stopped":
+            state = "exited" if apple_folders.was_started(spec) else "created"
+        handle: dict[str, Any] = {"name": container.name}
+        return ContainerInfo(
+            id=spec.id,
+            state=state,
+            labels=spec.labels,
+            runtime_dir=spec.runtime_dir,
+            handle=handle,
+            inside=Inside(env=hardening.inside_environment()),
+            started_at=seen.started_at if state == "running" else None,
+        )
+
+    async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
+        """The end of what the host wrote to its standard streams."""
+        return await self._logs(self._get(container_id), tail)
+
+    async def _logs(self, container: _Container, tail: int) -> Logs:
+        if tail <= 0:
+            return Logs(text="")
+        argv = ["logs", "-n", str(tail + 1), container.name]
+        raw = await self._cli.call("read the logs", argv)
+        lines = raw.decode("utf-8", "replace").splitlines(keepends=True)
+        text = "".join(lines[-tail:])
+        return Logs(text=text[-LOG_BYTES:], truncated=len(lines) > tail or len(text) > LOG_BYTES)
+
+    def dial(self, info: ContainerInfo) -> Dial:
+        """Its socket is published on this side."""
+        return info.runtime_dir / apple_argv.RELAY_SOCKET
+
+    # ------------------------------------------------------------------ other servers' traces
+
+    async def adopt(self, instance: str) -> list[ContainerInfo]:
+        """Find the instance's containers by label; clear folders away that have none."""
+        await self._ready()
+        found: list[tuple[_Container, Seen]] = []
+        for seen in await self._list():
+            if seen.labels.get(LABEL_INSTANCE) == instance:
+                container = await self._recognise(seen)
+                if container is not None:
+                    found.append((container, seen))
+        known = {container.spec.id for container, _ in found} | self._creating
+        marked = await asyncio.to_thread(
+            lambda: list(engine_folders.marked(self._base, apple_folders.ENGINE, instance))
+        )
+        for folder, container_id in marked:
+            if container_id not in known and container_id not in self._containers:
+                spec = ContainerSpec(id=container_id, labels={}, runtime_dir=folder)
+                await asyncio.to_thread(engine_folders.clear, spec)
+        return [self._info(container, seen) for container, seen in found]
+
+    async def _list(self) -> list[Seen]:
+        argv = ["list", "--all", "--format", "json"]
+        return apple_json.containers(await self._cli.call("list containers", argv))
+
+    async def _recognise(self, seen: Seen) -> _Container | None:
+        container_id = seen.labels.get(LABEL_CONTAINER)
+        if container_id is None or container_id in self._creating:
+            return None
+        known = self._containers.get(container_id)
+        if known is not None:
+            return known
+        try:
+            spec = read_spec(seen.labels)
+        except msgspec.MsgspecError:
+            # Ours by its instance, of a release that wrote something else: nobody can use it.
+            await self._delete(seen.id)
+            return None
+        known = self._containers[container_id] = _Container(spec)
+        return known
+
+    async def aclose(self) -> None:
+        """Let go of the lifelines; containers go on."""
+        containers = list(self._containers.values())
+        self._containers.clear()
+        await asyncio.gather(*(self._let_go(container) for container in containers))

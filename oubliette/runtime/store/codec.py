@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from oubliette import records
 from oubliette.errors import InvalidParameter
 
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
 _payload_decoder = msgspec.json.Decoder()
+_one_at_a_time = threading.Lock()
 
 
 def encode(value: object) -> bytes:
@@ -43,7 +46,16 @@ def decode_payload(data: bytes) -> Any:
 
 @cache
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    return msgspec.json.Decoder(kind)
+    # msgspec 0.22 shows other threads what it knows of a struct before it knows all of it, and
+    # whoever decodes with that ends the process. So structs are looked into one after the other;
+    # the records at import, before there are threads.
+    with _one_at_a_time:
+        return msgspec.json.Decoder(kind)
+
+
+for _kind in vars(records).values():
+    if isinstance(_kind, type) and issubclass(_kind, records.Record):
+        _decoder(_kind)
 
 
 def _clean(value: Any) -> Any:

@@ -140,6 +140,12 @@ class OpencodeConfig(_Section, frozen=True, kw_only=True):
     """Model of sessions that name none: `provider/model`, or the model's name at `base_url`."""
     base_url: str | None = None
     """Where an OpenAI-compatible API (chat completions) is, up to its `/v1`."""
+    contact_timeout_seconds: Seconds = 60.0
+    """For an agent that is ready to start our MCP server; without it the session fails."""
+    silence_timeout_seconds: Seconds = 600.0
+    """A turn fails when its agent says nothing for this long while no tool and nobody is asked."""
+    max_retries: Count = 8
+    """Tries of a model that fails, in a row; after them the turn fails."""
     api_key: str | None = None
     """Key for `base_url`, by reference: `env:NAME` or `file:/path`."""
     env: tuple[str, ...] = ()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+import msgspec
+
 from oubliette import __version__
 from oubliette.runtime.agents.turns import (
     Event,
@@ -220,15 +222,24 @@ class AcpAdapter(TurnAdapter):
             error = {"code": METHOD_NOT_FOUND, "message": f"Method not found: {method}"}
             self._say(line_of({"jsonrpc": "2.0", "id": asked, "error": error}))
             return [("system", {**params, "type": method})]
-        request_id = encoder.encode(asked).decode()
         call = object_of(params.get("toolCall"))
         options = params.get("options")
-        request: Json = {"id": asked, "options": options if isinstance(options, list) else []}
+        # What any adapter needs to answer, also one that has not read the request.
+        request: Json = {
+            "id": asked,
+            "allow": _option(options, "allow"),
+            "deny": _option(options, "reject"),
+        }
+        request_id = encoder.encode(request).decode()
         self._permissions[request_id] = request
+        title = str(call.get("title") or "")
+        known = self._calls.get(str(call.get("toolCallId")))
+        named = known.tool if known is not None else title
         told = {
             "turn": self._turn,
             "request_id": request_id,
-            "text": str(call.get("title") or "the agent asks for permission"),
+            "text": title or "the agent asks for permission",
+            "asks_for": f"{named or 'a tool'}: {call.get('kind') or 'other'}",
             "tool_call": call,
         }
         if self._opening.autonomy == "off":
@@ -258,20 +269,26 @@ class AcpAdapter(TurnAdapter):
     ) -> bytes:
         """Choose the agent's option that fits best: for this once rather than for good."""
         del reason  # the protocol has no place for it
-        request = self._permissions.pop(request_id, None)
-        if request is None:
-            return _outcome(request_id, {"outcome": "cancelled"})
-        wanted = "allow" if decision == "allow" else "reject"
-        options = [
-            option
-            for option in map(object_of, request["options"])
-            if str(option.get("kind", "")).startswith(wanted)
-        ]
-        options.sort(key=lambda option: option.get("kind") != f"{wanted}_once")
-        if not options:
-            return _outcome(request["id"], {"outcome": "cancelled"})
-        chosen = {"outcome": "selected", "optionId": options[0].get("optionId")}
-        return _outcome(request["id"], chosen)
+        self._permissions.pop(request_id, None)
+        try:
+            request = object_of(msgspec.json.decode(request_id))
+        except msgspec.DecodeError:
+            request = {}
+        chosen = request.get(decision)
+        if chosen is None:
+            return _outcome(request.get("id", request_id), {"outcome": "cancelled"})
+        return _outcome(request["id"], {"outcome": "selected", "optionId": chosen})
+
+
+def _option(options: object, wanted: str) -> str | None:
+    """The agent's option of this kind, `allow` or `reject`; for this once rather than for good."""
+    offered = cast("list[Any]", options) if isinstance(options, list) else []
+    found: dict[str, str] = {}
+    for option in map(object_of, offered):
+        kind, named = str(option.get("kind")), option.get("optionId")
+        if kind.startswith(wanted) and isinstance(named, str):
+            found.setdefault(kind, named)
+    return found.get(f"{wanted}_once") or next(iter(found.values()), None)
 
 
 def _update(call: ToolCall, update: Json) -> None:

@@ -226,10 +226,16 @@ class DroidAdapter(TurnAdapter):
         first = object_of(cast("list[Any]", uses)[0]) if isinstance(uses, list) and uses else {}
         use = object_of(first.get("toolUse"))
         self._permissions[asked] = params
+        tool, told_by = str(use.get("name") or "a tool"), object_of(use.get("input"))
+        about = told_by.get("command") or told_by.get("file_path") or first.get("confirmationType")
+        level = object_of(first.get("details")).get("impactLevel")
         told = {
             "turn": self._turn,
             "request_id": asked,
-            "text": f"{use.get('name') or 'a tool'}: {first.get('confirmationType') or 'may I?'}",
+            "text": f"{tool}: {about or 'may I?'}",
+            "asks_for": ": ".join(
+                str(part) for part in (tool, first.get("confirmationType"), level) if part
+            ),
             "tool_call": use,
         }
         if self._opening.autonomy == "off":

@@ -37,10 +37,12 @@ EventKind: TypeAlias = Literal[
 
 `ready` agent, version, and agent_session_id where the agent has a name for the conversation that it
 can be resumed by; `turn_started` nothing; `delta` and `message` text; `tool_call` call_id,
-tool, arguments; `tool_result` call_id, tool, is_error, result; `permission_request` request_id,
-text; `usage` cost_usd, tokens; `error` message; `completion` final_text, status (completed |
-interrupted | failed), exactly one per turn and its last; `system` whatever else the agent said:
-`raw` (a line that is no message), or `type` and the other fields of a message that we do not know.
+tool, arguments; `tool_result` call_id, tool, is_error, result; `permission_request` request_id
+(all that `permission` needs to answer it, in whatever words), text, and asks_for where a decision
+may hold for more than this text; `usage` cost_usd, tokens; `error` message; `completion`
+final_text, status (completed | interrupted | failed), exactly one per turn and its last; `system`
+whatever else the agent said: `raw` (a line that is no message), or `type` and the other fields of
+a message that we do not know.
 """
 
 

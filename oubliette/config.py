@@ -41,6 +41,11 @@ _PREFIX: Final = "OUBLIETTE_"
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Reference = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9_-]+)$"),
+]
+"""Where a secret is."""
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +113,11 @@ class DockerConfig(_Section, frozen=True, kw_only=True):
     """The docker engine."""
 
     host: str | None = None
-    """Its address (`unix:///…`); else DOCKER_HOST, the current context, the usual socket."""
+    """Its address (unix:// or tcp://); else DOCKER_HOST, the current context, the usual socket."""
+    sockets: Literal["auto", "mount", "bridge"] = "auto"
+    """How links reach agents: by a socket in a shared folder, or over the engine's exec. auto: the
+    latter where the engine runs in a virtual machine or is reached by TCP. `bridge` is also for
+    engines on another machine that has this server's folders at the same paths."""
     oci_runtime: str | None = None
     """What runs its containers: `runsc` for gVisor. Unset: the engine's default."""
 
@@ -117,7 +126,9 @@ class PodmanConfig(_Section, frozen=True, kw_only=True):
     """The podman engine."""
 
     host: str | None = None
-    """Its address (`unix:///…`); else CONTAINER_HOST, the usual socket."""
+    """Its address (unix:// or tcp://); else CONTAINER_HOST, the usual socket."""
+    sockets: Literal["auto", "mount", "bridge"] = "auto"
+    """As `docker.sockets`."""
     oci_runtime: str | None = None
     """What runs its containers. Unset: the engine's default."""
 
@@ -129,6 +140,12 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
     """auto, scripted, opencode-acp, droid or acp; auto takes one whose section is filled in."""
     start_timeout_seconds: Seconds = 60.0
     """From the start of the process to its first sign of life."""
+    contact_timeout_seconds: Seconds = 60.0
+    """For an agent that is ready to start our MCP server; without it the session fails."""
+    silence_timeout_seconds: Seconds = 600.0
+    """A turn fails when its agent says nothing for this long while no tool and nobody is asked."""
+    max_retries: Count = 8
+    """Tries of a model that fails, in a row; after them the turn fails."""
 
 
 class OpencodeConfig(_Section, frozen=True, kw_only=True):
@@ -140,16 +157,11 @@ class OpencodeConfig(_Section, frozen=True, kw_only=True):
     """Model of sessions that name none: `provider/model`, or the model's name at `base_url`."""
     base_url: str | None = None
     """Where an OpenAI-compatible API (chat completions) is, up to its `/v1`."""
-    contact_timeout_seconds: Seconds = 60.0
-    """For an agent that is ready to start our MCP server; without it the session fails."""
-    silence_timeout_seconds: Seconds = 600.0
-    """A turn fails when its agent says nothing for this long while no tool and nobody is asked."""
-    max_retries: Count = 8
-    """Tries of a model that fails, in a row; after them the turn fails."""
-    api_key: str | None = None
-    """Key for `base_url`, by reference: `env:NAME` or `file:/path`."""
+    api_key: Reference | None = None
+    """Key for `base_url`, by reference: `env:NAME`, `file:/path` or `credential:NAME`."""
     env: tuple[str, ...] = ()
-    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path` or `NAME=value`."""
+    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path`, `NAME=credential:X`; or
+    `NAME=value` for what is no secret."""
     context_tokens: Count = 200_000
     """What the model at `base_url` can read at once."""
     output_tokens: Count = 32_000
@@ -169,8 +181,8 @@ class DroidConfig(_Section, frozen=True, kw_only=True):
         "generic-chat-completion-api"
     )
     """What is spoken at `base_url`: chat completions, responses or messages."""
-    api_key: str | None = None
-    """Key for `base_url`, by reference: `env:NAME` or `file:/path`."""
+    api_key: Reference | None = None
+    """Key for `base_url`, by reference: `env:NAME`, `file:/path` or `credential:NAME`."""
     env: tuple[str, ...] = ()
     """Further variables for the agent, such as `FACTORY_API_KEY=env:FACTORY_API_KEY`."""
     output_tokens: Count = 32_000
@@ -185,7 +197,8 @@ class AcpConfig(_Section, frozen=True, kw_only=True):
     path: str | None = None
     """The program to mount as the first word; without it, containers have to have it."""
     env: tuple[str, ...] = ()
-    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path` or `NAME=value`."""
+    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path`, `NAME=credential:X`; or
+    `NAME=value` for what is no secret."""
 
 
 class SessionsConfig(_Section, frozen=True, kw_only=True):
@@ -256,6 +269,24 @@ class CallersConfig(_Section, frozen=True, kw_only=True):
     """Time for a caller to come back after the server was restarted."""
 
 
+class CredentialConfig(_Section, frozen=True, kw_only=True):
+    """A secret, and who is given it."""
+
+    value: Annotated[str, msgspec.Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*)$")]
+    """Where it is: `env:NAME` or `file:/path`. It is read at each start of an agent."""
+    projects: tuple[str, ...] = ()
+    """Projects that are given it, by id or name; `*`: all. Empty: none."""
+    users: tuple[str, ...] = ()
+    """Given in workspaces with one of these `external_id`s alone; empty: in every workspace."""
+    agents: tuple[str, ...] = ()
+    """Given to these agents alone; empty: to every agent."""
+    variable: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
+    """Variable of the agent that holds it. Without one it is for those who name it: MCP servers
+    (`credential:NAME`), `api_key` and `env` of agents."""
+    as_file: bool = False
+    """`variable` holds the path of a file in memory with it, gone with the agent's process."""
+
+
 class Config(_Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
@@ -277,13 +308,21 @@ class Config(_Section, frozen=True, kw_only=True):
     """Further container types, and what is different in `base` and `dev`."""
     project_containers: dict[str, ContainerOverrides] = {}
     """What is different in containers of a project, by its id or its name."""
+    credentials: dict[str, CredentialConfig] = {}
+    """Secrets, by name, and who is given them."""
 
 
 SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
     "container_types": TYPE_NAME,
     "project_containers": r"^[^\x00-\x1f]{1,200}$",
+    "credentials": r"^[a-z0-9][a-z0-9_-]{0,63}$",
 }
 """Section → what its tables may be called."""
+
+
+def _keys_of_tables(section: str) -> type[msgspec.Struct]:
+    """What says which keys the tables of `section` have."""
+    return CredentialConfig if section == "credentials" else ContainerOptions
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,8 +411,9 @@ def _put(
     part = tree.setdefault(section, {})
     for table in tables:
         part = _table(tree, section, table, source)
-        if name not in ContainerOptions.__struct_fields__:
-            known = [f"{section}.{table}.{each}" for each in ContainerOptions.__struct_fields__]
+        names = _keys_of_tables(section).__struct_fields__
+        if name not in names:
+            known = [f"{section}.{table}.{each}" for each in names]
             raise _unknown(key, known, f"{source}: there is no key")
     part[name] = value
     sources[key] = source
@@ -396,10 +436,13 @@ def flat(config: Config) -> dict[str, object]:
     for section in config.__struct_fields__:
         part = getattr(config, section)
         if isinstance(part, dict):
-            for table, overrides in cast("dict[str, ContainerOverrides]", part).items():
-                keys.update(
-                    {f"{section}.{table}.{name}": value for name, value in given(overrides).items()}
+            for table, entry in cast("dict[str, msgspec.Struct]", part).items():
+                own = (
+                    given(entry)
+                    if isinstance(entry, ContainerOverrides)
+                    else msgspec.structs.asdict(entry)
                 )
+                keys.update({f"{section}.{table}.{name}": value for name, value in own.items()})
             continue
         keys.update({f"{section}.{name}": getattr(part, name) for name in part.__struct_fields__})
     return keys
@@ -431,7 +474,8 @@ def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
 
 def _from_text(words: tuple[str, ...], text: str) -> object:
     """A value of the environment, as far as its key tells what it is; checked by `_convert`."""
-    kind = ContainerOptions if words[0] in SECTIONS_OF_TABLES else _sections()[words[0]]
+    tables = words[0] in SECTIONS_OF_TABLES
+    kind = _keys_of_tables(words[0]) if tables else _sections()[words[0]]
     hint = get_type_hints(kind, include_extras=True).get(words[-1], str)
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
@@ -457,7 +501,9 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
         for section in SECTIONS_OF_TABLES:
             for table, keys in tree.get(section, {}).items():
                 prefix = f"{section}.{table}."  # errors of tables do not tell their names
-                tree[section][table] = msgspec.convert(keys, ContainerOverrides)
+                kind = _keys_of_tables(section)
+                kind = ContainerOverrides if kind is ContainerOptions else kind
+                tree[section][table] = msgspec.convert(keys, kind)
         prefix = ""
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
@@ -486,12 +532,15 @@ def schema() -> dict[str, Any]:
     told["title"] = FILE_NAME
     for section, kind in _sections().items():
         told["properties"][section] = _described(parts, kind, field_docs(kind))
-    tables = _described(parts, ContainerOverrides, field_docs(ContainerOptions))
+    tables: dict[type[msgspec.Struct], dict[str, Any]] = {
+        ContainerOptions: _described(parts, ContainerOverrides, field_docs(ContainerOptions)),
+        CredentialConfig: _described(parts, CredentialConfig, field_docs(CredentialConfig)),
+    }
     for section, pattern in SECTIONS_OF_TABLES.items():
         told["properties"][section] = {
             "type": "object",
             "description": field_docs(Config)[section],
-            "patternProperties": {pattern: tables},
+            "patternProperties": {pattern: tables[_keys_of_tables(section)]},
             "additionalProperties": False,
         }
     return told

@@ -68,6 +68,10 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = "5", 5
     elif key == "containers.ipc":
         text, wanted = "host", "host"
+    elif key.endswith(".api_key"):
+        text, wanted = "file:/x", "file:/x"
+    elif key.endswith(".sockets"):
+        text, wanted = "bridge", "bridge"
     elif value is None:
         text, wanted = "/x", "/x"
     elif key == "droid.provider":
@@ -309,3 +313,46 @@ def test_the_home_is_what_is_said_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert find_home(None, {"OUBLIETTE_HOME": "/e"}) == Path("/e")
     assert find_home("~/x", {"OUBLIETTE_HOME": "/e"}) == tmp_path / "user" / "x"
     assert find_home("rel") == tmp_path / "rel"
+
+
+# ---------------------------------------------------------------------- credentials
+
+
+def test_credentials_say_by_reference_what_is_given_to_whom(tmp_path: Path) -> None:
+    home = file(
+        tmp_path,
+        """
+        [credentials.github]
+        value = "env:GITHUB"
+        projects = ["shop", "proj_1"]
+        users = ["ada"]
+        variable = "GITHUB_TOKEN"
+        """,
+    )
+    loaded = load(home, {"OUBLIETTE_CREDENTIALS__NPM__VALUE": "file:/run/secrets/npm"})
+    github, npm = (loaded.config.credentials[name] for name in ("github", "npm"))
+    assert github.projects == ("shop", "proj_1")
+    assert github.users == ("ada",)
+    assert (npm.value, npm.projects) == ("file:/run/secrets/npm", ())  # given to nobody
+    flat = config.flat(loaded.config)
+    assert flat["credentials.github.value"] == "env:GITHUB"
+    assert set(loaded.sources) == set(flat)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[credentials.x]\nvalue = "hunter2-in-clear"',
+        '[credentials.x]\nvalue = "credential:hunter2-in-clear"',
+        '[opencode]\napi_key = "hunter2-in-clear"',
+        '[droid]\napi_key = "hunter2-in-clear"',
+        '[credentials.x]\nvalue = "env:A"\nprojetcs = ["hunter2-in-clear"]',
+        '[credentials.X]\nvalue = "env:A"',
+        '[credentials.x]\nprojects = ["*"]',
+        '[credentials.x]\nvalue = "env:A"\nvariable = "not a name"',
+    ],
+)
+def test_a_secret_in_clear_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
+    error = refusal(file(tmp_path, text))
+    assert "hunter2" not in f"{error} {error.hint}"
+    assert "credentials" in error.message or "api_key" in error.message

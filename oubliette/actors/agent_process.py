@@ -16,6 +16,7 @@ import structlog
 from oubliette import ids
 from oubliette.actors.agent_start import agent_session, start_request
 from oubliette.actors.container_messages import Acquire
+from oubliette.actors.container_stages import longest_start
 from oubliette.actors.session_messages import (
     AckOutput,
     AgentAttached,
@@ -167,7 +168,7 @@ class AgentProcessActor(Actor):
 
     async def _acquire(self) -> None:
         """Have the container up; asked again when its actor was restarted meanwhile."""
-        limit = self._services.config.containers.start_timeout_seconds + 10.0
+        limit = longest_start(self._services.config.containers)
         async with asyncio.timeout(limit):
             while True:
                 try:

@@ -167,7 +167,7 @@ class ContainerActor(Actor):
                 return
             # Else its start was cut off halfway.
             whole = info.state == "running" and record.state == "running"
-            same = record.spec_hash == self._recipe.digest()
+            same = self._is_as_it_should_be(record)
             if not whole or self._record is not None or not (same or holders.get(record.id)):
                 self._remains[record.id] = record
                 continue
@@ -181,6 +181,12 @@ class ContainerActor(Actor):
         self._answer_waiting()
         self._consider_idle()
         self._begin_if_wanted()
+
+    def _is_as_it_should_be(self, record: Container) -> bool:
+        try:
+            return record.spec_hash == self._recipe.digest()
+        except OublietteError:  # its type is not configured any more
+            return False
 
     async def _holders(self) -> dict[str, set[str]]:
         """Container id → ids of the sessions whose agents live in it."""
@@ -320,7 +326,11 @@ class ContainerActor(Actor):
         if image is None or await runtime.image_exists(image):
             return
         stages.progress("image", f"fetching {image}")
-        await runtime.pull(image, timeout=self._services.config.containers.pull_timeout_seconds)
+        await runtime.pull(
+            image,
+            timeout=self._services.config.containers.pull_timeout_seconds,
+            progress=lambda line: stages.progress("image", line),
+        )
 
     @handles(_Started)
     async def _started(self, message: _Started) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.actors.unit import UnitKey
     from oubliette.records import Project
+    from oubliette.runtime.containers.port import Hardening
 
 
 class Recipe:
@@ -36,20 +37,24 @@ class Recipe:
 
     @property
     def image(self) -> str | None:
-        """Its image; None where there are no images."""
+        """Its image; None where there are no images.
+
+        Raises:
+            RuntimeFailure: its container type is not configured any more.
+        """
         if not self._services.runtime.capabilities.images:
             return None
         config = self._services.config
+        settings.check_type(config, self._key.container_type)
         return settings.image_of(config, self._key.container_type, self._project)
 
     def digest(self) -> str:
         """The same for containers that are the same, but for their names and folders."""
         services = self._services
-        config = services.config
         parts = (
             services.runtime.name,
             _content(services.zipapp, services.zipapp.stat().st_mtime_ns),
-            config.process if self.image is None else settings.all_of(config),
+            services.config.process if self.image is None else None,
             self._key.container_type,
             self._key.workspace_id,
             self._draft("", Path()),
@@ -82,8 +87,18 @@ class Recipe:
             image=self.image,
             network=settings.network_of(config, name, kind, project),
             limits=settings.limits_of(config, name, kind, project),
+            hardening=self._hardening(),
             uid=project.uid if services.runtime.capabilities.uid_per_container else None,
             orphan_grace=config.containers.orphan_grace_seconds,
+        )
+
+    def _hardening(self) -> Hardening | None:
+        name = self._services.runtime.name
+        if self.image is None:
+            return None
+        flavour = "podman" if name == "podman" else "docker"
+        return settings.hardening_of(
+            self._services.config, flavour, self._key.container_type, self._project
         )
 
     def _mounts(self) -> list[Mount]:

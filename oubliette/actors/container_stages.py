@@ -12,6 +12,10 @@ from oubliette.errors import OublietteError, RuntimeFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from oubliette.config import ContainersConfig
+
+TOLD_EVERY: Final = 3.0  # seconds between two events of a pull's progress
+
 _REMEDY: Final[dict[StageName, str]] = {
     "image": "oubliette doctor; containers.image and containers.dev_image name the images",
     "create": "oubliette doctor",
@@ -19,6 +23,11 @@ _REMEDY: Final[dict[StageName, str]] = {
     " the time that it has",
     "relay": "start it again; containers.start_timeout_seconds is the time that it has",
 }
+
+
+def longest_start(config: ContainersConfig) -> float:
+    """Seconds within which a start has come to its end, one way or the other."""
+    return config.pull_timeout_seconds + 3 * config.start_timeout_seconds + 10.0
 
 
 class StageFailed(RuntimeFailure):
@@ -49,7 +58,7 @@ class Stages:
         self._tell = tell
         self._container_id = container_id
         self._warnings = warnings
-        self._began = 0.0
+        self._began = self._told = 0.0
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -68,7 +77,10 @@ class Stages:
         self._say(name, "done", warnings=self._warnings)
 
     def progress(self, name: StageName, detail: str) -> None:
-        """Tell how far the stage is that runs now."""
+        """Tell how far the stage is that runs now, every few seconds."""
+        if self._told and time.monotonic() - self._told < TOLD_EVERY:
+            return
+        self._told = time.monotonic()
         self._say(name, "progress", detail=detail)
 
     def _say(

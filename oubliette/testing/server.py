@@ -28,15 +28,19 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from oubliette.cli.control_client import ControlClient
+from oubliette.errors import OublietteError
 from oubliette.runtime.containers import adoption, besteffort, procfs
+from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 from oubliette.runtime.home import DATABASE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from oubliette.testing.zygote import Zygote
 
+ENGINES: Final = ("docker", "podman")
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
 ORPHAN_GRACE: Final = 120.0  # seconds; what a killed test run leaves behind ends by itself
@@ -66,6 +70,8 @@ class ServerProcess:
             "process.sandbox": "bubblewrap" if self.sandboxed else "best-effort",
             **(settings or {}),
         }
+        self.engine = str(self._settings["containers.runtime"])
+        """`docker` or `podman`; anything else has no engine to be asked."""
         self._port = 0
         self._stdin: int | None = None
         self._stdout: asyncio.StreamReader | None = None
@@ -241,8 +247,31 @@ class ServerProcess:
         instance = self.instance()
         if not instance:
             return {}
+        if self.engine in ENGINES:
+            with self.api() as api:
+                found_there = [api.inspect_container(each["Id"]) for each in self._listed(api)]
+            return {
+                each["Config"]["Labels"][LABEL_CONTAINER]: process
+                for each in found_there
+                if (process := procfs.identify(int(each["State"]["Pid"]))) is not None
+            }
         found = adoption.find_living(instance, sandboxed=self.sandboxed)
         return {container_id: living.process for container_id, living in found.items()}
+
+    @contextlib.contextmanager
+    def api(self) -> Generator[Any]:
+        """The engine's API, behind the server's back."""
+        flavour: Any = self.engine
+        host = self._settings.get(f"{self.engine}.host")
+        api = Engine(flavour, None if host is None else str(host)).connect()
+        try:
+            yield api
+        finally:
+            api.close()
+
+    def _listed(self, api: Any) -> list[dict[str, Any]]:
+        label = f"{LABEL_INSTANCE}={self.instance()}"
+        return list(api.containers(all=True, filters={"label": [label]}))
 
     def agents(self, session_id: str) -> list[procfs.Process]:
         """The agent processes of a session, alive."""
@@ -258,12 +287,23 @@ class ServerProcess:
 
     async def _sweep(self) -> None:
         """Kill every container of this instance, and wait until it is gone."""
+        if self.engine in ENGINES:
+            await asyncio.to_thread(self._sweep_engine)
+            return
         async with asyncio.timeout(STOP_SECONDS):
             for container_id, process in self.containers().items():
                 procfs.send_signal(process, signal.SIGKILL)
                 await procfs.ended(process)
                 if not self.sandboxed:
                     await asyncio.to_thread(besteffort.sweep, container_id)
+
+    def _sweep_engine(self) -> None:
+        if not self.instance():
+            return
+        with contextlib.suppress(OublietteError), self.api() as api:
+            for each in self._listed(api):
+                with contextlib.suppress(Exception):  # somebody else was first
+                    api.remove_container(each["Id"], force=True, v=True)
 
 
 def encoded(value: object) -> Any:

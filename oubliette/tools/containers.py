@@ -16,6 +16,7 @@ from oubliette.actors.container_messages import (
     RunCommand,
     StopContainer,
 )
+from oubliette.actors.container_stages import longest_start
 from oubliette.actors.protocol import OpenUnit
 from oubliette.errors import Conflict, InvalidParameter, NotFound, Unavailable
 from oubliette.tools import fields
@@ -152,7 +153,7 @@ async def _container(house: House, project: Project, workspace_id: str | None) -
 
 
 async def _up(house: House, actor: Ref, lease: str) -> Any:
-    limit = house.config.containers.start_timeout_seconds + STOP_SECONDS
+    limit = longest_start(house.config.containers) + STOP_SECONDS
     return await actor.ask(Acquire(session_id=lease), timeout=limit)
 
 

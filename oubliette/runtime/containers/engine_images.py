@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import json
+import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import structlog
 
-from oubliette.errors import DeadlineExceeded, RuntimeFailure
-from oubliette.runtime.containers.engine import Missing
+from oubliette.errors import InvalidParameter, RuntimeFailure
+from oubliette.runtime.containers import image_errors
+from oubliette.runtime.containers.engine import Missing, Refused, sdk
+from oubliette.runtime.containers.engine_work import work
+from oubliette.runtime.containers.image_progress import ImageProgress
 from oubliette.runtime.containers.port import Logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
     from oubliette.runtime.containers.engine import Engine
+    from oubliette.runtime.containers.port import Progress
 
 LOG_LINES: Final = 400  # of a build, kept for its log
-SHOWN_EVERY: Final = 5.0  # seconds between two lines of progress in the server's log
+TOLD_EVERY: Final = 1.0  # seconds between two lines of progress, at least
 
 log = structlog.get_logger(__name__)
 
 
 def not_there(flavour: str, image: str) -> RuntimeFailure:
     """The error for an image that the engine has not got."""
-    return RuntimeFailure(
+    return image_errors.ImageNotFound(
         f"{flavour} has no image {image}",
         hint=f"{flavour} pull {image}, or build it with image_rebuild, or set containers.image",
     )
@@ -47,106 +52,146 @@ def _inspect(api: Any, image: str) -> Any:
     return api.inspect_image(image)
 
 
-async def pull(engine: Engine, image: str, *, timeout: float) -> None:
-    """Fetch `image`; how far it is goes to the log.
+async def pull(
+    engine: Engine, image: str, *, timeout: float, progress: Progress | None = None
+) -> None:
+    """Fetch `image`; how far it is goes to the log and to `progress`.
 
     Raises:
-        RuntimeFailure: the registry has not got it, or does not answer; says what to do.
-        DeadlineExceeded: not within `timeout` seconds.
+        ImageError: the registry has not got it, or does not answer; says what to do.
+        PullTimeout: not within `timeout` seconds; the engine has given it up.
+        EngineMissing: the engine does not answer.
     """
     repository, tag = parse(image)
-    hint = (
-        f"check the name, log in ({engine.flavour} login), or load the image yourself and set"
-        " containers.image"
-    )
-
-    def act(api: Any) -> None:
-        parts = api.pull(repository, tag=tag, stream=True, decode=True)
-        _follow(parts, timeout, f"the pull of {image}")
-
+    told = _Told(f"the pull of {image}", progress)
     try:
-        await _with_own_connection(engine, f"pull {image}", act, timeout)
-    except DeadlineExceeded:
-        raise
-    except (RuntimeFailure, Missing) as error:
-        message = f"the image {image} cannot be pulled: {error.message}"
-        raise RuntimeFailure(message, hint=hint) from error
+        async with asyncio.timeout(timeout):
+            headers = await engine.call("read the logins", _login, repository)
+            query = {"fromImage": repository, "tag": tag}
+            await told.follow(work(engine, "/images/create", query, headers=headers))
+    except TimeoutError as error:
+        raise image_errors.pull_timeout(
+            engine.flavour, image, timeout, told.progress.line
+        ) from error
+    except (Refused, Missing) as error:
+        raise image_errors.pull_failed(engine.flavour, image, error.message) from error
+
+
+def _login(api: Any, repository: str) -> dict[str, str]:
+    """What `login` has kept for the registry of `repository`."""
+    auth: Any = sdk().auth
+    registry, _ = auth.resolve_repository_name(repository)
+    header = auth.get_config_header(api, registry)
+    if not header:
+        return {}
+    return {"X-Registry-Auth": header.decode() if isinstance(header, bytes) else str(header)}
 
 
 async def build(
-    engine: Engine, image: str, folder: Path, *, timeout: float, arguments: Mapping[str, str]
+    engine: Engine,
+    image: str,
+    folder: Path,
+    *,
+    timeout: float,
+    arguments: Mapping[str, str],
+    progress: Progress | None = None,
 ) -> Logs:
     """Build the Dockerfile of `folder` as `image`; the end of its output.
 
     Raises:
-        RuntimeFailure: a step failed; the message ends with the build's last lines.
-        DeadlineExceeded: not within `timeout` seconds.
+        InvalidParameter: there is no Dockerfile.
+        BuildFailed: a step failed; the message ends with the build's last lines. Nothing of it
+            is left but the layers that the next build begins with.
+        BuildTimeout: not within `timeout` seconds; the engine has given it up.
+        EngineMissing: the engine does not answer.
     """
+    told = _Told(f"the build of {image}", progress)
+    # No BuildKit: it takes another protocol. What a failed build made is removed as well.
+    query = {"t": image, "rm": "1", "forcerm": "1", "buildargs": json.dumps(dict(arguments))}
+    try:
+        async with asyncio.timeout(timeout):
+            context = await asyncio.to_thread(_context, folder)
+            with contextlib.closing(context):
+                headers = {"Content-Type": "application/x-tar"}
+                await told.follow(work(engine, "/build", query, headers=headers, body=context))
+    except TimeoutError as error:
+        raise image_errors.build_timeout(image, timeout, told.tail(5)) from error
+    except (Refused, Missing) as error:
+        raise image_errors.build_failed(image, error.message, told.tail(20)) from error
+    return Logs(text=told.tail(LOG_LINES), truncated=told.count > LOG_LINES)
 
-    def act(api: Any) -> Logs:
-        # No BuildKit: the SDK has none. What a failed build made is removed as well.
-        parts = api.build(
-            path=str(folder),
-            tag=image,
-            rm=True,
-            forcerm=True,
-            decode=True,
-            buildargs=dict(arguments),
-        )
-        lines, more = _follow(parts, timeout, f"the build of {image}")
-        return Logs(text="".join(lines), truncated=more)
 
-    return await _with_own_connection(engine, f"build {image}", act, timeout)
+def _context(folder: Path) -> BinaryIO:
+    """A tar of the folder, without what its `.dockerignore` names."""
+    utils: Any = sdk().utils
+    if not (folder / "Dockerfile").is_file():
+        raise InvalidParameter(f"there is no Dockerfile in {folder}", field="folder")
+    left_out: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        lines = (folder / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        left_out = [line.strip() for line in lines if line.strip()[:1] not in {"", "#"}]
+    return utils.tar(os.fspath(folder), exclude=left_out, dockerfile=("Dockerfile", None))
 
 
-async def _with_own_connection(
-    engine: Engine, step: str, act: Callable[[Any], Any], timeout: float
-) -> Any:
-    """Long calls get a connection of their own, with a timeout of their own."""
+class _Told:
+    """What an engine tells of something long."""
 
-    def run(_: Any) -> Any:
-        api = engine.connect(timeout=timeout)
+    def __init__(self, what: str, progress: Progress | None) -> None:
+        self.count = 0
+        self.progress = ImageProgress()
+        self._what = what
+        self._listener = progress
+        self._lines: deque[str] = deque(maxlen=LOG_LINES)
+        self._told = ""
+        self._again: asyncio.TimerHandle | None = None
+
+    def _tell(self) -> None:
+        """Tell how far it is unless that was told; the next time a little later."""
+        line = self.progress.line
+        self._again = None
+        if line and line != self._told:
+            self._told = line
+            log.info("image", what=self._what, progress=line)
+            if self._listener is not None:
+                self._listener(line)
+            self._again = asyncio.get_running_loop().call_later(TOLD_EVERY, self._tell)
+
+    def tail(self, lines: int) -> str:
+        """The last lines."""
+        return "".join(list(self._lines)[-lines:])
+
+    async def follow(self, parts: AsyncGenerator[dict[str, Any]]) -> None:
+        """Read it to its end.
+
+        Raises:
+            Refused: the stream tells of an error.
+        """
+        reason: str | None = None
         try:
-            return act(api)
+            async with contextlib.aclosing(parts):
+                async for part in parts:
+                    if "error" in part:
+                        reason = reason or str(part["error"]).strip()
+                    else:
+                        self._read(part)
+            if reason is not None:
+                raise Refused(reason)
+            self._tell()
         finally:
-            with contextlib.suppress(Exception):
-                api.close()
+            if self._again is not None:
+                self._again.cancel()
 
-    return await asyncio.shield(asyncio.ensure_future(engine.call(step, run)))
-
-
-def _follow(parts: Iterable[Any], timeout: float, what: str) -> tuple[list[str], bool]:
-    """Read a stream of progress to its end; the last lines, and whether there were more.
-
-    Raises:
-        RuntimeFailure: the stream tells of an error.
-    """
-    deadline = time.monotonic() + timeout
-    lines: deque[str] = deque(maxlen=LOG_LINES)
-    count, shown = 0, time.monotonic()
-    reason: str | None = None
-    for part in parts:  # to the end, after an error too: the connection is not given back before
-        if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"{what} took more than {timeout:g} s")
-        if "error" in part:
-            reason = reason or str(part["error"]).strip()
-            continue
+    def _read(self, part: dict[str, Any]) -> None:
         text = str(part.get("stream") or "")
         if not text and "status" in part:
-            text = " ".join(
-                str(part[name]) for name in ("id", "status", "progress") if part.get(name)
-            )
-            text += "\n"
+            words = (str(part[name]) for name in ("id", "status", "progress") if part.get(name))
+            text = " ".join(words) + "\n"
         if text:
-            lines.append(text)
-            count += 1
-        if time.monotonic() - shown > SHOWN_EVERY:
-            shown = time.monotonic()
-            log.info("image", what=what, progress=text.strip()[:200])
-    if reason is not None:
-        said = "".join(list(lines)[-10:]).strip()
-        raise RuntimeFailure(f"{reason}\n{said}" if said else reason)
-    return list(lines), count > LOG_LINES
+            self._lines.append(text)
+            self.count += 1
+        self.progress.feed(part)
+        if self._again is None:
+            self._tell()
 
 
 def parse(image: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 LABEL_INSTANCE: Final = "dev.oubliette.instance"
 LABEL_PROJECT: Final = "dev.oubliette.project"
@@ -30,6 +30,9 @@ KEY_FILE: Final = "key"
 MIB: Final = 1 << 20
 
 ContainerState: TypeAlias = Literal["created", "running", "exited", "unknown"]
+
+Progress: TypeAlias = "Callable[[str], object]"
+"""Is told how far something long is, a line at a time, at most about once a second; on the loop."""
 
 Dialer: TypeAlias = "Callable[[int], Awaitable[tuple[StreamReader, StreamWriter]]]"
 """Opens one more connection to the relay; the argument is the reader's limit in bytes."""
@@ -53,6 +56,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`ContainerSpec.uid` is honoured."""
     isolation: Literal["container", "none"]
     """`none`: agents can reach whatever the server's user can; every session says so."""
+    exit_codes: bool = True
+    """It is known how a container's own process ended; otherwise `exit_code` is always None."""
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -223,12 +228,27 @@ class ContainerRuntime(Protocol):
         """Whether `image` is there without a pull; always true where there are no images."""
         ...
 
-    async def pull(self, image: str, *, timeout: float) -> None:
-        """Fetch `image`."""
+    async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
+        """Fetch `image`.
+
+        Raises:
+            RuntimeFailure: one of `image_errors`, where it is known what went wrong.
+        """
         ...
 
-    async def build(self, image: str, folder: Path, *, timeout: float) -> Logs:
-        """Build `folder`'s Dockerfile as `image` and return the end of the build's output."""
+    async def build(
+        self,
+        image: str,
+        folder: Path,
+        *,
+        timeout: float,
+        arguments: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Logs:
+        """Build `folder`'s Dockerfile as `image` and return the end of the build's output.
+
+        `arguments` are its build arguments.
+        """
         ...
 
     async def create(self, spec: ContainerSpec) -> ContainerInfo:

@@ -47,10 +47,11 @@ from oubliette.runtime.containers.port import (
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Literal
 
+    from oubliette.runtime.containers.port import Progress
     from oubliette.runtime.containers.record import Record
 
 KILL_TIMEOUT: Final = 5.0  # seconds from SIGKILL to the end of the last process
@@ -162,14 +163,22 @@ class ProcessRuntime:
         del image
         return True
 
-    async def pull(self, image: str, *, timeout: float) -> None:
+    async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
         """Refused: there are no images."""
-        del timeout
+        del timeout, progress
         raise RuntimeFailure(f"the process runtime has no images, {image} cannot be pulled")
 
-    async def build(self, image: str, folder: Path, *, timeout: float) -> Logs:
+    async def build(
+        self,
+        image: str,
+        folder: Path,
+        *,
+        timeout: float,
+        arguments: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Logs:
         """Refused: there are no images."""
-        del folder, timeout
+        del folder, timeout, arguments, progress
         raise RuntimeFailure(f"the process runtime has no images, {image} cannot be built")
 
     # ------------------------------------------------------------------ create

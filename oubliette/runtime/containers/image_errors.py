@@ -1,0 +1,168 @@
+"""What went wrong with an image, by name: each error says what it means and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from oubliette.errors import DeadlineExceeded, RuntimeFailure
+
+SAID: Final = 600  # characters of an engine's own words that an error repeats
+
+
+class ImageError(RuntimeFailure):
+    """An image cannot be had; a sub-class says why where the engine's words tell it."""
+
+    code = "image"
+
+
+class ImageNotFound(ImageError):
+    """The registry answers, and has no such image or tag, or does not show it to us."""
+
+    code = "image_not_found"
+
+
+class RegistryUnreachable(ImageError):
+    """Nobody answers where the registry should be."""
+
+    code = "registry_unreachable"
+
+
+class RegistryDenied(ImageError):
+    """The registry wants a login, or another one."""
+
+    code = "registry_denied"
+
+
+class RegistryUntrusted(ImageError):
+    """What the registry says of itself over TLS is not believed, or it speaks none."""
+
+    code = "registry_untrusted"
+
+
+class RegistryBusy(ImageError):
+    """The registry gives no more to this address or user now."""
+
+    code = "registry_busy"
+
+
+class PullTimeout(ImageError, DeadlineExceeded):
+    """The image was not there in time."""
+
+    code = "pull_timeout"
+
+
+class BuildFailed(ImageError):
+    """A step of a build failed; the message ends with the build's last lines."""
+
+    code = "build_failed"
+
+
+class BuildTimeout(BuildFailed, DeadlineExceeded):
+    """The build did not end in time."""
+
+    code = "build_timeout"
+
+
+_OWN: Final = "or load an image yourself and set containers.image"
+# In this order: an engine wraps one error into another, the innermost says most.
+_KINDS: Final[tuple[tuple[str, type[ImageError], str, str], ...]] = (
+    (
+        r"toomanyrequests|rate limit",
+        RegistryBusy,
+        "the registry {registry} gives no more for now",
+        f"{{engine}} login {{registry}}, wait, {_OWN}",
+    ),
+    (
+        r"x509|certificate|gave HTTP response to HTTPS client|tls: ",
+        RegistryUntrusted,
+        "the registry {registry} is not trusted",
+        "give {engine} its certificate, or list it among {engine}'s insecure registries",
+    ),
+    (
+        # Docker Hub says so of images that are not there as well.
+        r"pull access denied|requested access to the resource is denied",
+        RegistryDenied,
+        "the registry {registry} does not show it",
+        f"check its name, {{engine}} login {{registry}}, {_OWN}",
+    ),
+    (
+        (
+            r"manifest unknown|name unknown|not found: does not exist|manifest for .* not found"
+            r"|repository .* not found|NAME_UNKNOWN|MANIFEST_UNKNOWN|\b404\b"
+        ),
+        ImageNotFound,
+        "the registry {registry} has no such image",
+        f"check its name and tag, {_OWN}",
+    ),
+    (
+        (
+            r"unauthori[sz]ed|authentication required|no basic auth|\b401\b|\b403\b|denied"
+            r"|invalid username/password"
+        ),
+        RegistryDenied,
+        "the registry {registry} wants a login",
+        f"{{engine}} login {{registry}}, {_OWN}",
+    ),
+    (
+        (
+            r"connection refused|no such host|no route to host|network is unreachable|i/o timeout"
+            r"|Client\.Timeout|deadline exceeded|handshake timeout|connection reset"
+            r"|server misbehaving"
+            r"|Temporary failure in name resolution|\bEOF\b|\b50[0234]\b"
+        ),
+        RegistryUnreachable,
+        "the registry {registry} cannot be reached",
+        f"check the network of this machine (proxy, DNS), {_OWN}",
+    ),
+)
+
+
+def registry_of(image: str) -> str:
+    """The registry that a name leads to."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first
+    return "docker.io"
+
+
+def pull_failed(engine: str, image: str, said: str) -> ImageError:
+    """The error for what an engine said when it could not pull `image`."""
+    words = {"engine": engine, "registry": registry_of(image)}
+    short = said.strip()[-SAID:]
+    for pattern, kind, meaning, hint in _KINDS:
+        if re.search(pattern, said, re.IGNORECASE):
+            what = meaning.format(**words)
+            return kind(
+                f"the image {image} cannot be pulled: {what} ({short})", hint=hint.format(**words)
+            )
+    return ImageError(
+        f"the image {image} cannot be pulled: {short}",
+        hint=f"check the name, {engine} login, {_OWN}",
+    )
+
+
+def pull_timeout(engine: str, image: str, timeout: float, got: str) -> PullTimeout:
+    """The error for a pull that was not done in time; `got` is how far it was."""
+    return PullTimeout(
+        f"the image {image} was not pulled within {timeout:g} s ({got or 'nothing came'})",
+        hint=f"{engine} pull {image}, or raise containers.pull_timeout_seconds",
+    )
+
+
+def build_timeout(image: str, timeout: float, lines: str) -> BuildTimeout:
+    """The error for a build that was not done in time."""
+    return BuildTimeout(
+        f"the image {image} was not built within {timeout:g} s: {lines.strip()[-SAID:]}",
+        hint="raise containers.build_timeout_seconds",
+    )
+
+
+def build_failed(image: str, reason: str, lines: str) -> BuildFailed:
+    """The error for a build of which a step failed."""
+    end = f"\n{lines.strip()[-2000:]}" if lines.strip() else ""
+    return BuildFailed(
+        f"the image {image} cannot be built: {reason.strip()[-SAID:]}{end}",
+        hint="build_args of its type may set what the Dockerfile takes, such as BASE_IMAGE; without"
+        " a network INSTALL_PACKAGES=0 on a base image that has everything",
+    )

@@ -1,0 +1,47 @@
+"""How far a pull or a build is, in one line, from what an engine says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DONE: Final = {"Pull complete", "Already exists", "Download complete"}
+
+
+class ImageProgress:
+    """Reads the parts of a stream: layers of a pull, steps of a build."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, bool] = {}
+        self._bytes: dict[str, tuple[int, int]] = {}
+        self._status = ""
+
+    def feed(self, part: Mapping[str, Any]) -> None:
+        """One part of the stream."""
+        status = str(part.get("status") or part.get("stream") or "").strip()
+        layer = str(part.get("id") or "")
+        detail: Mapping[str, Any] = part.get("progressDetail") or {}
+        if status and layer and not status.startswith("Pulling from"):
+            self._layers[layer] = self._layers.get(layer, False) or status in _DONE
+            if status == "Downloading" and detail.get("total"):
+                self._bytes[layer] = (int(detail.get("current") or 0), int(detail["total"]))
+            elif layer in self._bytes and self._layers[layer]:
+                total = self._bytes[layer][1]
+                self._bytes[layer] = (total, total)
+        elif status:
+            self._status = status
+
+    @property
+    def line(self) -> str:
+        """How far it is, like `2 of 5 layers, 31.4 of 60.2 MB`; empty before anything was said."""
+        if not self._layers:
+            return self._status[:200]
+        done = sum(self._layers.values())
+        text = f"{done} of {len(self._layers)} layers"
+        if self._bytes:
+            current = sum(one for one, _ in self._bytes.values()) / 1e6
+            total = sum(all_ for _, all_ in self._bytes.values()) / 1e6
+            text += f", {current:.1f} of {total:.1f} MB"
+        return text

@@ -19,6 +19,7 @@ REMINDER: Final = "<system-reminder>"
 SEARCH: Final = "ToolSearch"
 """Droid lists tools of MCP servers by name only; they can be called once this one was asked."""
 TITLE: Final = "Scripted"
+LONGEST: Final = 3600.0  # seconds of one `sleep`
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -56,10 +57,28 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """An HTTP error instead of an answer."""
+    """An HTTP error instead of an answer; an error in the stream behind what was said."""
 
     status: int
     message: str
+
+    @property
+    def retryable(self) -> bool:
+        """Whether clients should try again."""
+        return self.status in {408, 409, 429} or self.status >= 500
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Nothing for so long."""
+
+    seconds: float
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What the answer says that it has cost, in tokens."""
+
+    read: int
+    written: int
 
 
 class Break(msgspec.Struct, frozen=True):
@@ -68,7 +87,7 @@ class Break(msgspec.Struct, frozen=True):
     how: str
 
 
-Step = Say | Call | Refuse | Break
+Step = Say | Call | Refuse | Pause | Usage | Break
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -78,11 +97,21 @@ class _Line(msgspec.Struct, frozen=True):
     """The next call belongs to the same answer (`parallel`)."""
 
 
-_VERBS: Final = frozenset({"say", "call", "slow", "error", "tools", "history", "hang", "cut"})
+_VERBS: Final = frozenset(
+    "say call slow sleep error fail usage tools history hang cut".split()  # noqa: SIM905
+)
 
 
-def answer(asked: Asked) -> list[Step]:
-    """What the model does now."""
+def answer(asked: Asked, again: int = 0) -> list[Step]:
+    """What the model does now.
+
+    Args:
+        asked: the request.
+        again: how often the very same was asked before, for `fail`.
+
+    Raises:
+        ValueError: a directive needs a number and has none.
+    """
     if not asked.tools:
         return [Say((TITLE,))]
     place = _script_at(asked.said)
@@ -112,9 +141,17 @@ def answer(asked: Asked) -> list[Step]:
             case "slow":
                 words = tuple(f"word{count} " for count in range(int(line.rest or 10)))
                 steps.append(Say(words, pause=0.25))
+            case "sleep":
+                steps.append(Pause(min(float(line.rest), LONGEST)))
+            case "usage":
+                read, _, written = line.rest.partition(" ")
+                steps.append(Usage(int(read), int(written or 0)))
             case "error":
-                status, _, message = line.rest.partition(" ")
-                return [Refuse(int(status or 500), message or "scripted failure")]
+                return [*steps, _refusal(line.rest)]
+            case "fail":
+                times, _, rest = line.rest.partition(" ")
+                if again < int(times):
+                    return [*steps, _refusal(rest)]
             case "tools":
                 steps.append(_say(json.dumps(sorted(asked.tools))))
             case "history":
@@ -124,10 +161,18 @@ def answer(asked: Asked) -> list[Step]:
                 return [*steps, Break(line.verb)]
             case _:
                 steps.append(_say(line.rest))
-    if not steps:
+    if all(isinstance(step, Pause | Usage) for step in steps):
         told = [results[number] for number in sorted(results)]
         steps.append(_say(f"tool said: {told[-1]}" if told else "done"))
     return steps
+
+
+def _refusal(rest: str) -> Refuse:
+    status, _, message = rest.partition(" ")
+    code = int(status or 500)
+    if not 400 <= code <= 599:
+        raise ValueError(f"{code} is no status of an error")
+    return Refuse(code, message or "scripted failure")
 
 
 def _is_script(text: str) -> bool:

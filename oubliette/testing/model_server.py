@@ -15,7 +15,7 @@ import json
 import signal
 import socket
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
@@ -25,9 +25,11 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from oubliette.testing.model_script import Asked, Call, Refuse, Say, answer
-from oubliette.testing.model_wire import APIS, Api
+from oubliette.testing.model_wire import APIS, CHARS_PER_TOKEN, Api, CutError, Messages
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -56,16 +58,20 @@ class ModelServer:
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.create_server((host, port))
         self.url: Final = f"http://{host}:{self._socket.getsockname()[1]}/v1"
-        """What agents call their base URL (Anthropic's clients want it without `/v1`)."""
+        """What agents call their base URL."""
+        self.root: Final = self.url.removesuffix("/v1")
+        """What clients of Anthropic's call so."""
         self.requests: deque[Received] = deque(maxlen=KEPT)
         """The latest requests, oldest first."""
         self._count = 0
+        self._asked: OrderedDict[Asked, int] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._server: uvicorn.Server | None = None
 
     async def __aenter__(self) -> Self:
         routes = [Route(api.path, self._endpoint(api), methods=["POST"]) for api in APIS]
         routes.append(Route("/v1/models", self._models))
+        routes.append(Route(f"{Messages.path}/count_tokens", self._count_tokens, methods=["POST"]))
         config = uvicorn.Config(
             Starlette(routes=routes),
             log_config=None,
@@ -90,6 +96,10 @@ class ModelServer:
     async def _models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
 
+    async def _count_tokens(self, request: Request) -> Response:
+        body: Any = await request.json()
+        return JSONResponse({"input_tokens": len(json.dumps(body)) // CHARS_PER_TOKEN})
+
     def _endpoint(self, api: type[Api]) -> Any:
         async def serve(request: Request) -> Response:
             try:
@@ -102,23 +112,45 @@ class ModelServer:
             self._count += 1
             key = request.headers.get("x-api-key") or request.headers.get("authorization", "")
             self.requests.append(Received(api.path, asked, key.removeprefix("Bearer ")))
-            return await self._answer(api(asked, self._count), asked)
+            return await self._answer(api, asked)
 
         return serve
 
-    async def _answer(self, api: Api, asked: Asked) -> Response:
+    def _again(self, asked: Asked) -> int:
+        """How often the very same was asked before."""
+        times = self._asked.pop(asked, 0)
+        self._asked[asked] = times + 1
+        if len(self._asked) > KEPT:
+            self._asked.popitem(last=False)
+        return times
+
+    async def _answer(self, kind: type[Api], asked: Asked) -> Response:
         try:
-            steps = answer(asked)
+            steps = answer(asked, self._again(asked))
         except ValueError as error:
-            return JSONResponse(api.error(400, f"the script: {error}"), 400)
-        if isinstance(steps[0], Refuse):
-            return JSONResponse(api.error(steps[0].status, steps[0].message), steps[0].status)
-        if asked.stream:
-            return StreamingResponse(api.stream(steps), media_type="text/event-stream")
-        async for _ in api.stream(steps):
-            pass
+            return JSONResponse(kind.error(400, f"the script: {error}"), 400)
+        api = kind(asked, self._count, steps)
+        if asked.stream and not isinstance(steps[0], Refuse):
+            return StreamingResponse(api.stream(), media_type="text/event-stream")
+        try:
+            async for _ in api.stream():  # waits as long as a stream would take
+                pass
+        except CutError as error:
+            return StreamingResponse(_broken(error), headers={"content-length": "1000"})
+        refusal = next((step for step in steps if isinstance(step, Refuse)), None)
+        if refusal is not None:
+            body = api.error(refusal.status, refusal.message)
+            # Both vendors' clients obey this; agents of others go by the status and the type.
+            headers = {"x-should-retry": str(refusal.retryable).lower()}
+            return JSONResponse(body, refusal.status, headers)
         text = "".join("".join(step.pieces) for step in steps if isinstance(step, Say))
         return JSONResponse(api.whole(text, [step for step in steps if isinstance(step, Call)]))
+
+
+async def _broken(error: Exception) -> AsyncIterator[bytes]:
+    """Less than was promised."""
+    yield b"{"
+    raise error
 
 
 class _Quiet(uvicorn.Server):

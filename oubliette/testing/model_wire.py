@@ -10,7 +10,17 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from oubliette.testing.model_script import Asked, Break, Call, Said, Say, Step
+from oubliette.testing.model_script import (
+    Asked,
+    Break,
+    Call,
+    Pause,
+    Refuse,
+    Said,
+    Say,
+    Step,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,11 +38,22 @@ class Api(abc.ABC):
 
     path: str
 
-    def __init__(self, asked: Asked, number: int) -> None:
+    def __init__(self, asked: Asked, number: int, steps: list[Step]) -> None:
         self.asked = asked
         self.id = f"scripted_{number}"
+        self.steps = steps
+        said = next((step for step in reversed(steps) if isinstance(step, Usage)), None)
+        self._said = said
         self.tokens = sum(len(said.text) for said in asked.said) // CHARS_PER_TOKEN
-        self.written = 0
+        """What was read: about four characters a token, or as the script says."""
+        if said is not None:
+            self.tokens = said.read
+        self._pieces = 0
+
+    @property
+    def written(self) -> int:
+        """Tokens of the answer: its pieces, or as the script says."""
+        return self._pieces if self._said is None else self._said.written
 
     @staticmethod
     @abc.abstractmethod
@@ -65,6 +86,10 @@ class Api(abc.ABC):
         """A tool call."""
 
     @abc.abstractmethod
+    def failure(self, refusal: Refuse) -> list[str]:
+        """Events that end an answer which has begun."""
+
+    @abc.abstractmethod
     def end(self, *, calls: bool) -> list[str]:
         """Events behind the answer."""
 
@@ -72,7 +97,7 @@ class Api(abc.ABC):
     def whole(self, text: str, calls: list[Call]) -> Json:
         """The answer in one piece."""
 
-    async def stream(self, steps: list[Step]) -> AsyncIterator[str]:
+    async def stream(self) -> AsyncIterator[str]:
         """The answer as it comes.
 
         Raises:
@@ -80,27 +105,33 @@ class Api(abc.ABC):
         """
         for event in self.begin():
             yield event
-        for step in steps:
+        for step in self.steps:
             if isinstance(step, Say):
                 for event in self.text_begin():
                     yield event
                 for piece in step.pieces:
                     if step.pause:
                         await asyncio.sleep(step.pause)
-                    self.written += 1
+                    self._pieces += 1
                     for event in self.text(piece):
                         yield event
                 for event in self.text_end("".join(step.pieces)):
                     yield event
             elif isinstance(step, Call):
-                self.written += 1
+                self._pieces += 1
                 for event in self.call(step):
                     yield event
+            elif isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            elif isinstance(step, Refuse):
+                for event in self.failure(step):
+                    yield event
+                return
             elif isinstance(step, Break):
                 if step.how == "cut":
                     raise CutError
                 await asyncio.Event().wait()
-        for event in self.end(calls=any(isinstance(step, Call) for step in steps)):
+        for event in self.end(calls=any(isinstance(step, Call) for step in self.steps)):
             yield event
 
 
@@ -204,6 +235,10 @@ class ChatCompletions(Api):
         first = {"index": place, "id": call.id, "type": "function", "function": head}
         arguments = {"index": place, "function": {"arguments": json.dumps(call.arguments)}}
         return [self._chunk({"tool_calls": [first]}), self._chunk({"tool_calls": [arguments]})]
+
+    def failure(self, refusal: Refuse) -> list[str]:
+        """The body of an error as a chunk."""
+        return [_event(self.error(refusal.status, refusal.message))]
 
     def end(self, *, calls: bool) -> list[str]:
         """The reason, the usage, and that it is all."""
@@ -359,6 +394,12 @@ class Responses(Api):
         self._output.append(done)
         return events
 
+    def failure(self, refusal: Refuse) -> list[str]:
+        """The response has failed."""
+        code = "server_error" if refusal.status >= 500 else "invalid_prompt"
+        error = {"code": code, "message": refusal.message}
+        return [self._say("response.failed", response={**self._response("failed"), "error": error})]
+
     def end(self, *, calls: bool) -> list[str]:
         """All of it once more."""
         del calls
@@ -400,7 +441,8 @@ class Messages(Api):
     @staticmethod
     def error(status: int, message: str) -> Json:
         """As Anthropic has it."""
-        kind = "api_error" if status >= 500 else "invalid_request_error"
+        kinds = {429: "rate_limit_error", 529: "overloaded_error", 401: "authentication_error"}
+        kind = kinds.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def _message(self, content: list[Json], reason: str | None) -> Json:
@@ -453,6 +495,10 @@ class Messages(Api):
         block: Json = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(call.arguments)}
         return [self._start(block), self._delta(delta), self._stop()]
+
+    def failure(self, refusal: Refuse) -> list[str]:
+        """The event `error`."""
+        return [_event(self.error(refusal.status, refusal.message), "error")]
 
     def end(self, *, calls: bool) -> list[str]:
         """The reason and the usage."""

@@ -207,8 +207,38 @@ async def test_errors_have_the_status_and_the_text_of_the_script(http, model, ap
     assert (status, body["error"]["message"]) == (429, "slow down")
 
 
-async def test_a_cut_answer_breaks_off(http, model, api) -> None:
-    body = {"model": "m", "stream": True, "tools": api.tools, **api.body(("user", "say a\ncut"))}
+async def test_an_error_says_whether_to_try_again(http, model, api) -> None:
+    for status, again in ((400, "false"), (401, "false"), (429, "true"), (503, "true")):
+        body = {"model": "m", "tools": api.tools, **api.body(("user", f"error {status}"))}
+        answer = await http.post(model.url + api.path, json=body)
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (status, again)
+
+
+async def test_a_script_can_fail_some_times_and_then_go_on(http, model, api) -> None:
+    said = ("user", "fail 2 503 busy\nsay at last")
+    assert (await ask(http, model, api, said))[0] == 503
+    assert (await ask(http, model, api, said))[0] == 503
+    assert await ask(http, model, api, said) == ("at last", [])
+    assert (await ask(http, model, api, ("user", "say b"), said))[0] == 503  # another conversation
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_can_take_its_time(http, model, api, stream) -> None:
+    began = asyncio.get_running_loop().time()
+    assert await ask(http, model, api, ("user", "sleep 0.2\nsay a"), stream=stream) == ("a", [])
+    assert asyncio.get_running_loop().time() - began >= 0.2
+
+
+async def test_directives_without_their_numbers_are_refused_by_name(http, model, api) -> None:
+    for line in ("slow many", "sleep long", "usage some", "error ok", "error 200", "fail often"):
+        status, body = await ask(http, model, api, ("user", line))
+        assert status == 400
+        assert body["error"]["message"].startswith("the script: ")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_cut_answer_breaks_off(http, model, api, stream) -> None:
+    body = {"model": "m", "stream": stream, "tools": api.tools, **api.body(("user", "say a\ncut"))}
     with pytest.raises(httpx.HTTPError):
         await http.post(model.url + api.path, json=body)
 
@@ -241,7 +271,6 @@ async def test_requests_are_kept_with_their_credentials(http, model, api) -> Non
 async def test_what_is_no_request_is_refused(http, model, api) -> None:
     for content in (b"no json", b"[]"):
         assert (await http.post(model.url + api.path, content=content)).status_code == 400
-    assert (await ask(http, model, api, ("user", "slow many")))[0] == 400
 
 
 def test_it_runs_as_a_program_and_ends_with_sigterm() -> None:

@@ -340,6 +340,36 @@ async def test_what_a_model_is_used_for_is_counted_and_its_key_stays_a_secret(ta
         assert talk.model.requests[-1].key == KEY
 
 
+@pytest.mark.requires("droid")
+@pytest.mark.parametrize(
+    ("provider", "path"), [("openai", "/v1/responses"), ("anthropic", "/v1/messages")]
+)
+async def test_droid_speaks_the_other_apis_with_the_scripted_model(
+    zygote, model, provider, path
+) -> None:
+    """Chat completions is what all the others use."""
+    base = model.root if provider == "anthropic" else model.url
+    more = {"droid.provider": provider, "droid.base_url": base}
+    async with (
+        site_on("process", zygote, model, **more) as site,
+        site.caller("sdk-auto", tools={"send_notification": send_notification}) as caller,
+    ):
+        await caller.listen()
+        call = 'call oubliette___myapp_send_notification {"message": "hello"}'
+        session = await site.spawn(caller, f"say first\n{call}\nusage 1000 20", agent="droid")
+        said = await session.turn(SLOW)
+        assert said[0] == "first"
+        assert "sent" in said[-1]
+        assert (await session.get())["usage"]["input_tokens"] >= 1000
+        # Both tell of errors in their own way.
+        await session.say("error 400 no such thing")
+        await session.turn(SLOW)
+        ended = [event for event in session.log if event["type"] == "completion"][-1]
+        assert ended["status"] == "failed"
+        assert "no such thing" in (await session.event("error", timeout=SLOW))["message"]
+        assert model.requests[-1].path == path
+
+
 async def test_an_agent_that_is_not_there_is_refused_with_both_remedies(site: Site) -> None:
     async with site.caller("http-auto") as caller:
         for agent, remedy in (("acp", "set command in [acp]"),):

@@ -1,4 +1,4 @@
-"""What the zipapp runs: `host`, `relay`, `client` or `scripted-agent`.
+"""What the zipapp runs: `host`, `relay`, `client`, `bridge`, `opencode` or `scripted-agent`.
 
 Each imports only its own modules: an agent waits for this start.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-USAGE = "usage: oubliette.pyz host|relay|client|scripted-agent [options]"
+USAGE = "usage: oubliette.pyz host|relay|client|bridge|opencode|scripted-agent [options]"
 
 
 def main() -> int:
@@ -22,6 +22,14 @@ def main() -> int:
 
         sys.argv[1:] = arguments
         return client.main() or 0
+    if command == "opencode":
+        from incontainer import opencode_bridge
+
+        return opencode_bridge.main(arguments)
+    if command == "bridge":
+        from incontainer import bridge
+
+        return bridge.main(arguments)
     if command == "scripted-agent":
         from incontainer import scripted_agent
 

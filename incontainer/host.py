@@ -287,7 +287,8 @@ def _say_ready(options: Options) -> None:
     """Tell whoever started us that the relay listens."""
     if options.ready_fd is not None:
         os.write(options.ready_fd, b"ready\n")
-        os.close(options.ready_fd)
+        if options.ready_fd > 2:  # standard streams stay open: the next descriptor would be one
+            os.close(options.ready_fd)
     if options.ready:
         try:
             fd = os.open(options.ready, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

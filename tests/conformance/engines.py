@@ -94,6 +94,15 @@ def docker(base: Path) -> ContainerRuntime:
     return DockerRuntime(base, zipapp())
 
 
+def docker_bridged(base: Path) -> ContainerRuntime:
+    """As with Docker Desktop: the engine shares folders and no sockets."""
+    return DockerRuntime(base, zipapp(), sockets="bridge")
+
+
+def podman_bridged(base: Path) -> ContainerRuntime:
+    return DockerRuntime(base, zipapp(), flavour="podman", sockets="bridge")
+
+
 def podman(base: Path) -> ContainerRuntime:
     return DockerRuntime(base, zipapp(), flavour="podman")
 
@@ -108,7 +117,19 @@ ENGINES = [
     Engine("process", process, requires="bubblewrap"),
     Engine("process-best-effort", best_effort),
     Engine("docker", docker, requires="docker", image=functools.partial(image, "docker")),
+    Engine(
+        "docker-bridged",
+        docker_bridged,
+        requires="docker",
+        image=functools.partial(image, "docker"),
+    ),
     Engine("podman", podman, requires="podman", image=functools.partial(image, "podman")),
+    Engine(
+        "podman-bridged",
+        podman_bridged,
+        requires="podman",
+        image=functools.partial(image, "podman"),
+    ),
 ]
 
 

@@ -41,7 +41,12 @@ def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> Con
 
     engine = config.docker if name == "docker" else config.podman
     return DockerRuntime(
-        base, zipapp, flavour=name, host=engine.host, hard=settings.hardening_of(config, name)
+        base,
+        zipapp,
+        flavour=name,
+        host=engine.host,
+        hard=settings.hardening_of(config, name),
+        sockets=engine.sockets,
     )
 
 

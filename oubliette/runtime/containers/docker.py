@@ -3,7 +3,7 @@
 The engine remembers everything: what a container was made of stands in its labels, so that a
 server that was killed finds all of it again. The process in a container is our host (DESIGN 4.1);
 agents and execs run through it, so that a spawn is a fork and a kill really kills. The engine's
-own exec is not used.
+own exec carries links where sockets do not (`engine_ways`), and nothing else.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -29,20 +26,23 @@ from oubliette.errors import (
 from oubliette.failpoints import failpoint
 from oubliette.runtime.containers import (
     bubblewrap,
+    engine_calls,
     engine_folders,
     engine_images,
+    engine_labels,
+    engine_ways,
     hardening,
     kit,
     spec_checks,
 )
-from oubliette.runtime.containers.engine import Engine, EngineMissing, Facts, Missing, Refused
+from oubliette.runtime.containers.engine import Engine, Facts
+from oubliette.runtime.containers.engine_errors import EngineMissing, Missing, Refused
 from oubliette.runtime.containers.engine_events import EngineEvents
 from oubliette.runtime.containers.hardening import Hardening, Place
 from oubliette.runtime.containers.plan import NOBODY
 from oubliette.runtime.containers.port import (
     LABEL_CONTAINER,
     LABEL_INSTANCE,
-    RELAY_SOCKET,
     Capabilities,
     ContainerInfo,
     ContainerSpec,
@@ -51,40 +51,26 @@ from oubliette.runtime.containers.port import (
     Logs,
     RuntimeStatus,
 )
-from oubliette.runtime.containers.ready import read_ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from oubliette.runtime.containers.engine import Flavour
-    from oubliette.runtime.containers.port import ContainerState
+    from oubliette.runtime.containers.engine_address import Flavour
+    from oubliette.runtime.containers.engine_ways import Listening, Sockets
+    from oubliette.runtime.containers.port import Progress
 
-KILL_TIMEOUT: Final = 10.0  # seconds from SIGKILL to the end of the container
 LOG_BYTES: Final = 1 << 20
-LABEL_MADE_OF: Final = "dev.oubliette.made-of"
-"""The whole spec as JSON; not shown to others."""
-
-_STATES: Final[dict[str, ContainerState]] = {
-    "created": "created",
-    "configured": "created",
-    "initialized": "created",
-    "running": "running",
-    "paused": "running",
-    "restarting": "running",
-    "stopping": "running",
-    "removing": "exited",
-    "exited": "exited",
-    "stopped": "exited",
-    "dead": "exited",
-}
 
 
 class _Container:
     """One container that this object knows."""
 
-    def __init__(self, spec: ContainerSpec, engine_id: str) -> None:
+    def __init__(self, spec: ContainerSpec, engine_id: str, *, bridged: bool) -> None:
         self.spec = spec
         self.engine_id = engine_id
+        self.bridged = bridged
+        """Its `/mcp` is not on this side."""
         self.lock = asyncio.Lock()
         self.removed = False
         self.last: ContainerInfo | None = None
@@ -98,6 +84,7 @@ class DockerRuntime:
         zipapp: the zipapp with the host.
         flavour: which engine, and whose traps to mind.
         host: its address (`unix://…`); None = `DOCKER_HOST`, the CLI's context, the usual socket.
+        sockets: how links reach the relay; `auto` asks the engine where it runs.
         hard: how containers are closed.
     """
 
@@ -109,13 +96,16 @@ class DockerRuntime:
         flavour: Flavour = "docker",
         host: str | None = None,
         hard: Hardening | None = None,
+        sockets: Sockets = "auto",
     ) -> None:
         self._base = base
         self._zipapp = zipapp
         self._flavour: Flavour = flavour
         self._hard = hard or Hardening()
         self._engine = Engine(flavour, host)
-        self._events = EngineEvents(self._engine.socket_path, flavour)
+        self._events = EngineEvents(self._engine)
+        self._sockets: Sockets = sockets
+        self._bridged = sockets == "bridge"
         self._root = os.geteuid() == 0
         self._containers: dict[str, _Container] = {}
         self._creating: set[str] = set()
@@ -128,11 +118,11 @@ class DockerRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; `uid_per_container` is final after the first `ping`."""
+        """What it can do; final after the first `ping`."""
         rootless = self._facts is not None and self._facts.rootless
         return Capabilities(
             survives_server=True,
-            sockets_cross=True,
+            sockets_cross=not self._bridged,
             network_none=True,
             network_host=True,
             images=True,
@@ -164,12 +154,10 @@ class DockerRuntime:
                 f"{self._flavour} has no OCI runtime {wanted!r}; it has {others}",
                 f"register it with the engine, or unset {self._flavour}.oci_runtime",
             )
-        if not facts.local:
-            where = f"{facts.system or self._flavour} at {self._engine.where}"
-            return (
-                f"{where} does not carry unix sockets to this machine",
-                "use an engine that runs on this machine itself",
-            )
+        bridged = engine_ways.choose(self._engine, facts, self._sockets)
+        if isinstance(bridged, tuple):
+            return bridged
+        self._bridged = bridged
         return None
 
     async def _ready(self) -> Facts:
@@ -184,9 +172,9 @@ class DockerRuntime:
         """Whether the engine has it."""
         return await engine_images.exists(self._engine, image)
 
-    async def pull(self, image: str, *, timeout: float) -> None:
+    async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
         """Fetch it from its registry."""
-        await engine_images.pull(self._engine, image, timeout=timeout)
+        await engine_images.pull(self._engine, image, timeout=timeout, progress=progress)
 
     async def build(
         self,
@@ -195,17 +183,24 @@ class DockerRuntime:
         *,
         timeout: float,
         arguments: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
     ) -> Logs:
         """Build the folder's Dockerfile; `arguments` are its build arguments."""
         return await engine_images.build(
-            self._engine, image, folder, timeout=timeout, arguments=arguments or {}
+            self._engine,
+            image,
+            folder,
+            timeout=timeout,
+            arguments=arguments or {},
+            progress=progress,
         )
 
     # ------------------------------------------------------------------ create
 
     async def create(self, spec: ContainerSpec) -> ContainerInfo:
         """Check the spec, make the folders and the container."""
-        await self._ready()
+        facts = await self._ready()
+        spec_checks.check_oci_runtime(spec, self._flavour, facts.runtimes)
         if spec.id in self._containers or spec.id in self._creating:
             raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
         await asyncio.to_thread(spec_checks.check_spec, spec, self._base)
@@ -217,8 +212,8 @@ class DockerRuntime:
         self._creating.add(spec.id)
         try:
             await self._make_folders(spec)
-            engine_id = await self._make(spec)
-            container = _Container(spec, engine_id)
+            bridged = self._bridged
+            container = _Container(spec, await self._make(spec, bridged=bridged), bridged=bridged)
             info = await self._look(container)
         except BaseException as error:
             await self._unmake(spec)
@@ -241,7 +236,7 @@ class DockerRuntime:
             zipapp=tools.zipapp, wrappers=tools.wrappers, spool=engine_folders.spool_of(spec)
         )
 
-    async def _make(self, spec: ContainerSpec) -> str:
+    async def _make(self, spec: ContainerSpec, *, bridged: bool) -> str:
         """Have the engine make the container; its id there."""
         place = await asyncio.to_thread(self._place, spec)
         body = hardening.request(
@@ -249,20 +244,32 @@ class DockerRuntime:
             place,
             self._hard,
             user=self._user(spec),
-            labels={**spec.labels, LABEL_MADE_OF: _encoder.encode(spec).decode()},
+            labels={
+                **spec.labels,
+                engine_labels.LABEL_MADE_OF: engine_labels.write_spec(spec),
+                **({engine_labels.LABEL_BRIDGED: ""} if bridged else {}),
+            },
             flavour=self._flavour,
         )
         if self._facts is not None and self._facts.rootless and self._flavour == "podman":
             body["HostConfig"]["UsernsMode"] = "keep-id"
+        if bridged:
+            engine_ways.shape_bridged(body, self._flavour)
         try:
-            made = await self._engine.call("create a container", _create, body, _name(spec.id))
+            made = await self._engine.call(
+                "create a container", engine_calls.create, body, engine_labels.name_of(spec.id)
+            )
         except Missing as error:
             raise engine_images.not_there(self._flavour, spec.image or "") from error
+        except Refused as error:
+            raise engine_ways.explained(self._engine, error) from error
         return str(made["Id"])
 
     async def _unmake(self, spec: ContainerSpec) -> None:
         with contextlib.suppress(OublietteError):
-            await self._engine.call("remove a container", _remove, _name(spec.id))
+            await self._engine.call(
+                "remove a container", engine_calls.remove, engine_labels.name_of(spec.id)
+            )
         await asyncio.to_thread(engine_folders.clear, spec)
 
     def _owner(self, spec: ContainerSpec) -> int | None:
@@ -285,7 +292,7 @@ class DockerRuntime:
         if network in {"none", "host", "bridge"}:
             return
         try:
-            await self._engine.call("look for a network", _network, network)
+            await self._engine.call("look for a network", engine_calls.network, network)
         except Missing as error:
             raise InvalidParameter(
                 f"network: {self._flavour} has no network {network}",
@@ -326,26 +333,28 @@ class DockerRuntime:
             await asyncio.to_thread(spec_checks.check_mount, mount)
         await self._make_folders(spec)
         await asyncio.to_thread(self._place, spec)  # cleaners of /tmp take the zipapp away
-        fifo = engine_folders.arm(spec, key, uid=self._owner(spec))
+        if container.bridged:
+            way = engine_ways.bridged(self._engine, container.engine_id, key)
+        else:
+            way = engine_ways.mounted(spec, key, self._owner(spec))
         try:
-            self._events.listen()
-            async with asyncio.timeout(timeout):
-                await self._engine.call("start the container", _start, container.engine_id)
+            async with asyncio.timeout(timeout), way as listening:
+                self._events.listen()
+                await self._engine.call(
+                    "start the container", engine_calls.start, container.engine_id
+                )
                 failpoint("container.launched")
                 if spec.command is None:
-                    await self._until_listening(container, fifo)
+                    await self._until_listening(container, listening)
         except TimeoutError as error:
             if isinstance(error, OublietteError):
                 raise
             raise DeadlineExceeded(
                 f"the container's host was not ready in {timeout:g} s"
             ) from error
-        finally:
-            os.close(fifo)
-        engine_folders.disarm(spec.runtime_dir, started=True)
 
-    async def _until_listening(self, container: _Container, fifo: int) -> None:
-        ready = asyncio.create_task(read_ready(fifo))
+    async def _until_listening(self, container: _Container, listening: Listening) -> None:
+        ready = asyncio.create_task(listening())
         ended = asyncio.create_task(self._until_ended(container))
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -369,8 +378,8 @@ class DockerRuntime:
         """Make it as it was when it was created: a start that failed leaves nothing."""
         spec = container.spec
         with contextlib.suppress(OublietteError):
-            await self._engine.call("remove a container", _remove, container.engine_id)
-            container.engine_id = await self._make(spec)
+            await self._engine.call("remove a container", engine_calls.remove, container.engine_id)
+            container.engine_id = await self._make(spec, bridged=container.bridged)
         engine_folders.disarm(spec.runtime_dir, started=False)
 
     # ------------------------------------------------------------------ its end
@@ -410,7 +419,7 @@ class DockerRuntime:
                         return await self._until_ended(container)
             await self._signal(container, "SIGKILL")
             try:
-                async with asyncio.timeout(KILL_TIMEOUT):
+                async with asyncio.timeout(engine_calls.KILL_TIMEOUT):
                     return await self._until_ended(container)
             except TimeoutError as error:
                 raise RuntimeFailure(
@@ -420,7 +429,9 @@ class DockerRuntime:
 
     async def _signal(self, container: _Container, name: str) -> None:
         try:
-            await self._engine.call("end the container", _kill, container.engine_id, name)
+            await self._engine.call(
+                "end the container", engine_calls.kill, container.engine_id, name
+            )
         except Missing:
             pass  # the next look says what that means
         except Refused as error:
@@ -435,7 +446,7 @@ class DockerRuntime:
             return
         async with container.lock:
             container.removed = True
-            await self._engine.call("remove a container", _remove, container.engine_id)
+            await self._engine.call("remove a container", engine_calls.remove, container.engine_id)
             await asyncio.to_thread(engine_folders.clear, container.spec)
             self._containers.pop(container_id, None)
 
@@ -457,7 +468,9 @@ class DockerRuntime:
 
     async def _look(self, container: _Container) -> ContainerInfo:
         try:
-            said = await self._engine.call("look at a container", _inspect, container.engine_id)
+            said = await self._engine.call(
+                "look at a container", engine_calls.inspect, container.engine_id
+            )
         except Missing as error:
             if container.removed and container.last is not None:
                 return msgspec.structs.replace(container.last, state="exited", handle={})
@@ -469,11 +482,13 @@ class DockerRuntime:
 
     def _info(self, container: _Container, said: Mapping[str, Any]) -> ContainerInfo:
         now: dict[str, Any] = said.get("State") or {}
-        state = _STATES.get(str(now.get("Status")), "unknown")
+        state = engine_labels.state_of(now)
         handle: dict[str, Any] = {"engine_id": container.engine_id}
         pid = int(now.get("Pid") or 0)
-        if state == "running" and pid > 0:
+        if state == "running" and pid > 0 and self._facts is not None and self._facts.local:
             handle["pid"] = pid
+        if container.bridged or self._bridged:
+            handle[engine_ways.HANDLE] = engine_ways.bridge_user(self._user(container.spec))
         return ContainerInfo(
             id=container.spec.id,
             state=state,
@@ -481,7 +496,7 @@ class DockerRuntime:
             runtime_dir=container.spec.runtime_dir,
             handle=handle,
             inside=Inside(env=hardening.inside_environment()),
-            started_at=_seconds(now.get("StartedAt")) if state != "created" else None,
+            started_at=engine_labels.seconds(now.get("StartedAt")) if state != "created" else None,
             exit_code=int(now.get("ExitCode") or 0) if state == "exited" else None,
         )
 
@@ -492,21 +507,25 @@ class DockerRuntime:
     async def _logs(self, container: _Container, tail: int) -> Logs:
         if tail <= 0:
             return Logs(text="")
-        raw = await self._engine.call("read the logs", _read_logs, container.engine_id, tail + 1)
+        raw = await self._engine.call(
+            "read the logs", engine_calls.read_logs, container.engine_id, tail + 1
+        )
         lines = raw.decode("utf-8", "replace").splitlines(keepends=True)
         text = "".join(lines[-tail:])
         return Logs(text=text[-LOG_BYTES:], truncated=len(lines) > tail or len(text) > LOG_BYTES)
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Its socket is a file on this side."""
-        return info.runtime_dir / RELAY_SOCKET
+        """Its socket, or a bridge for each link."""
+        return engine_ways.dial(self._engine, info)
 
     # ------------------------------------------------------------------ other servers' traces
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:
         """Find the instance's containers by label; clear folders away that have none."""
         await self._ready()
-        listed = await self._engine.call("list containers", _list, f"{LABEL_INSTANCE}={instance}")
+        listed = await self._engine.call(
+            "list containers", engine_calls.labelled, f"{LABEL_INSTANCE}={instance}"
+        )
         found: list[_Container] = []
         for entry in listed:
             container = await self._recognise(entry)
@@ -535,12 +554,14 @@ class DockerRuntime:
         if known is not None:
             return known
         try:
-            spec = _decoder.decode(labels.get(LABEL_MADE_OF, "").encode())
+            spec = engine_labels.read_spec(labels)
         except msgspec.MsgspecError:
             # Ours by its instance, of a release that wrote something else: nobody can use it.
-            await self._engine.call("remove a container", _remove, str(entry["Id"]))
+            await self._engine.call("remove a container", engine_calls.remove, str(entry["Id"]))
             return None
-        known = self._containers[container_id] = _Container(spec, str(entry["Id"]))
+        bridged = engine_labels.LABEL_BRIDGED in labels
+        known = _Container(spec, str(entry["Id"]), bridged=bridged)
+        self._containers[container_id] = known
         return known
 
     async def aclose(self) -> None:
@@ -548,80 +569,3 @@ class DockerRuntime:
         self._containers.clear()
         await self._events.aclose()
         await self._engine.aclose()
-
-
-# ---------------------------------------------------------------- calls, each in a thread
-
-
-def _create(api: Any, body: dict[str, Any], name: str) -> Any:
-    return api.create_container_from_config(body, name)
-
-
-def _start(api: Any, engine_id: str) -> None:
-    api.start(engine_id)
-
-
-def _kill(api: Any, engine_id: str, signal: str) -> None:
-    api.kill(engine_id, signal)
-
-
-def _inspect(api: Any, engine_id: str) -> Any:
-    return api.inspect_container(engine_id)
-
-
-def _network(api: Any, name: str) -> Any:
-    return api.inspect_network(name)
-
-
-def _list(api: Any, label: str) -> Any:
-    return api.containers(all=True, filters={"label": [label]})
-
-
-def _read_logs(api: Any, engine_id: str, tail: int) -> bytes:
-    return api.logs(engine_id, stdout=True, stderr=True, tail=tail)
-
-
-def _remove(api: Any, engine_id: str) -> None:
-    """Remove it with its anonymous volumes; whoever was first, it is gone afterwards."""
-    errors: Any = __import__("docker").errors
-    deadline = time.monotonic() + KILL_TIMEOUT
-    try:
-        api.remove_container(engine_id, v=True, force=True)
-    except errors.NotFound:
-        return
-    except errors.APIError as error:
-        if error.status_code != 409:
-            raise
-        # Somebody else removes it right now: the engine says so when it is done.
-        with contextlib.suppress(errors.NotFound):
-            api.wait(engine_id, timeout=deadline - time.monotonic(), condition="removed")
-
-
-# ---------------------------------------------------------------- specs as labels
-
-
-def _encode(value: object) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in a label")
-
-
-def _decode(kind: type, value: object) -> Any:
-    if issubclass(kind, Path) and isinstance(value, str):
-        return Path(value)
-    raise TypeError(f"{kind.__name__} has no place in a label")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_encode)
-_decoder = msgspec.json.Decoder(ContainerSpec, dec_hook=_decode)
-
-
-def _name(container_id: str) -> str:
-    return f"oubliette-{container_id}"
-
-
-def _seconds(text: object) -> float | None:
-    with contextlib.suppress(ValueError, OverflowError):
-        when = datetime.fromisoformat(str(text)).timestamp()
-        return when if when > 0 else None
-    return None

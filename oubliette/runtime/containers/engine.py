@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import socket
+import threading
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
 
-from oubliette.errors import NotFound, OublietteError, RuntimeFailure, Unavailable
+from oubliette.errors import OublietteError, RuntimeFailure
+from oubliette.runtime.containers import engine_address
+from oubliette.runtime.containers.engine_errors import EngineMissing, Missing, Refused
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
+
+    from oubliette.runtime.containers.engine_address import Address, Flavour
 
 CALLS_AT_ONCE: Final = 16
 CALL_SECONDS: Final = 60.0  # for one answer of the engine
 PING_SECONDS: Final = 5.0
 
-Flavour = Literal["docker", "podman"]
 _Result = TypeVar("_Result")
 
 _INSTALL: Final[dict[str, str]] = {
@@ -39,26 +42,6 @@ _INSTALL: Final[dict[str, str]] = {
     "podman": "start its service (systemctl enable --now podman.socket, or podman system service"
     " --time=0), or set podman.host",
 }
-
-
-class EngineMissing(Unavailable):
-    """Nobody answers where the engine should be, or we may not talk to it."""
-
-    code = "engine_missing"
-
-
-class Refused(RuntimeFailure):
-    """The engine answered, and said no."""
-
-    code = "engine_refused"
-
-    def __init__(self, message: str, *, status: int = 500, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-
-
-class Missing(NotFound):
-    """The engine does not know this container, image or network."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,46 +54,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """OCI runtimes by name; `runc`, `crun`, `runsc`."""
     rootless: bool
     local: bool
-    """It runs on this machine: its processes have pids here, unix sockets cross a bind mount."""
+    """It runs on this very kernel: its processes have pids here, it sees this side's folders."""
     cgroups: str
     memory_limit: bool
     pids_limit: bool
-
-
-def host_of(flavour: Flavour, configured: str | None = None) -> str | None:
-    """The engine's address: configured, from the environment, or a usual socket that is there.
-
-    None for docker means that a context of its command line names it; the SDK reads those.
-    """
-    if configured:
-        return configured
-    own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
-    if flavour == "docker":
-        if os.environ.get("DOCKER_HOST") or _docker_context():
-            return os.environ.get("DOCKER_HOST")
-        usual = Path("/var/run/docker.sock")
-        rootless = Path(own) / "docker.sock"
-        return f"unix://{rootless if not usual.exists() and rootless.exists() else usual}"
-    named = os.environ.get("CONTAINER_HOST")
-    if named:
-        return named
-    paths = [Path(own) / "podman" / "podman.sock"]
-    if os.geteuid() == 0:
-        paths.insert(0, Path("/run/podman/podman.sock"))
-    return f"unix://{next((path for path in paths if path.exists()), paths[0])}"
-
-
-def _docker_context() -> bool:
-    """Whether a context other than the usual one is chosen."""
-    folder = os.environ.get("DOCKER_CONFIG") or "~/.docker"
-    chosen = os.environ.get("DOCKER_CONTEXT")
-    if not chosen:
-        try:
-            config = json.loads((Path(folder).expanduser() / "config.json").read_bytes())
-            chosen = config.get("currentContext")
-        except (OSError, ValueError, AttributeError):
-            return False
-    return chosen not in {None, "", "default"}
 
 
 def sdk() -> Any:
@@ -135,15 +82,30 @@ class Engine:
         self.flavour: Flavour = flavour
         self._configured = host
         self._api: Any = None
+        self._address: Address | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._first = threading.Lock()
         self._facts: Facts | None = None
         self._limiter = anyio.CapacityLimiter(CALLS_AT_ONCE)
 
     @property
     def where(self) -> str:
         """The address, to be shown."""
-        if self._api is not None:
-            return str(self._api.base_url).replace("http+docker://localhost", "the local socket")
-        return host_of(self.flavour, self._configured) or "its usual place"
+        try:
+            return self.address.url
+        except EngineMissing:
+            return "its usual place"
+
+    @property
+    def address(self) -> Address:
+        """Where it is, found at the first use.
+
+        Raises:
+            EngineMissing: it cannot be told, or is of a kind that we cannot use.
+        """
+        if self._address is None:
+            self._address = engine_address.find(self.flavour, self._configured)
+        return self._address
 
     def connect(self, *, timeout: float = CALL_SECONDS) -> Any:
         """A new `docker.APIClient`. Blocks.
@@ -152,18 +114,42 @@ class Engine:
             EngineMissing: there is no engine; the hint says what to do.
         """
         docker = sdk()
-        host = host_of(self.flavour, self._configured)
+        address = self.address
         try:
-            if host is not None and host.startswith("unix://"):
-                _knock(host.removeprefix("unix://"))
-                made = docker.APIClient(base_url=host, version="auto", timeout=timeout)
-            elif host is None or host == os.environ.get("DOCKER_HOST"):  # with its TLS settings
-                made = docker.from_env(timeout=timeout, version="auto", use_ssh_client=True).api
-            else:
-                made = docker.APIClient(base_url=host, version="auto", timeout=timeout)
+            if address.path is not None:
+                _knock(address.path)
+            return docker.APIClient(
+                base_url=address.url, tls=_sdk_tls(address), version="auto", timeout=timeout
+            )
         except Exception as error:
             raise self._explained("connect", error) from error
-        return made
+
+    async def open(
+        self, protocol: Callable[[], asyncio.Protocol], *, timeout: float = PING_SECONDS
+    ) -> asyncio.Transport:
+        """A connection of one's own, for the few requests that the SDK cannot be used for.
+
+        Raises:
+            EngineMissing: nobody listens there.
+        """
+        loop = asyncio.get_running_loop()
+        address = self.address
+        try:
+            async with asyncio.timeout(timeout):
+                if address.path is not None:
+                    return (await loop.create_unix_connection(protocol, address.path))[0]
+                host, port = address.host_port
+                if address.tls is not None and self._tls is None:
+                    self._tls = await asyncio.to_thread(address.tls.context)
+                return (await loop.create_connection(protocol, host, port, ssl=self._tls))[0]
+        except OublietteError:
+            raise
+        except (OSError, TimeoutError) as error:
+            raise self._explained("connect", error) from error
+
+    async def version(self) -> str:
+        """The version of the API that both sides speak, for paths: `v1.41`."""
+        return await self.call("ask for its version", _api_version)
 
     async def call(
         self, step: str, act: Callable[..., _Result], *arguments: Any, **named: Any
@@ -196,9 +182,11 @@ class Engine:
         named: dict[str, Any],
     ) -> _Result:
         try:
-            if self._api is None:
-                self._api = self.connect()
-            return act(self._api, *arguments, **named)
+            with self._first:
+                if self._api is None:
+                    self._api = self.connect()
+                api = self._api
+            return act(api, *arguments, **named)
         except OublietteError:
             raise
         except Exception as error:
@@ -238,21 +226,6 @@ class Engine:
             )
         return RuntimeFailure(f"{self.flavour}: {step}: {error!r}")
 
-    async def socket_path(self) -> str:
-        """The engine's unix socket.
-
-        Raises:
-            EngineMissing: it does not answer, or is reached in another way.
-        """
-        return await self.call("find its socket", self._socket_path)
-
-    def _socket_path(self, api: Any) -> str:
-        adapter = api.get_adapter(api.base_url)
-        path = getattr(adapter, "socket_path", None)
-        if path is None:
-            raise EngineMissing(f"{self.flavour} at {self.where} has no unix socket")
-        return str(path)
-
     async def facts(self) -> Facts:
         """What the engine says about itself, asked once.
 
@@ -261,7 +234,7 @@ class Engine:
         """
         if self._facts is None:
             version, info = await self.call("ask for its version", _ask)
-            self._facts = _read(version, info, base_url=str(self._api.base_url))
+            self._facts = _read(version, info, self.address)
         return self._facts
 
     async def aclose(self) -> None:
@@ -269,6 +242,16 @@ class Engine:
         api, self._api = self._api, None
         if api is not None:
             await asyncio.to_thread(api.close)
+
+
+def _sdk_tls(address: Address) -> Any:
+    tls = address.tls
+    if tls is None:
+        return False
+    pair = (str(tls.cert), str(tls.key)) if tls.cert is not None else None
+    # Without a CA of its own the engine's certificate must be one that the system trusts.
+    ca = str(tls.ca) if tls.ca is not None else None
+    return sdk().tls.TLSConfig(client_cert=pair, ca_cert=ca, verify=tls.verify)
 
 
 def _knock(path: str) -> None:
@@ -293,15 +276,18 @@ def _causes(error: BaseException) -> list[BaseException]:
     return [one for one in found if one not in os_errors] + os_errors
 
 
+def _api_version(api: Any) -> str:
+    return f"v{api.api_version}"
+
+
 def _ask(api: Any) -> tuple[Any, Any]:
     return api.version(), api.info()
 
 
-def _read(version: dict[str, Any], info: dict[str, Any], *, base_url: str) -> Facts:
+def _read(version: dict[str, Any], info: dict[str, Any], address: Address) -> Facts:
     system = str(info.get("OperatingSystem") or "")
     options = [str(option) for option in info.get("SecurityOptions") or ()]
-    unix = base_url.startswith(("http+docker", "http+unix", "unix"))
-    local = unix and os.uname().sysname == "Linux" and "Docker Desktop" not in system
+    local = _is_local(info, address) and "Docker Desktop" not in system
     runtimes: dict[str, dict[str, Any]] = info.get("Runtimes") or {}
     # podman names those that it has heard of, installed or not
     there = {name for name, about in runtimes.items() if not local or _installed(name, about)}
@@ -316,6 +302,15 @@ def _read(version: dict[str, Any], info: dict[str, Any], *, base_url: str) -> Fa
         memory_limit=bool(info.get("MemoryLimit", True)),
         pids_limit=bool(info.get("PidsLimit", True)),
     )
+
+
+def _is_local(info: dict[str, Any], address: Address) -> bool:
+    """Whether the engine's kernel is ours; a socket may lead into a virtual machine, or away."""
+    here = os.uname()
+    if here.sysname != "Linux" or info.get("KernelVersion", here.release) != here.release:
+        return False
+    # By TCP: two machines may well run the same kernel, but not by the same name on one loopback.
+    return address.path is not None or (address.loopback and info.get("Name") == here.nodename)
 
 
 def _installed(name: str, about: dict[str, Any]) -> bool:

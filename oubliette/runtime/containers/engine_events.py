@@ -4,8 +4,8 @@ An event is only a hint to look again, so one that comes twice, late or for an o
 same container does no harm. After each reconnection everybody looks again.
 
 The SDK would need a thread for this, which cannot be ended while the engine has not yet answered
-(podman does so with its first event). So this one request is written here: HTTP/1.0 over the
-engine's socket, one JSON object a line.
+(podman does so with its first event). So this one request is written here: HTTP/1.0 over a
+connection of its own, one JSON object a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import structlog
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
+
+    from oubliette.runtime.containers.engine import Engine
 
 _SLACK: Final = 5  # seconds that the engine's clock may be behind ours
 _FIRST_RETRY: Final = 0.1
@@ -37,13 +39,11 @@ class EngineEvents:
     """Owns the task that reads the stream; started by the first who waits.
 
     Args:
-        socket: gives the path of the engine's socket, when it is needed.
-        flavour: podman's filters have gaps, so with it all events of containers are read.
+        engine: whose events; podman's filters have gaps, so with it all of containers are read.
     """
 
-    def __init__(self, socket: Callable[[], Awaitable[str]], flavour: str) -> None:
-        self._socket = socket
-        self._flavour = flavour
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -95,18 +95,20 @@ class EngineEvents:
     @contextlib.asynccontextmanager
     async def _stream(self, since: float) -> AsyncGenerator[asyncio.StreamReader]:
         filters: dict[str, list[str]] = {"type": ["container"]}
-        if self._flavour == "docker":
+        if self._engine.flavour == "docker":
             filters["event"] = ["die", "destroy"]
         query = urllib.parse.urlencode(
             {"since": int(since) - _SLACK, "filters": json.dumps(filters)}
         )
-        path = await self._socket()
-        reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
+        version = await self._engine.version()
+        reader = asyncio.StreamReader(limit=_LINE_BYTES)
+        transport = await self._engine.open(lambda: asyncio.StreamReaderProtocol(reader))
         try:
-            writer.write(f"GET /v1.40/events?{query} HTTP/1.0\r\nHost: engine\r\n\r\n".encode())
+            request = f"GET /{version}/events?{query} HTTP/1.0\r\nHost: engine\r\n\r\n"
+            transport.write(request.encode())
             yield reader
         finally:
-            writer.close()
+            transport.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         status = await reader.readline()

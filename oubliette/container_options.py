@@ -38,6 +38,11 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         "docker.io/library/python:3.12-slim-bookworm"
     )
     """Image of containers of type `base`; any with Python 3.9 or later and a shell will do."""
+    build_dir: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """Folder with the Dockerfile that `image_rebuild` builds. Unset: Oubliette's own, for images
+    whose name begins with `localhost/`."""
+    build_args: tuple[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*=")], ...] = ()
+    """What the Dockerfile is given, such as `BASE_IMAGE=debian:trixie`; shown in the image."""
     network: Annotated[str, Meta(pattern="^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$")] = "bridge"
     """What containers of an engine reach: none, bridge, host, or the name of a network."""
     memory_mb: Annotated[int, Meta(ge=64, le=16_000_000)] = 2048

@@ -31,6 +31,7 @@ from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.audit import AuditLog
+from oubliette.runtime.containers import settings
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.containers.imaging import Imaging
@@ -115,7 +116,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             base = runtime_base(config.containers.runtime_dir)
             zipapp = await asyncio.to_thread(zipapp_path)
             runtime = await _runtime(config, base, zipapp, home)
-            container_types = ("base", "dev") if runtime.capabilities.images else ("base",)
+            container_types = settings.types_of(config, images=runtime.capabilities.images)
             stack.push_async_callback(runtime.aclose)
         async with stages("store"):
             database = await asyncio.to_thread(

@@ -16,6 +16,7 @@ from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, NotFound
 from oubliette.kit import ChildSpec, StartChild, StopChild, Supervisor, handles
 from oubliette.records import IdempotencyKey, Project, Workspace
+from oubliette.runtime.containers.settings import uid_of
 from oubliette.runtime.store.ops import Op, PutIdempotency, PutProject, PutWorkspace
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ class ProjectsActor(Supervisor):
             raise NotFound(f"project_id: there is no project {project_id}")
         return project
 
+    def _uid(self, message: CreateProject) -> int:
+        """The user id of its agents, for good: its files belong to it."""
+        if os.geteuid() != 0:
+            return os.geteuid()
+        configured = uid_of(self._services.config, message.container_type, message.name)
+        return configured or FIRST_UID + secrets.randbelow(UIDS)
+
     @handles(CreateProject)
     async def _create(self, message: CreateProject) -> Project:
         reader, now = self._services.reader, self.clock.time()
@@ -87,7 +95,7 @@ class ProjectsActor(Supervisor):
             name=message.name,
             created_at=now,
             default_workspace_id=ids.new_uuid(),
-            uid=FIRST_UID + secrets.randbelow(UIDS) if os.geteuid() == 0 else os.geteuid(),
+            uid=self._uid(message),
             description=message.description,
             remote_url=message.remote_url,
             container_type=message.container_type,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from oubliette.tools.tool import CallContext
 
 STOP_SECONDS: Final = 30.0
+TAIL: Final = 4000  # characters of a build's output
 SLACK_SECONDS: Final = 60.0  # beyond a command's own deadline
 
 _Workspace = Annotated[
@@ -272,24 +273,26 @@ async def container_refresh(
         raise NotFound("no such container type for this key", hint="give a project_id")
     check_offer(house, "container_type", kind)
     imaging, kind = _imaging(house), kind or "base"
-    image = imaging.image_of(kind)
+    image = imaging.image_of(kind, project)
     if project is not None:
         actor = await _container(house, project, None)
         await actor.ask(StopContainer(), timeout=STOP_SECONDS)
-    fetched = await imaging.refresh(kind)
-    return ImageState(image=image, state="fetched" if fetched else "local", log_tail="")
+    said = await imaging.refresh(kind, project)
+    if said is None:
+        return ImageState(image=image, state="local", log_tail="")
+    return ImageState(image=image, state="fetched", log_tail=said[-TAIL:])
 
 
 @tool(ImageRebuild, ImageState, scope="write", unbound=True)
 async def image_rebuild(house: House, context: CallContext, params: ImageRebuild) -> ImageState:
-    """Build the image of a container type from Oubliette's Dockerfile.
+    """Build the image of a container type, from its own Dockerfile or Oubliette's.
 
-    Containers that run keep the old one.
+    Containers that run keep the old one; container_refresh of a project makes its container anew.
     """
     del context
     check_offer(house, "container_type", params.container_type)
     imaging = _imaging(house)
     said = await imaging.rebuild(params.container_type)
     return ImageState(
-        image=imaging.image_of(params.container_type), state="built", log_tail=said[-4000:]
+        image=imaging.image_of(params.container_type), state="built", log_tail=said[-TAIL:]
     )

@@ -248,7 +248,8 @@ def check_offer(house: House, field: str, value: str | None) -> None:
             f"agent: {value} cannot be used here: {reason}", field=field, hint=remedy
         )
     offers: tuple[str, ...] = getattr(house.offers, f"{field}s")
-    if value is not None and value != "auto" and offers and value not in offers:
+    auto = value == "auto" and field != "container_type"
+    if value is not None and not auto and offers and value not in offers:
         raise InvalidParameter(
             f"{field}: there is no {value!r} here; choose one of: {', '.join(offers)}",
             field=field,

@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import InvalidParameter
+from oubliette.errors import ConfigError, InvalidParameter
 from oubliette.runtime.containers import images, settings
 
 if TYPE_CHECKING:
     from oubliette.config import Config
+    from oubliette.container_options import ContainerOptions
+    from oubliette.records import Project
     from oubliette.runtime.containers.port import ContainerRuntime
 
 FOLDER: Final = Path(images.__file__).parent
 """Where our Dockerfile lies."""
 OURS: Final = "localhost/"
-"""Names that no registry has: only those are built."""
+"""Names that no registry has: those are built, not fetched."""
 
 
 class Imaging:
@@ -25,45 +27,75 @@ class Imaging:
         self._runtime = runtime
         self._config = config
 
-    def image_of(self, container_type: str) -> str:
-        """The image's name.
+    def image_of(self, container_type: str, project: Project | None = None) -> str:
+        """The image's name, of a type or of a project of that type.
 
         Raises:
             InvalidParameter: this runtime has no images.
         """
+        return self._options(container_type, project).image
+
+    def _options(self, container_type: str, project: Project | None) -> ContainerOptions:
         if not self._runtime.capabilities.images:
             raise InvalidParameter(
                 f"the {self._runtime.name} runtime has no images",
                 field="container_type",
                 hint='containers.runtime = "docker" or "podman" has',
             )
-        return settings.image_of(self._config, container_type)
+        return settings.options_of(self._config, container_type, project)
 
     async def rebuild(self, container_type: str) -> str:
-        """Build it from our Dockerfile; the end of the build's output.
+        """Build it from its type's Dockerfile, or from ours; the end of the build's output.
 
         Raises:
-            InvalidParameter: its name is a registry's.
-            RuntimeFailure: a step of the build failed.
+            InvalidParameter: its name is a registry's, and its type has no Dockerfile.
+            ConfigError: its type's folder has no Dockerfile.
+            BuildFailed: a step of the build failed.
         """
-        image = self.image_of(container_type)
-        if not image.startswith(OURS):
+        options = self._options(container_type, None)
+        folder = _folder(options)
+        if options.build_dir is None and not options.image.startswith(OURS):
             raise InvalidParameter(
-                f"container_type: {image} comes from a registry and is not built here",
+                f"container_type: {options.image} comes from a registry and is not built here",
                 field="container_type",
-                hint=f"container_refresh fetches it again; names that begin with {OURS} are built",
+                hint="container_refresh fetches it again; built are images of types with build_dir,"
+                f" and names that begin with {OURS}",
             )
-        limit = self._config.containers.build_timeout_seconds
-        return (await self._runtime.build(image, FOLDER, timeout=limit)).text
+        if not (folder / "Dockerfile").is_file():
+            raise ConfigError(
+                f"there is no Dockerfile in {folder}",
+                hint=f"container_types.{container_type}.build_dir names the folder",
+            )
+        built = await self._runtime.build(
+            options.image,
+            folder,
+            timeout=self._config.containers.build_timeout_seconds,
+            arguments=dict(_pair(argument) for argument in options.build_args),
+        )
+        return built.text
 
-    async def refresh(self, container_type: str) -> bool:
-        """Fetch it again; false where there is nothing to fetch from.
+    async def refresh(self, container_type: str, project: Project | None = None) -> str | None:
+        """Fetch it again; how that went, None where there is nothing to fetch from.
 
         Raises:
-            RuntimeFailure: the registry has not got it, or does not answer.
+            ImageError: the registry has not got it, or does not answer.
         """
-        image = self.image_of(container_type)
-        if image.startswith(OURS):
-            return False
-        await self._runtime.pull(image, timeout=self._config.containers.pull_timeout_seconds)
-        return True
+        options = self._options(container_type, project)
+        if options.build_dir is not None or options.image.startswith(OURS):
+            return None
+        lines: list[str] = []
+        await self._runtime.pull(
+            options.image,
+            timeout=self._config.containers.pull_timeout_seconds,
+            progress=lines.append,
+        )
+        return "".join(f"{line}\n" for line in lines)
+
+
+def _folder(options: ContainerOptions) -> Path:
+    return FOLDER if options.build_dir is None else Path(options.build_dir).expanduser()
+
+
+def _pair(argument: str) -> tuple[str, str]:
+    name, _, value = argument.partition("=")
+    return name, value

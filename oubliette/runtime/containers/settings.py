@@ -6,9 +6,7 @@ project's has, by its name or by its id, before that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.container_options import BASE, DEV, ContainerOptions, given
 from oubliette.errors import RuntimeFailure
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from oubliette.records import Project
     from oubliette.runtime.containers.engine import Flavour
 
-NOFILE_SOFT = 4096
+NOFILE_SOFT: Final = 4096  # what a process begins with
 
 
 def types_of(config: Config, *, images: bool) -> tuple[str, ...]:
@@ -121,14 +119,3 @@ def hardening_of(
         log_files=part.log_files,
         oci_runtime=part.oci_runtime or engine.oci_runtime,
     )
-
-
-def all_of(config: Config) -> tuple[object, ...]:
-    """Everything that an engine's container is made of, for its spec hash."""
-    return tuple(
-        msgspec.to_builtins(part)
-        for part in (
-            config.containers, config.container_types, config.project_containers,
-            config.docker, config.podman,
-        )
-    )  # fmt: skip

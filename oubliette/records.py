@@ -178,6 +178,10 @@ class Session(Record, frozen=True):
     minted_token_id: str | None = None
     given_key: bool = False
     remembered: dict[str, Literal["allow", "deny"]] = {}
+    agent_ready: bool = True
+    """Whether the process has given a sign of life."""
+    agent_contacted: bool = True
+    """Whether the process has started our MCP server; True too for those that do so on demand."""
     """What its agent may ask for → the decision that holds for the rest of the session."""
 
 

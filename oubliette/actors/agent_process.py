@@ -28,6 +28,7 @@ from oubliette.actors.session_messages import (
     AgentWrites,
     EndAgent,
     OutputRefused,
+    WithdrawPrompt,
     WriteFrame,
 )
 from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
@@ -295,10 +296,10 @@ class AgentProcessActor(Actor):
             if written < len(self._opening):
                 return written + 1, self._opening[written]
             return None
-        ahead = min((seq for seq in self._unsent if seq > written - opening), default=None)
-        if ahead is None or not self._adapter.ready:
+        ahead = written - opening + 1
+        frame = self._unsent.get(ahead)
+        if frame is None or not self._adapter.ready:
             return None
-        frame = self._unsent[ahead]
         if isinstance(frame, WriteFrame):
             frame = self._unsent[ahead] = self._encoded(self._adapter, frame)
         return opening + ahead, frame
@@ -461,6 +462,14 @@ class AgentProcessActor(Actor):
     def _write(self, message: WriteFrame) -> None:
         self._unsent[message.seq] = message
         self._more.set()
+
+    @handles(WithdrawPrompt)
+    def _withdraw(self, message: WithdrawPrompt) -> bool:
+        if not isinstance(self._unsent.get(message.seq), WriteFrame):
+            return False
+        # Not yet put into the agent's words. Its number is used up, so that none is waited for.
+        self._unsent[message.seq] = b""
+        return True
 
     def _accepted(self, seq: int) -> None:
         assert self._adapter is not None

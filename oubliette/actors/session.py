@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.actors import session_state
-from oubliette.actors.agent_process import AgentProcessActor
-from oubliette.actors.container_messages import Release, StageChanged
+from oubliette.actors.container_messages import Release
 from oubliette.actors.journal import RING_BYTES, Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
@@ -23,32 +22,35 @@ from oubliette.actors.protocol import (
     EndSession,
     InterruptSession,
 )
+from oubliette.actors.session_agent import AttendedSession
 from oubliette.actors.session_link import SessionLink
-from oubliette.actors.session_log import LoggedSession
 from oubliette.actors.session_messages import (
-    AckOutput,
     AgentAttached,
     AgentCost,
     AgentGone,
     AgentItem,
     AgentSpoke,
-    AgentStage,
-    AgentStarting,
     AgentWorks,
-    AgentWrites,
     ChildSpawned,
     ChildTurnEnded,
+    ClientPaired,
     CloseLink,
     EndAgent,
     LinkAnswered,
     LinkReady,
     LinkRequest,
-    OpenLink,
-    OutputRefused,
     RequestSettled,
     SettleRequest,
     SubmitTurn,
     WriteFrame,
+)
+from oubliette.actors.session_patience import (
+    ContactOverdue,
+    InterruptOverdue,
+    Patience,
+    PromptWithdrawn,
+    SilenceCheck,
+    StartOverdue,
 )
 from oubliette.actors.session_permissions import PermissionOverdue, Permissions
 from oubliette.actors.store import Transact
@@ -61,12 +63,9 @@ from oubliette.runtime.store.ops import PutIdempotency, PutTurn
 if TYPE_CHECKING:
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
-    from oubliette.kit import Deferred, Ref
+    from oubliette.kit import Deferred
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
-INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
-CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
-CRASHES: Final = 3
 
 
 class _IdleCheck(Message):
@@ -81,24 +80,15 @@ class _EndOverdue(Message):
     pass
 
 
-class _InterruptOverdue(Message):
-    turn: int
-
-
-class SessionActor(LoggedSession):
+class SessionActor(AttendedSession):
     """Runs one session until it rests; named `…/sessions/<id>`, found through the Directory."""
 
     mailbox_size = 10_000
 
     def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
-        super().__init__(services, session_id)
-        self.host_gate = gate
+        super().__init__(services, gate, session_id)
         self.link: SessionLink
-        self._agent: Ref | None = None
-        self._agent_down = asyncio.Event()
-        self._attached = False
-        self._stdin_seq = 0
-        self._seen: tuple[int, int] = (-1, -1)
+        self.patience = Patience(self)
         self._process: str | None = None
         """Of a session that has finished: the process that its agent was."""
         self._queue: deque[Turn] = deque()
@@ -107,7 +97,6 @@ class SessionActor(LoggedSession):
         self._ending: list[Deferred] = []
         self._end_reason: str | None = None
         self._end_final = True
-        self._finished = False
         self._permissions = Permissions(self)
         self._last_activity = 0.0
 
@@ -149,6 +138,7 @@ class SessionActor(LoggedSession):
         self.link = SessionLink(self)
         await self.link.take_over()
         await self._permissions.take_over(self.turn)
+        await self.patience.take_over()
         if self._crashed_too_often():
             self._finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
@@ -157,25 +147,6 @@ class SessionActor(LoggedSession):
         self._open_link()
         self._run_agent()
         self.after(self.services.config.sessions.idle_timeout_seconds, _IdleCheck())
-
-    def _run_agent(self) -> None:
-        """Start the agent's process, or attach to it again, reading on where the log ends."""
-        self._attached = False
-        # Frames that were not accepted are gone with whoever held them, but for the prompt, which
-        # is handed over again under its old number.
-        self._stdin_seq = (self._turn.stdin_seq or 0) if self._turn else 0
-        self._agent_down.clear()
-        self._agent = self.spawn(
-            AgentProcessActor,
-            self.services,
-            self.host_gate,
-            self.ref,
-            self.journal.record,
-            max(self._seen[0], 0),
-            turns_done=self._turns_done,
-            name=f"{self.name}/agent",
-        )
-        self.watch(self._agent)
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Leave the directory; whoever waits here is told."""
@@ -187,29 +158,6 @@ class SessionActor(LoggedSession):
             self.services.crashes.pop(self.session_id, None)
         del error
 
-    def _note_crash(self) -> None:
-        self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
-
-    def _crashed_too_often(self) -> bool:
-        now = self.clock.monotonic()
-        crashes = self.services.crashes.get(self.session_id, [])
-        crashes[:] = [at for at in crashes if now - at < CRASH_WINDOW]
-        return len(crashes) > CRASHES
-
-    def _open_link(self) -> None:
-        record = self.journal.record
-        assert record.pairing_secret is not None
-        link = OpenLink(
-            session_id=record.id,
-            project_id=record.project_id,
-            depth=record.depth,
-            session=self.name,
-            secret=record.pairing_secret,
-        )
-        # Noted first: a SocketActor that is being restarted hears nothing, and finds it there.
-        self.host_gate.links[self.session_id] = link
-        self.host_gate.socket.tell(link)
-
     @property
     def quiet(self) -> bool:
         """Whether no turn runs and none waits."""
@@ -219,6 +167,16 @@ class SessionActor(LoggedSession):
     def turn(self) -> int | None:
         """The number of the turn that runs."""
         return None if self._turn is None else self._turn.number
+
+    @property
+    def prompt_seq(self) -> int:
+        """The number of the frame that carries the running turn's prompt; 0 without one."""
+        return (self._turn.stdin_seq or 0) if self._turn is not None else 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the agent waits for somebody: a caller's tool, a child, a decision."""
+        return self.link.busy or self._permissions.waiting
 
     @property
     def _turns_done(self) -> int:
@@ -276,6 +234,7 @@ class SessionActor(LoggedSession):
         self._turn = turn
         self.journal.put(PutTurn(turn))
         self._status("turn_started", turn=turn.number)
+        self.patience.turn_started(turn.number)
         self.journal.then(lambda: self._hand_over(turn))
 
     def _hand_over(self, turn: Turn) -> None:
@@ -285,21 +244,6 @@ class SessionActor(LoggedSession):
         )
         failpoint("session.after_prompt")
 
-    def write(self, frame: WriteFrame) -> None:
-        """Hand a frame to the agent's process; what it has already is dropped there."""
-        if self._agent is not None and self._agent.is_alive():
-            self._agent.tell(frame)
-
-    def next_seq(self) -> int:
-        """The sequence number of one more frame for the agent, which must be attached."""
-        self._stdin_seq += 1
-        return self._stdin_seq
-
-    @property
-    def attached(self) -> bool:
-        """Whether the agent's process takes frames, and we know how many it took."""
-        return self._attached
-
     def _status(self, step: session_state.Step, reason: str | None = None, **data: Any) -> None:
         status = session_state.after(self.journal.record.status, step)
         self.journal.change(status=status, status_reason=reason)
@@ -308,6 +252,7 @@ class SessionActor(LoggedSession):
     def _turn_ended(self, outcome: str, result: str | None) -> None:
         turn, self._turn = self._turn, None
         self._permissions.turn_ended()
+        self.patience.turn_ended()
         if turn is None:
             return
         if not self._queue:
@@ -342,40 +287,6 @@ class SessionActor(LoggedSession):
 
     # ------------------------------------------------------------------ the agent
 
-    @handles(AgentStage)
-    def _agent_stage(self, message: AgentStage) -> None:
-        self._tell_stage("agent", message)
-
-    @handles(StageChanged)
-    def _container_stage(self, message: StageChanged) -> None:
-        self._tell_stage(message.stage, message)
-
-    def _tell_stage(self, stage: str, message: AgentStage | StageChanged) -> None:
-        """How far the start is; what is empty is left out."""
-        told = {
-            name: value
-            for name in ("container_id", "detail", "error", "remedy", "warnings")
-            if (value := getattr(message, name, None))
-        }
-        self.journal.append(
-            "system",
-            {
-                "kind": "stage",
-                "stage": stage,
-                "state": message.state,
-                "elapsed_ms": message.elapsed_ms,
-                **told,
-            },
-        )
-
-    @handles(AgentStarting)
-    def _agent_starting(self, message: AgentStarting) -> None:
-        answer = self.defer()
-        self._seen = (-1, -1)
-        self._stdin_seq = 0
-        self.journal.change(process_id=message.process_id, container_id=message.container_id)
-        self.journal.then(lambda: answer.set(None))
-
     @handles(AgentAttached)
     def _agent_attached(self, message: AgentAttached) -> None:
         was_attached, self._attached = self._attached, True
@@ -384,10 +295,13 @@ class SessionActor(LoggedSession):
             self._turn_ended("failed", "the agent was started anew")
             turn = None
         self._stdin_seq = max(self._stdin_seq, message.stdin_accepted)
-        if turn is not None and (turn.stdin_seq or 0) > message.stdin_accepted:
+        if turn is not None and self.prompt_seq > message.stdin_accepted:
+            for seq in range(message.stdin_accepted + 1, self.prompt_seq):
+                self.write(WriteFrame(seq=seq, kind="raw"))  # gone with whoever held it
             self._hand_over(turn)
         if not was_attached:
             self._permissions.attached()
+        self.patience.attached(again=was_attached)
         self._activity()
         self._next_turn()
 
@@ -415,26 +329,17 @@ class SessionActor(LoggedSession):
         else:
             answer.set(None)
 
-    def _ack(self, offset: int) -> None:
-        if self._agent is not None and self._agent.is_alive():
-            self._agent.tell(AckOutput(out=offset))
-
     def _take_in(self, item: AgentItem, source: str) -> None:
         data = item.data
+        self.patience.heard(item.type, data)
         match item.type:
             case "completion":
                 outcome = str(data.get("status", "completed"))
                 final = data.get("final_text")
                 text = final if isinstance(final, str) else None
-                self._turn_ended(outcome, text)
-                self.journal.append(
-                    "completion", {"final_text": text or "", "status": outcome}, source=source
-                )
-                if self.journal.record.status == "running":
-                    self.journal.change(final_response=text)
-                    self._status("turn_ended")
-                self._next_turn()
-                self.link.turn_ended()
+                if outcome == "interrupted" and (reason := self.patience.given_up) is not None:
+                    outcome, text = "failed", reason
+                self._complete(outcome, text, source)
             case "usage":
                 self._usage(data)
                 self.journal.append("system", {"kind": "usage", **data}, source=source)
@@ -450,6 +355,22 @@ class SessionActor(LoggedSession):
             case _:
                 self.journal.append(item.type, data, source=source)
 
+    def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
+        """The running turn is over."""
+        self._turn_ended(outcome, text)
+        told = {"final_text": text or "", "status": outcome}
+        self.journal.append("completion", told, source=source)
+        if self.journal.record.status == "running":
+            self.journal.change(final_response=text)
+            self._status("turn_ended")
+        self._next_turn()
+        self.link.turn_ended()
+
+    def end_unheard_turn(self) -> None:
+        """The running turn was interrupted before its agent heard of it."""
+        reason = self.patience.given_up
+        self._complete("failed" if reason else "interrupted", reason or "", None)
+
     def _usage(self, data: dict[str, Any]) -> None:
         record = self.journal.record
         self.journal.change(
@@ -462,22 +383,19 @@ class SessionActor(LoggedSession):
             AgentCost(session_id=self.session_id, cost_usd=self.journal.record.cost_usd)
         )
 
+    @handles(StartOverdue, ContactOverdue, SilenceCheck, InterruptOverdue, PromptWithdrawn)
+    def _patience_over(self, message: Message) -> None:
+        if not self._finished:
+            self.patience.take(message)
+
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
         if not self._finished:
             self._permissions.overdue(message)
 
-    @handles(OutputRefused)
-    def _output_refused(self, message: OutputRefused) -> None:
-        raise RuntimeError(f"what the agent said could not be taken in: {message.error}")
-
-    @handles(AgentWrites)
-    def _agent_writes(self, message: AgentWrites) -> None:
-        if not self._finished:
-            self.write(WriteFrame(seq=self.next_seq(), kind="raw", raw=message.data))
-
     @handles(AgentGone)
-    def _agent_gone(self, message: AgentGone) -> None:
+    def agent_gone(self, message: AgentGone) -> None:
+        """The agent is no more, or of no use: the session fails."""
         self._attached = False
         if self._finished:
             return
@@ -485,6 +403,7 @@ class SessionActor(LoggedSession):
             self._finish("ended", "completed", self._end_reason)
             return
         step: session_state.Step = "start_failed" if message.start_failed else "agent_lost"
+        reason = self.patience.given_up or message.reason
         self.journal.append(
             "error",
             {
@@ -496,7 +415,7 @@ class SessionActor(LoggedSession):
         self._finish(
             step if session_state.allowed(self.journal.record.status, step) else "agent_lost",
             "failed",
-            message.reason,
+            reason,
         )
 
     @handles(Down)
@@ -509,7 +428,7 @@ class SessionActor(LoggedSession):
             return
         self._note_crash()
         if message.reason != "failed" or self._crashed_too_often():
-            self._agent_gone(
+            self.agent_gone(
                 AgentGone(reason=message.error or "the actor of its agent process ended")
             )
             return
@@ -521,19 +440,22 @@ class SessionActor(LoggedSession):
 
     @handles(InterruptSession)
     def _interrupt(self, _: InterruptSession) -> str:
-        turn = self._turn
-        if turn is not None and self._attached:
-            self.write(WriteFrame(seq=self.next_seq(), kind="interrupt", turn=turn.number))
-            self.after(INTERRUPT_LIMIT, _InterruptOverdue(turn=turn.number))
+        if self._turn is not None:
+            self.patience.interrupt(self._turn.number)
+        elif self._queue and not self._attached:
+            turn = self._queue.popleft()  # the agent is not there yet to be told
+            if not self._queue:
+                self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
+            told = {"turn": turn.number, "final_text": "", "status": "interrupted"}
+            self._drop(turn, "interrupted", "interrupted before it began")
+            self.journal.append("completion", told)
         return self.journal.record.status
 
-    @handles(_InterruptOverdue)
-    def _interrupt_overdue(self, message: _InterruptOverdue) -> None:
-        if self._turn is not None and self._turn.number == message.turn and self._agent:
-            self.journal.append(
-                "error", {"message": f"the agent did not heed an interrupt for {INTERRUPT_LIMIT} s"}
-            )
-            self._agent.tell(EndAgent())
+    def _drop(self, turn: Turn, outcome: str, result: str) -> None:
+        """A turn that never ran."""
+        turn = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
+        self.journal.put(PutTurn(turn))
+        self._tell_parent(turn)
 
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
@@ -574,17 +496,9 @@ class SessionActor(LoggedSession):
         self.link.cancel_all(reason)
         self._turn_ended("interrupted" if step == "ended" else "failed", reason)
         while self._queue:
-            turn = msgspec.structs.replace(
-                self._queue.popleft(),
-                state="done",
-                outcome="failed",
-                result=f"not run: the session came to rest ({reason})",
-            )
-            self.journal.put(PutTurn(turn))
-            self.journal.append(
-                "error", {"message": turn.result or "", "turn": turn.number, "kind": "not_run"}
-            )
-            self._tell_parent(turn)
+            turn, why = self._queue.popleft(), f"not run: the session came to rest ({reason})"
+            self._drop(turn, "failed", why)
+            self.journal.append("error", {"message": why, "turn": turn.number, "kind": "not_run"})
         status = session_state.after(self.journal.record.status, step)
         self._process = self.journal.record.process_id
         self.journal.change(
@@ -631,6 +545,10 @@ class SessionActor(LoggedSession):
 
     # ------------------------------------------------------------------ the link, the caller
 
+    @handles(ClientPaired)
+    def _client_paired(self, _: ClientPaired) -> None:
+        self.patience.contacted()
+
     @handles(LinkReady)
     def _link_ready(self, message: LinkReady) -> None:
         self.link.ready(message)
@@ -638,6 +556,7 @@ class SessionActor(LoggedSession):
     @handles(LinkRequest)
     def _link_request(self, message: LinkRequest) -> None:
         self._activity()
+        self.patience.contacted()
         self.link.request(message)
 
     @handles(AnswerCallerTool)

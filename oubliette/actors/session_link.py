@@ -99,6 +99,12 @@ class SessionLink:
     def turn_ended(self) -> None:
         """A turn of the agent is over; calls that it still has open go on."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether the agent waits for a caller's tool, or for children."""
+        waiting = self._services.waiting
+        return bool(self._calls.open) or self._session.session_id in waiting
+
     # ------------------------------------------------------------------ connection
 
     def ready(self, message: LinkReady) -> None:

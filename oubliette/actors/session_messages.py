@@ -119,6 +119,12 @@ class WriteFrame(Message):
     """What the protocol wants said (`AgentWrites`)."""
 
 
+class WithdrawPrompt(Message, Reply[bool]):
+    """Forget the prompt in this frame; False: the agent has it, or will have."""
+
+    seq: int
+
+
 class AckOutput(Message):
     """The events up to this offset of stdout are in the log."""
 
@@ -157,6 +163,10 @@ class LinkReady(Message):
 
     link: str
     generation: int
+
+
+class ClientPaired(Message):
+    """From the SocketActor: a client of the agent and our link have met in the container."""
 
 
 class LinkRequest(Message):

@@ -50,6 +50,11 @@ class Permissions:
         self._decided: dict[str, PermissionRequest] = {}
         """Of the running turn, by our id, in order: what the agent may not have heard."""
 
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody is asked."""
+        return bool(self._open)
+
     async def take_over(self, turn: int | None) -> None:
         """Find what an earlier actor left open, and what its agent may not have been told."""
         session = self._session

@@ -10,7 +10,7 @@ from tenacity import wait_exponential_jitter
 from oubliette.actors.backoff import backoff_delay
 from oubliette.actors.container_messages import ContainerIsUp, HostGone, SocketStarted
 from oubliette.actors.link import LinkActor
-from oubliette.actors.session_messages import CloseLink, OpenLink
+from oubliette.actors.session_messages import ClientPaired, CloseLink, OpenLink
 from oubliette.actors.session_state import live
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
     from oubliette.kit import Ref
+    from oubliette.runtime.host.messages import HostEvent
 
 log = structlog.get_logger(__name__)
 
@@ -131,7 +132,19 @@ class SocketActor(Actor):
             self._container.key,
             epoch=self._services.epoch,
             timeout=CONNECT_TIMEOUT,
+            on_event=self._host_event,
         )
+
+    def _host_event(self, event: HostEvent) -> None:
+        if event.event == "paired" and event.session is not None:
+            self._tell_paired(event.session)
+
+    def _tell_paired(self, session_id: str) -> None:
+        """Say to the session that its agent has started our MCP server."""
+        spec = self._host_gate.links.get(session_id)
+        session = self.system.lookup(spec.session) if spec is not None else None
+        if session is not None and session.is_alive():
+            session.tell(ClientPaired())
 
     @handles(_Connected)
     async def _connected(self, message: _Connected) -> None:
@@ -145,6 +158,9 @@ class SocketActor(Actor):
         self._absent_since = None
         assert self._host_gate.info is not None
         self._host_gate.opened(link, self._host_gate.info)
+        for state in link.hello.sessions:
+            if state.paired:
+                self._tell_paired(state.session)
         self.pipe_to_self(
             self._end_strays(link),
             lambda count: _StraysEnded(count=count),

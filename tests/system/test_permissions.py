@@ -39,7 +39,7 @@ async def test_a_decision_reaches_the_agent(site, kind, decision):
         agent = await site.spawn(caller, "ask may I?")
         assert await agent.turn() == [decision]
         asked = caller.of("permission_request")[0]
-        settled = caller.of("permission_settled")[0]
+        settled = await caller.event("permission_settled")
         assert (asked["text"], asked["asks_for"]) == ("may I?", "may I?")
         assert asked["ancestry"] == [agent.session_id] == [asked["session_id"]]
         assert 59 < asked["deadline"] - asked["ts"] < 61

@@ -189,6 +189,16 @@ async def _place(link: HostLink, inside: Inside, command: AgentCommand, file: Ag
 class StreamExecution(abc.ABC):
     """`execute` and `execute_streaming` for runtimes that have `command` and `adapter`."""
 
+    @property
+    def starts_mcp(self) -> bool:
+        """As most do."""
+        return True
+
+    @property
+    def slow_start(self) -> str:
+        """Nothing special."""
+        return ""
+
     @abc.abstractmethod
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """How to start the process of a session."""

@@ -100,6 +100,8 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent called itself before; set for a resume."""
     env: dict[str, str] = {}
     """Further variables (keys of model providers)."""
+    credentials: dict[str, str] = {}
+    """Secrets that its project was given, by name: what `credential:NAME` refers to."""
 
 
 class Availability(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +185,16 @@ class AgentRuntime(Protocol):
     @property
     def resume(self) -> bool:
         """A new process can go on where an ended one of the same session stopped."""
+        ...
+
+    @property
+    def starts_mcp(self) -> bool:
+        """A process starts our MCP server by itself, not only when it needs a tool."""
+        ...
+
+    @property
+    def slow_start(self) -> str:
+        """What to look at when a process does not get ready; "" where nothing special is known."""
         ...
 
     async def initialize(self, config: Mapping[str, Any]) -> None:

@@ -104,6 +104,11 @@ class ScriptedRuntime(StreamExecution):
         """What it remembers lies in its HOME."""
         return True
 
+    @property
+    def starts_mcp(self) -> bool:
+        """It starts what it needs for its script, and says so when that fails."""
+        return False
+
     async def initialize(self, config: Mapping[str, Any]) -> None:
         """There is nothing to configure."""
         if config:

@@ -1,0 +1,301 @@
+"""What is waited for of an agent, and for how long (DESIGN 3.4, 9.19).
+
+That it is ready, that it starts our MCP server, that it gives signs of life in a turn, that a
+model answers within so many tries, that an interrupt is heeded. Lives and dies with its actor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.actors.session_messages import (
+    AgentGone,
+    EndAgent,
+    WithdrawPrompt,
+    WriteFrame,
+)
+from oubliette.kit import Message
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from oubliette.actors.session import SessionActor
+
+INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
+_CALLED: Final = "tool_call"
+_RETURNED: Final = "tool_result"
+
+
+class StartOverdue(Message):
+    """The agent should have been ready by now."""
+
+    process_id: str
+
+
+class ContactOverdue(Message):
+    """The agent should have started our MCP server by now."""
+
+    process_id: str
+
+
+class SilenceCheck(Message):
+    """Perhaps the agent has said nothing for too long."""
+
+    turn: int
+
+
+class InterruptOverdue(Message):
+    """The agent should have ended this turn by now."""
+
+    turn: int
+
+
+class PromptWithdrawn(Message):
+    """Whether the prompt of this turn was taken back before the agent got it."""
+
+    turn: int
+    withdrawn: bool
+
+
+class Patience:
+    """Deadlines of one session's agent."""
+
+    def __init__(self, session: SessionActor) -> None:
+        self._session = session
+        self._config = session.services.config.agents
+        self._spoke = 0.0
+        self._watched: int | None = None
+        """The turn whose silence is watched."""
+        self._tools: set[str] = set()
+        """Tool calls of the running turn that have no result yet."""
+        self._due: int | None = None
+        """The turn to be interrupted once its agent is attached."""
+        self._given_up: str | None = None
+
+    def take(self, message: Message) -> None:
+        """One of the messages above."""
+        match message:
+            case StartOverdue():
+                self._start_overdue(message)
+            case ContactOverdue():
+                self._contact_overdue(message)
+            case SilenceCheck():
+                self._silence_check(message)
+            case InterruptOverdue():
+                self._interrupt_overdue(message)
+            case PromptWithdrawn():
+                self._withdrawn(message)
+            case _:
+                raise TypeError(f"no business of ours: {message}")
+
+    # ------------------------------------------------------------------ taking over
+
+    async def take_over(self) -> None:
+        """Find which tools the running turn waits for."""
+        session = self._session
+        if session.turn is not None:
+            reader = session.services.reader
+            self._tools = await reader.run(_open_tools, session.session_id)
+
+    def attached(self, *, again: bool) -> None:
+        """The agent's streams are open; `again` after we had them already."""
+        session = self._session
+        self._sign_of_life()
+        if again:
+            return
+        process, agent = session.journal.record.process_id or "", session.journal.record
+        if not agent.agent_ready:
+            session.after(self._config.start_timeout_seconds, StartOverdue(process_id=process))
+        elif not agent.agent_contacted:
+            self._await_contact()
+        if session.turn is not None:
+            self.turn_started(session.turn)
+            if self._due == session.turn:
+                self._end_running(session.turn)
+
+    # ------------------------------------------------------------------ a start
+
+    def starting(self) -> None:
+        """Another process of the agent is about to be started."""
+        runtime = self._session.services.agents.get(self._session.journal.record.agent)
+        contacts = runtime is not None and runtime.starts_mcp
+        self._session.journal.change(agent_ready=False, agent_contacted=not contacts)
+
+    def ready(self) -> None:
+        """The agent gave its first sign of life."""
+        if self._session.journal.record.agent_ready:
+            return
+        self._session.journal.change(agent_ready=True)
+        if not self._session.journal.record.agent_contacted:
+            self._await_contact()
+
+    def _start_overdue(self, message: StartOverdue) -> None:
+        """It never got ready."""
+        record = self._session.journal.record
+        if record.agent_ready or record.process_id != message.process_id:
+            return
+        limit = self._config.start_timeout_seconds
+        runtime = self._session.services.agents.get(record.agent)
+        why = getattr(runtime, "slow_start", "") or "see its stderr, or raise"
+        self._session.agent_gone(
+            AgentGone(
+                reason=f"{record.agent} was not ready {limit:g} seconds after its start"
+                f" ({why} agents.start_timeout_seconds)",
+                start_failed=True,
+            )
+        )
+
+    def _await_contact(self) -> None:
+        session = self._session
+        process = session.journal.record.process_id or ""
+        session.after(self._config.contact_timeout_seconds, ContactOverdue(process_id=process))
+
+    def contacted(self) -> None:
+        """A client of the agent has paired with our link: it has our tools."""
+        if not self._session.journal.record.agent_contacted:
+            self._session.journal.change(agent_contacted=True)
+
+    def _contact_overdue(self, message: ContactOverdue) -> None:
+        """It works without our tools, and nobody would know."""
+        record = self._session.journal.record
+        if record.agent_contacted or record.process_id != message.process_id:
+            return
+        limit = self._config.contact_timeout_seconds
+        self._session.agent_gone(
+            AgentGone(
+                reason=f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
+                " seconds, so it has none of the tools that it is lent; it has to start the MCP"
+                " servers that it is given with its session (ACP: mcpServers of session/new)"
+                " (its stderr may say why; or raise agents.contact_timeout_seconds)"
+            )
+        )
+
+    # ------------------------------------------------------------------ a turn
+
+    def turn_started(self, turn: int) -> None:
+        """Watch for signs of life."""
+        self._sign_of_life()
+        if self._watched != turn:
+            self._watched = turn
+            self._check_after(self._config.silence_timeout_seconds, turn)
+
+    def _check_after(self, seconds: float, turn: int) -> None:
+        self._session.after(seconds, SilenceCheck(turn=turn))
+
+    def turn_ended(self) -> None:
+        """Nothing is expected any more."""
+        self._tools.clear()
+        self._due = self._watched = self._given_up = None
+
+    def _sign_of_life(self) -> None:
+        self._spoke = self._session.clock.monotonic()
+
+    def heard(self, kind: str, data: dict[str, Any]) -> None:
+        """The agent said something."""
+        self._sign_of_life()
+        self.ready()
+        if kind == _CALLED:
+            self._tools.add(str(data.get("call_id")))
+        elif kind == _RETURNED:
+            self._tools.discard(str(data.get("call_id")))
+        elif kind == "system" and data.get("type") == "retry":
+            self._retried(data)
+
+    def _retried(self, data: dict[str, Any]) -> None:
+        attempt = data.get("attempt")
+        if isinstance(attempt, int) and attempt > self._config.max_retries:
+            self.give_up(
+                f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
+                " (agents.max_retries)"
+            )
+
+    def _silence_check(self, message: SilenceCheck) -> None:
+        """Whether the agent has been silent for too long, with nothing to wait for."""
+        session = self._session
+        if self._watched != message.turn or session.turn != message.turn:
+            return
+        limit = self._config.silence_timeout_seconds
+        left = self._spoke + limit - session.clock.monotonic()
+        if self._tools or session.waits or not session.attached:
+            left = limit  # a tool, a child or a person may take as long as they have
+        if left > 0:
+            self._check_after(left, message.turn)
+        else:
+            self.give_up(
+                f"the agent said nothing for {limit:g} seconds (agents.silence_timeout_seconds)"
+            )
+
+    # ------------------------------------------------------------------ ending a turn early
+
+    def give_up(self, reason: str) -> None:
+        """Have the running turn fail; the agent is told to stop."""
+        turn = self._session.turn
+        if turn is None or self._given_up is not None:
+            return
+        self._given_up = reason
+        self._session.journal.append("error", {"turn": turn, "message": reason})
+        self.interrupt(turn)
+
+    @property
+    def given_up(self) -> str | None:
+        """Why the running turn is to fail."""
+        return self._given_up
+
+    def interrupt(self, turn: int) -> None:
+        """End this turn, once the agent is there to be told."""
+        self._due = turn
+        # Behind the prompt, which is handed over once its turn is in the log.
+        self._session.journal.then(lambda: self._end_running(turn))
+
+    def _end_running(self, turn: int) -> None:
+        session = self._session
+        agent = session.agent
+        if session.turn != turn or self._due != turn or not session.attached or agent is None:
+            return
+        self._due = None
+        session.pipe_to_self(
+            agent.ask(WithdrawPrompt(seq=session.prompt_seq)),
+            lambda withdrawn: PromptWithdrawn(turn=turn, withdrawn=withdrawn),
+            lambda _: PromptWithdrawn(turn=turn, withdrawn=False),
+        )
+
+    def _withdrawn(self, message: PromptWithdrawn) -> None:
+        """The agent never hears of it; or it does, and has to be told to stop."""
+        session = self._session
+        if session.turn != message.turn:
+            return
+        if message.withdrawn:
+            session.end_unheard_turn()
+        elif not session.attached:
+            self._due = message.turn
+        else:
+            session.write(WriteFrame(seq=session.next_seq(), kind="interrupt", turn=message.turn))
+            session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=message.turn))
+
+    def _interrupt_overdue(self, message: InterruptOverdue) -> None:
+        """An agent that cannot be stopped otherwise is ended."""
+        session = self._session
+        if session.turn != message.turn or session.agent is None:
+            return
+        reason = f"the agent did not heed an interrupt for {INTERRUPT_LIMIT} s"
+        session.journal.append("error", {"turn": message.turn, "message": reason})
+        self._given_up = self._given_up or reason
+        session.agent.tell(EndAgent())
+
+
+def _open_tools(connection: sqlite3.Connection, session_id: str) -> set[str]:
+    """Tool calls since the last turn's end that have no result."""
+    rows = connection.execute(
+        "SELECT type, data FROM events INDEXED BY events_by_session WHERE session_id = ?1"
+        " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"
+        " WHERE session_id = ?1 AND type = 'completion' ORDER BY idx DESC LIMIT 1), -1)"
+        " AND type IN (?2, ?3) ORDER BY idx",
+        (session_id, _CALLED, _RETURNED),
+    )
+    found: set[str] = set()
+    for kind, data in rows.fetchall():
+        call_id = str(msgspec.json.decode(data).get("call_id"))
+        (found.add if kind == _CALLED else found.discard)(call_id)
+    return found

@@ -9,6 +9,7 @@ import pytest
 
 from oubliette.testing.server import ServerProcess
 from oubliette.testing.zygote import Zygote
+from tests.images import ensure_image
 
 pytest.register_assert_rewrite("tests.faults.history", "tests.faults.load")
 
@@ -21,6 +22,40 @@ def zygote() -> Iterator[Zygote]:
     """Forks servers; one for all tests of this process."""
     with Zygote() as started:
         yield started
+
+
+def settings_of(runtime: str) -> dict[str, object]:
+    """What a server on this runtime needs; nothing of it needs a network."""
+    if runtime == "process":
+        return {}
+    return {
+        "containers.runtime": runtime,
+        "containers.image": ensure_image(runtime),
+        "containers.network": "none",
+    }
+
+
+ENGINES = [pytest.param(each, marks=pytest.mark.requires(each)) for each in ("docker", "podman")]
+
+
+@pytest.fixture(params=ENGINES)
+async def engine_server(
+    request: pytest.FixtureRequest, zygote: Zygote
+) -> AsyncIterator[ServerProcess]:
+    """As `server`, on docker and on podman."""
+    async with ServerProcess(zygote=zygote, settings=settings_of(request.param)) as process:
+        yield process
+        print(process.log()[-50_000:] if process.log_file.exists() else "")
+
+
+@pytest.fixture(params=["process", *ENGINES])
+async def any_server(
+    request: pytest.FixtureRequest, zygote: Zygote
+) -> AsyncIterator[ServerProcess]:
+    """As `server`, on every runtime."""
+    async with ServerProcess(zygote=zygote, settings=settings_of(request.param)) as process:
+        yield process
+        print(process.log()[-50_000:] if process.log_file.exists() else "")
 
 
 @pytest.fixture

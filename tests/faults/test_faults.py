@@ -14,51 +14,11 @@ from oubliette.runtime.containers import procfs
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.http_client import HttpClient
 from oubliette.testing.server import ServerProcess
-from tests.faults.history import Lender, check_log, check_nothing_left, check_stopped, texts
+from tests.faults.here import Here
+from tests.faults.history import check_log, check_nothing_left, check_stopped, texts
 from tests.faults.load import Load
 
 pytestmark = pytest.mark.anyio
-
-
-class Here(Lender):
-    """A caller with a project; `approve` answers when it is let."""
-
-    def __init__(self, server: ServerProcess, **kwargs) -> None:
-        super().__init__(
-            server.url, server.token("write"), tools={"approve": self.approve}, **kwargs
-        )
-        self.server = server
-        self.may = asyncio.Event()
-        self.project_id = ""
-
-    async def approve(self, what: str) -> dict[str, str]:
-        """Approve, when it may."""
-        await self.may.wait()
-        return {"approved": what}
-
-    async def __aenter__(self) -> Here:
-        await super().__aenter__()
-        project = await self.call("project_create", name="here", init_git=False)
-        self.project_id = project["id"]
-        await self.listen()
-        return self
-
-    async def spawn(self, prompt: str, **more) -> str:
-        """A new session."""
-        answer = await self.call(
-            "session_spawn",
-            project_id=self.project_id,
-            prompt=prompt,
-            new_session=True,
-            context=self.context,
-            **more,
-        )
-        return answer["session_id"]
-
-    async def status(self, session_id: str) -> tuple[str, str | None]:
-        """Status and reason."""
-        found = await self.call("session_get", session_id=session_id)
-        return found["status"], found["status_reason"]
 
 
 # ---------------------------------------------------------------------- the container

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each test that asks for `engine` on every engine; `isolated` and `imaged` on those that are.
 
+    `docker_api` is for those that speak docker's.
     One that asks for `agent` too runs for the pairs of `pairs`.
     """
     if "engine" not in metafunc.fixturenames:
@@ -33,12 +34,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     isolated = "isolated" in metafunc.fixturenames
     imaged = "imaged" in metafunc.fixturenames
+    docker_api = "docker_api" in metafunc.fixturenames
     metafunc.parametrize(
         "engine",
         [
             pytest.param(engine, id=engine.name, marks=needs(engine))
             for engine in ENGINES
-            if (engine.isolated or not isolated) and (engine.image is not None or not imaged)
+            if (engine.isolated or not isolated)
+            and (engine.image is not None or not imaged)
+            and (engine.speaks_docker or not docker_api)
         ],
     )
 

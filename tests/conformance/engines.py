@@ -27,10 +27,13 @@ from oubliette.runtime.containers import (
     Mount,
     ProcessRuntime,
 )
+from oubliette.runtime.containers.apple import AppleRuntime
 from oubliette.runtime.containers.docker import DockerRuntime
+from oubliette.runtime.containers.engine_address import host_of
 from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, runtime_base
 from oubliette.runtime.host import Exit, HostLink, Output, StartProcess
 from oubliette.runtime.zipapp import zipapp_path
+from tests import requirements
 from tests.images import ensure_image
 
 if TYPE_CHECKING:
@@ -53,6 +56,10 @@ class Engine:
     @property
     def isolated(self) -> bool:
         return self.name != "process-best-effort"
+
+    @property
+    def speaks_docker(self) -> bool:
+        return self.name.startswith(("docker", "podman"))
 
 
 def process(base: Path) -> ContainerRuntime:
@@ -107,6 +114,25 @@ def podman(base: Path) -> ContainerRuntime:
     return DockerRuntime(base, zipapp(), flavour="podman")
 
 
+STANDIN = Path(__file__).parent / "apple_standin" / "container"
+"""Plays Apple's `container`, on docker or podman."""
+
+
+def apple(base: Path) -> ContainerRuntime:
+    beneath_apple()
+    return AppleRuntime(base, zipapp(), path=str(STANDIN))
+
+
+@functools.cache
+def beneath_apple() -> str:
+    """The engine that the stand-in works with."""
+    flavour = "podman" if requirements.missing("docker") else "docker"
+    host = host_of(flavour)
+    if host is not None and host.startswith("unix://"):
+        os.environ["APPLE_STANDIN_ENGINE"] = host.removeprefix("unix://")
+    return flavour
+
+
 @functools.cache
 def image(flavour: str) -> str:
     """Made of this machine's own files, once for all tests."""
@@ -130,6 +156,7 @@ ENGINES = [
         requires="podman",
         image=functools.partial(image, "podman"),
     ),
+    Engine("apple", apple, requires="apple-standin", image=lambda: image(beneath_apple())),
 ]
 
 
@@ -192,6 +219,16 @@ class Running:
                 await self.arrived.wait()
 
 
+async def container_program(*argv: str) -> bytes:
+    """A call of Apple's program, or of what plays it, that must succeed; its output."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(str(STANDIN), *argv, stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(SECONDS):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
 async def read_all(stream: Any) -> Result:
     result = Result()
     async for item in stream:
@@ -225,6 +262,17 @@ class Bench:
     @property
     def agent_uid(self) -> int | None:
         return AGENT_UID if self.runtime.capabilities.uid_per_container else None
+
+    def exit_code(self, code: int) -> int | None:
+        """What the runtime says of an exit code: nothing, where it cannot know."""
+        return code if self.runtime.capabilities.exit_codes else None
+
+    async def signal(self, info: ContainerInfo, number: int) -> None:
+        """Behind the runtime's back: a signal to the first process of a container."""
+        if self.engine.name == "apple":
+            await container_program("kill", "--signal", str(int(number)), info.handle["name"])
+        else:
+            os.kill(info.handle["pid"], number)
 
     def project(self, name: str | None = None) -> Path:
         folder = make_owned(self.folder, name or f"p{secrets.token_hex(3)}", uid=self.agent_uid)

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,11 +34,11 @@ from oubliette.runtime.containers import (
     apple_json,
     bubblewrap,
     engine_folders,
-    hardening,
     kit,
     spec_checks,
 )
 from oubliette.runtime.containers.apple_cli import AppleCli
+from oubliette.runtime.containers.apple_json import Seen
 from oubliette.runtime.containers.apple_lifeline import Lifeline
 from oubliette.runtime.containers.engine_errors import EngineMissing, Missing
 from oubliette.runtime.containers.engine_labels import LABEL_MADE_OF, read_spec, write_spec
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from oubliette.runtime.containers.apple_json import Seen
     from oubliette.runtime.containers.port import ContainerState, Progress
 
 OLDEST: Final = (1, 0)
@@ -245,18 +245,11 @@ class AppleRuntime:
                 "image: apple needs one", field="image", hint="set containers.image"
             )
         await self._check_network(spec.network)
-        # `create` would pull it, without a word and without a deadline of its own.
-        if not await self.image_exists(image):
-            raise RuntimeFailure(
-                f"apple has no image {image}",
-                hint=f"container image pull {image}, or build it with image_rebuild, or set"
-                " containers.image",
-            )
         self._creating.add(spec.id)
         try:
+            await self._check_image(image)
             await self._make_folders(spec)
             await self._make(container, image)
-            info = await self._look(container)
         except BaseException as error:
             await self._unmake(container)
             if isinstance(error, OSError) and not isinstance(error, OublietteError):
@@ -265,7 +258,17 @@ class AppleRuntime:
         finally:
             self._creating.discard(spec.id)
         self._containers[spec.id] = container
-        return info
+        container.last = self._info(container, Seen(id=container.name, state="stopped", labels={}))
+        return container.last
+
+    async def _check_image(self, image: str) -> None:
+        # `create` would pull it, without a word and without a deadline of its own.
+        if not await self.image_exists(image):
+            raise RuntimeFailure(
+                f"apple has no image {image}",
+                hint=f"container image pull {image}, or build it with image_rebuild, or set"
+                " containers.image",
+            )
 
     async def _make_folders(self, spec: ContainerSpec) -> None:
         await asyncio.to_thread(apple_folders.make, spec, uid=self._owner(spec))
@@ -277,13 +280,13 @@ class AppleRuntime:
 
     def _kit(self) -> Path:
         """The folder of the zipapp and its wrappers, made if it is missing."""
-        tools = kit.install(self._base, self._zipapp, python="python3", inside=bubblewrap.ZIPAPP)
+        tools = kit.install(self._base, self._zipapp, python="python3", inside=apple_argv.ZIPAPP)
         return tools.zipapp.parent
 
     def _create_argv(self, spec: ContainerSpec, image: str) -> list[str]:
         uid = self._uid(spec)
         folders = (
-            Mount(self._kit(), bubblewrap.OPT, read_only=True),
+            Mount(self._kit(), apple_argv.KIT, read_only=True),
             Mount(engine_folders.spool_of(spec), bubblewrap.SPOOL),
             Mount(apple_folders.key_dir(spec), apple_argv.KEY_DIR),
         )
@@ -340,7 +343,6 @@ class AppleRuntime:
                 raise RuntimeFailure(f"container {container_id} is running already")
             try:
                 await self._start(container, key, timeout)
-                return await self._look(container)
             except (OSError, OublietteError) as error:
                 said = await self._last_words(container)
                 await self._reset(container)
@@ -355,6 +357,10 @@ class AppleRuntime:
             except BaseException:
                 await self._reset(container)
                 raise
+            # Not asked for: it has just said that it listens, and waits for its server now.
+            now = Seen(id=container.name, state="running", labels={}, started_at=time.time())
+            container.last = self._info(container, now)
+            return container.last
 
     async def _start(self, container: _Container, key: bytes, timeout: float) -> None:
         spec = container.spec
@@ -550,7 +556,7 @@ class AppleRuntime:
             labels=spec.labels,
             runtime_dir=spec.runtime_dir,
             handle=handle,
-            inside=Inside(env=hardening.inside_environment()),
+            inside=Inside(zipapp=apple_argv.ZIPAPP, env=apple_argv.inside_environment()),
             started_at=seen.started_at if state == "running" else None,
         )
 

@@ -13,8 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import InvalidParameter
-from oubliette.runtime.containers import bubblewrap
-from oubliette.runtime.containers.hardening import environment
+from oubliette.runtime.containers import bubblewrap, hardening
 from oubliette.runtime.containers.port import KEY_FILE, MIB, RELAY_DIR, RELAY_SOCKET
 
 if TYPE_CHECKING:
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.hardening import Hardening
     from oubliette.runtime.containers.port import ContainerSpec, Mount
 
+KIT: Final = f"{bubblewrap.OPT}/kit"
+"""Inside: the zipapp and its wrappers, as one shared folder; agents' programs lie beside it."""
+ZIPAPP: Final = f"{KIT}/oubliette.pyz"
 KEY_DIR: Final = "/var/lib/oubliette"
 """Inside: the folder that is shared for the key alone. A socket cannot lie in a shared folder."""
 READY: Final = f"{RELAY_DIR}/ready"
@@ -113,11 +115,22 @@ def network(name: str) -> list[str]:
     return [] if name == "bridge" else option("--network", name)
 
 
+def inside_environment() -> dict[str, str]:
+    """What every program in there needs."""
+    found = hardening.inside_environment()
+    return {**found, "PATH": found["PATH"].replace(bubblewrap.BIN, f"{KIT}/bin")}
+
+
+def environment(spec: ContainerSpec) -> dict[str, str]:
+    """Environment of the host and, but for HOME, of all that it starts."""
+    return {**hardening.environment(spec), **inside_environment(), **spec.env}
+
+
 def host_command(spec: ContainerSpec) -> list[str]:
     """What runs as the container: the host of the zipapp, or what the spec names."""
     if spec.command is not None:
         return list(spec.command)
-    command = ["python3", "-I", bubblewrap.ZIPAPP, "host", "--socket", RELAY]
+    command = ["python3", "-I", ZIPAPP, "host", "--socket", RELAY]
     command += ["--key", f"{KEY_DIR}/{KEY_FILE}", "--spool", bubblewrap.SPOOL]
     command += ["--orphan-grace", f"{spec.orphan_grace:g}", "--ready", READY]
     if spec.accept_bare:

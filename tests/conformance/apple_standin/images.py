@@ -4,7 +4,6 @@ import io
 import json
 import os
 import sys
-import tarfile
 
 import engine
 from shapes import CannotError
@@ -111,6 +110,8 @@ def tag(options, words, version):
 
 
 def build(options, words, version):
+    import tarfile
+
     folder = words[0] if words else "."
     dockerfile = options.get("file") or os.path.join(folder, "Dockerfile")
     if not os.path.isdir(folder) or not os.path.isfile(dockerfile):

@@ -118,3 +118,7 @@ def main(argv):
         sys.stdout.flush()
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,6 +1,6 @@
 """What the options mean, what is refused with `Error: …`, and the JSON of both generations."""
 
-import datetime
+import datetime as dt
 import os
 import re
 import stat
@@ -152,7 +152,7 @@ def seen(version, configuration, state, started):
         return shape
     status = {"state": state, "networks": []}
     if started is not None:
-        when = datetime.datetime.fromtimestamp(started, datetime.timezone.utc)
+        when = dt.datetime.fromtimestamp(started, dt.timezone.utc)
         status["startedDate"] = when.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"id": configuration["id"], "configuration": configuration, "status": status}
 

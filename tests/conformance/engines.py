@@ -26,10 +26,10 @@ from oubliette.runtime.containers import (
     ContainerSpec,
     Mount,
     ProcessRuntime,
+    engine_address,
 )
 from oubliette.runtime.containers.apple import AppleRuntime
 from oubliette.runtime.containers.docker import DockerRuntime
-from oubliette.runtime.containers.engine_address import host_of
 from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, runtime_base
 from oubliette.runtime.host import Exit, HostLink, Output, StartProcess
 from oubliette.runtime.zipapp import zipapp_path
@@ -127,9 +127,9 @@ def apple(base: Path) -> ContainerRuntime:
 def beneath_apple() -> str:
     """The engine that the stand-in works with."""
     flavour = "podman" if requirements.missing("docker") else "docker"
-    host = host_of(flavour)
-    if host is not None and host.startswith("unix://"):
-        os.environ["APPLE_STANDIN_ENGINE"] = host.removeprefix("unix://")
+    address = engine_address.find(flavour)
+    if address.path is not None:
+        os.environ["APPLE_STANDIN_ENGINE"] = address.path
     return flavour
 
 

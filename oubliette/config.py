@@ -43,7 +43,9 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Reference = Annotated[
     str,
-    msgspec.Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9_-]+)$"),
+    msgspec.Meta(
+        pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9][a-z0-9_]*)$"
+    ),
 ]
 """Where a secret is."""
 
@@ -201,6 +203,16 @@ class AcpConfig(_Section, frozen=True, kw_only=True):
     `NAME=value` for what is no secret."""
 
 
+class ProjectsConfig(_Section, frozen=True, kw_only=True):
+    """Projects, each of them."""
+
+    max_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 20 * 1024**3
+    """Room on the disk for its workspaces and its sessions' HOMEs. At 80 % its sessions are warned,
+    above it their turns are interrupted. 0: any."""
+    check_seconds: Seconds = 30.0
+    """Time between two measurements while sessions live; more where measuring takes long."""
+
+
 class SessionsConfig(_Section, frozen=True, kw_only=True):
     """Defaults of sessions; frozen into each at its start."""
 
@@ -282,7 +294,7 @@ class CredentialConfig(_Section, frozen=True, kw_only=True):
     """Given to these agents alone; empty: to every agent."""
     variable: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
     """Variable of the agent that holds it. Without one it is for those who name it: MCP servers
-    (`credential:NAME`), `api_key` and `env` of agents."""
+    (`${credential:NAME}`), `api_key` and `env` of agents (`credential:NAME`)."""
     as_file: bool = False
     """`variable` holds the path of a file in memory with it, gone with the agent's process."""
 
@@ -300,6 +312,7 @@ class Config(_Section, frozen=True, kw_only=True):
     opencode: OpencodeConfig = OpencodeConfig()
     droid: DroidConfig = DroidConfig()
     acp: AcpConfig = AcpConfig()
+    projects: ProjectsConfig = ProjectsConfig()
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()
     callers: CallersConfig = CallersConfig()
@@ -315,7 +328,7 @@ class Config(_Section, frozen=True, kw_only=True):
 SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
     "container_types": TYPE_NAME,
     "project_containers": r"^[^\x00-\x1f]{1,200}$",
-    "credentials": r"^[a-z0-9][a-z0-9_-]{0,63}$",
+    "credentials": r"^[a-z0-9][a-z0-9_]{0,63}$",
 }
 """Section → what its tables may be called."""
 

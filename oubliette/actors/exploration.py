@@ -1,22 +1,30 @@
 """One tree of sessions and its limits (seed 003; DESIGN 6, 9.18).
 
 Slots are reserved before a spawn. An agent that waits for its children holds none, so that a
-parent never blocks the children it waits for.
+parent never blocks the children it waits for. When the time of a tree is over, its agents are
+ended; the clock begins anew when its root is resumed after that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.actors.session_messages import AgentCost, AgentWaits, AgentWorks
+from oubliette.actors.again import ask_again
+from oubliette.actors.session_messages import AgentCost, AgentWaits, AgentWorks, LimitNotice
+from oubliette.actors.store import Transact
 from oubliette.errors import LimitExceeded
 from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
 from oubliette.records import TERMINAL, Limits
+from oubliette.runtime.store.ops import PutMeta
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
+    from oubliette.actors.session_messages import LimitAction
+
+WARN_AT: Final = 0.8  # share of the wall time
+AGAIN_SECONDS: Final = 1.0  # until those are looked for again that should have ended
 
 
 class Reserve(Message, Reply[None]):
@@ -47,12 +55,24 @@ class OpenExploration(Message, Reply[str]):
     limits: Limits
 
 
+class _TimeCheck(Message):
+    pass
+
+
 class ExplorationsActor(Supervisor):
-    """Starts the actors of trees on demand."""
+    """Starts the actors of trees on demand, and of those with live sessions: their time runs."""
 
     def __init__(self, services: Services) -> None:
         super().__init__([], max_restarts=50, within=10.0)
         self._services = services
+
+    async def on_start(self) -> None:  # type: ignore[override]
+        """Open the trees that live."""
+        super().on_start()
+        for session in await self._services.reader.live_sessions():
+            self._open(
+                OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+            )
 
     @handles(OpenExploration)
     def _open(self, message: OpenExploration) -> str:
@@ -81,9 +101,10 @@ class ExplorationActor(Actor):
         self._waiting: set[str] = set()
         self._cost: dict[str, float] = {}
         self._began = self._services.clock.time()
+        self._warned = False
 
     async def on_start(self) -> None:
-        """Count what is there."""
+        """Count what is there, and see how long it has been there."""
         page = await self._services.reader.sessions(exploration_id=self._id, limit=100_000)
         for session in page.records:
             self._sessions.add(session.id)
@@ -92,9 +113,67 @@ class ExplorationActor(Actor):
             if session.status in {"created", "running"} and session.status not in TERMINAL:
                 self._working.add(session.id)
         self._waiting = self._sessions & self._services.waiting
+        anew = await self._services.reader.meta(self._key)
+        if anew is not None:
+            self._began = float(anew)
+        self._time_check(_TimeCheck())
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def _key(self) -> str:
+        """Under which the store keeps when the clock of this tree began anew."""
+        return f"tree_began:{self._id}"
+
+    @property
+    def _age(self) -> float:
+        return self._services.clock.time() - self._began
+
+    @handles(_TimeCheck)
+    def _time_check(self, _: _TimeCheck) -> None:
+        """Warn, then end what lives; and look again when the next of the two is due."""
+        limit = effective(self._limits, self._services).max_wall_seconds
+        if limit is None:
+            return
+        age = self._age
+        if age >= limit:
+            told = self._tell_all("time_out", f"its time is over, {limit:g} s ({self._source})")
+            if told or self._working:  # one may be starting, or be started anew, just now
+                self.after(AGAIN_SECONDS, _TimeCheck())
+            return
+        if age >= limit * WARN_AT and not self._warned:
+            self._warned = True
+            left = limit - age
+            self._tell_all("warn", f"{left:.0f} s are left of {limit:g} s ({self._source})")
+        due = limit if self._warned else limit * WARN_AT
+        self.after(max(due - age, 0.0) + 0.001, _TimeCheck())
+
+    @property
+    def _source(self) -> str:
+        return f"set by the {limit_sources(self._limits)['max_wall_seconds']}"
+
+    def _tell_all(self, action: LimitAction, text: str) -> int:
+        """Tell its live sessions; how many there are."""
+        told = 0
+        for session_id in self._sessions:
+            session = self._services.directory.session(session_id)
+            if session is not None and session.is_alive():
+                message = f"max_wall_seconds of this tree: {text}"
+                session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
+                told += 1
+        return told
+
+    async def _begin_anew(self) -> None:
+        """The root is resumed after the time was over: its tree gets as much again."""
+        self._began, self._warned = self._services.clock.time(), False
+        put = Transact(ops=(PutMeta(self._key, str(self._began)),))
+        await ask_again(lambda: self._services.store.ask(put))
+        self._time_check(_TimeCheck())
+
+    # ------------------------------------------------------------------ places
 
     @handles(Reserve)
-    def _reserve(self, message: Reserve) -> None:
+    async def _reserve(self, message: Reserve) -> None:
         limits = effective(self._limits, self._services)
         source = limit_sources(self._limits)
         if message.depth > (limits.max_depth or 0):
@@ -109,9 +188,11 @@ class ExplorationActor(Actor):
         cost = sum(self._cost.values())
         if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
             raise _exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
-        age = self._services.clock.time() - self._began
-        if message.depth > 0 and age > (limits.max_wall_seconds or 0):
-            raise _exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
+        age = self._age
+        if age >= (limits.max_wall_seconds or 0):
+            if message.depth > 0:
+                raise _exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
+            await self._begin_anew()
         self._sessions.add(message.session_id)
         self._working.add(message.session_id)
 
@@ -142,7 +223,7 @@ class ExplorationActor(Actor):
             "max_agents": len(self._sessions),
             "max_agents_at_once": len(self._working - self._waiting),
             "max_cost_usd": sum(self._cost.values()),
-            "max_wall_seconds": self._services.clock.time() - self._began,
+            "max_wall_seconds": self._age,
         }
 
 

@@ -13,6 +13,7 @@ from oubliette.actors import session_state
 from oubliette.actors.again import ask_again
 from oubliette.actors.container_messages import StopContainer
 from oubliette.actors.exploration import OpenExploration, Reserve, Unreserve, effective
+from oubliette.actors.project_watch import Measured, MeasureFailed, MeasureNow, ProjectWatch
 from oubliette.actors.protocol import (
     CallerSeen,
     CreateWorkspace,
@@ -66,6 +67,7 @@ class ProjectActor(Supervisor):
         super().__init__([], max_restarts=20, within=10.0)
         self._services = services
         self._project = project
+        self._watch = ProjectWatch(self, services, project.id)
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Make the folders that a crash may have left out; take over the live sessions."""
@@ -78,6 +80,7 @@ class ProjectActor(Supervisor):
             self._unit(UnitKey(container.container_type, container.workspace_id))
         for session in await self._services.reader.live_sessions(project.id):
             self._unit(self._key(session))  # which takes over its sessions
+            self._watch.begin()
 
     # ------------------------------------------------------------------ units
 
@@ -108,6 +111,7 @@ class ProjectActor(Supervisor):
         return self._unit(UnitKey(kind, workspace if project.workspace_isolation else None)).name
 
     async def _run_session(self, session: Session, *, anew: bool) -> None:
+        self._watch.begin()
         unit = self._unit(self._key(session))
         await unit.ask(StartSession(session_id=session.id, anew=anew))
 
@@ -439,6 +443,20 @@ class ProjectActor(Supervisor):
         except ActorDead:
             log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result
+
+    # ------------------------------------------------------------------ its size
+
+    @handles(MeasureNow)
+    def _measure_now(self, _: MeasureNow) -> None:
+        self._watch.measure()
+
+    @handles(Measured)
+    def _measured(self, message: Measured) -> None:
+        self._watch.measured(message)
+
+    @handles(MeasureFailed)
+    def _measure_failed(self, message: MeasureFailed) -> None:
+        self._watch.failed(message)
 
     # ------------------------------------------------------------------ the rest
 

@@ -36,6 +36,7 @@ from oubliette.actors.session_messages import (
     ClientPaired,
     CloseLink,
     EndAgent,
+    LimitNotice,
     LinkAnswered,
     LinkReady,
     LinkRequest,
@@ -94,6 +95,8 @@ class SessionActor(AttendedSession):
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
         self._turn_number = 0
+        self._turn_error: str | None = None
+        """The last error that the agent has told in the running turn."""
         self._ending: list[Deferred] = []
         self._end_reason: str | None = None
         self._end_final = True
@@ -251,6 +254,7 @@ class SessionActor(AttendedSession):
 
     def _turn_ended(self, outcome: str, result: str | None) -> None:
         turn, self._turn = self._turn, None
+        self._turn_error = None
         self._permissions.turn_ended()
         self.patience.turn_ended()
         if turn is None:
@@ -352,12 +356,16 @@ class SessionActor(AttendedSession):
                 self.journal.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
                 self._permissions.asked(data, source, self.turn)
+            case "error":
+                self._turn_error = str(data.get("message") or "") or None
+                self.journal.append("error", data, source=source)
             case _:
                 self.journal.append(item.type, data, source=source)
 
     def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
         """The running turn is over."""
-        self._turn_ended(outcome, text)
+        # Who waits for a turn that failed wants to know why.
+        self._turn_ended(outcome, text or (self._turn_error if outcome == "failed" else text))
         told = {"final_text": text or "", "status": outcome}
         self.journal.append("completion", told, source=source)
         if self.journal.record.status == "running":
@@ -457,6 +465,20 @@ class SessionActor(AttendedSession):
         self.journal.put(PutTurn(turn))
         self._tell_parent(turn)
 
+    @handles(LimitNotice)
+    def _limit_noticed(self, message: LimitNotice) -> None:
+        """A limit of its tree or project: near, or reached."""
+        if self.stopping:
+            return
+        self.journal.append(
+            "system" if message.action == "warn" else "error",
+            {"kind": "limit", "limit": message.limit, "message": message.message},
+        )
+        if message.action == "interrupt" and self._turn is not None:
+            self.patience.interrupt(self._turn.number)
+        elif message.action == "time_out":
+            self._finish("time_ran_out", "timed_out", message.message)
+
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
         self._ending.append(self.defer())
@@ -515,6 +537,8 @@ class SessionActor(AttendedSession):
         if not self.journal.settled:  # what was settled meanwhile goes into the log first
             self.journal.then(self._rest)
             return
+        # Who hears of the end may stop the container at once; that it is free is told below.
+        self.host_gate.leases.discard(self.session_id)
         for answer in self._ending:
             answer.set(self.journal.record.status)
         self._ending.clear()

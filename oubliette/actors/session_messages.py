@@ -255,6 +255,20 @@ class AgentCost(Message):
     cost_usd: float
 
 
+# ------------------------------------------------------------- its tree, its project → session
+
+LimitAction = Literal["warn", "interrupt", "time_out"]
+
+
+class LimitNotice(Message):
+    """To a SessionActor: a limit is near (`warn`), or reached, and what follows of that."""
+
+    limit: str
+    action: LimitAction
+    """`interrupt` ends the turn that runs, `time_out` the session, which may be resumed."""
+    message: str
+
+
 # ------------------------------------------------------------- CallerRequestActor
 
 

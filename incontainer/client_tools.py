@@ -59,6 +59,49 @@ BASE_TOOLS: list[Json] = [
         },
     },
     {
+        "name": "session_map",
+        "description": (
+            "Divide a task: give many messages to as many new agents, wait for all of them, and "
+            "get their answers in order. Better than many calls of session_message: it keeps to "
+            "the limits by itself, and one that fails does not stop the others. Let them leave "
+            "long results with context_write and read those with context_read."
+        ),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "messages": {
+                    "type": "array",
+                    "minItems": 1,
+                    "description": "What each agent is to do.",
+                    "items": {
+                        "anyOf": [
+                            {"type": "string"},
+                            {
+                                "type": "object",
+                                "properties": {
+                                    "message": {"type": "string"},
+                                    "session_id": _SESSION_ID,
+                                    "own_workspace": {
+                                        "type": "boolean",
+                                        "default": False,
+                                        "description": "Give it a workspace of its own.",
+                                    },
+                                },
+                                "required": ["message"],
+                            },
+                        ]
+                    },
+                },
+                "max_parallel": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "Agents at the same time; else as many as are allowed.",
+                },
+            },
+            "required": ["messages"],
+        },
+    },
+    {
         "name": "session_events",
         "description": (
             "Read what happened in an agent session that you started: messages, tool calls, and "

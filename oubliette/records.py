@@ -23,6 +23,7 @@ EventType = Literal[
     "status",
     "caller_tool_request",
     "caller_tool_settled",
+    "session_map",
     "permission_request",
     "permission_settled",
 ]
@@ -177,11 +178,11 @@ class Session(Record, frozen=True):
     agent_session_id: str | None = None
     minted_token_id: str | None = None
     given_key: bool = False
-    remembered: dict[str, Literal["allow", "deny"]] = {}
     agent_ready: bool = True
     """Whether the process has given a sign of life."""
     agent_contacted: bool = True
     """Whether the process has started our MCP server; True too for those that do so on demand."""
+    remembered: dict[str, Literal["allow", "deny"]] = {}
     """What its agent may ask for → the decision that holds for the rest of the session."""
 
 

@@ -6,6 +6,7 @@ reconnect or a restart, it joins the turn that it has started, or gets that turn
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -39,12 +40,18 @@ class Reply(Protocol):
         ...
 
 
+Heard = Callable[["dict[str, Any] | None", "dict[str, Any] | None"], None]
+"""Takes the result of a call, or its JSON-RPC error."""
+
+
 @dataclass
 class ChildCall:
     """A `session_message` of the agent that is not answered yet."""
 
     askers: list[Asker]
     wait: bool
+    heard: Heard | None = None
+    """Told of the answer besides the askers."""
     session_id: str = ""
     spawned: bool = False
     ended: ChildTurnEnded | None = None
@@ -61,10 +68,9 @@ class ChildCalls:
 
     def cancel_all(self, reason: str) -> None:
         """Answer every waiting call; the children themselves go on."""
-        for call in self._open.values():
-            for asker in call.askers:
-                self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
-        self._open.clear()
+        calls, self._open = self._open, {}
+        for call in calls.values():
+            _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
         self._session.services.waiting.discard(self._session.session_id)
 
     def cancelled(self, target: Asker) -> None:
@@ -90,17 +96,50 @@ class ChildCalls:
         if known is not None:
             known.askers.append(asker)
             return
-        self._open[call_id] = ChildCall([asker], wait)
-        if wait:
+        self._begin(call_id, ChildCall([asker], wait), message, session_id)
+
+    def begin(
+        self,
+        call_id: str,
+        message: str,
+        session_id: str | None,
+        heard: Heard,
+        *,
+        own_workspace: bool = False,
+    ) -> None:
+        """Start a call of which no link waits for the answer, but `heard` does (`session_map`)."""
+        call = ChildCall([], wait=True, heard=heard)
+        self._begin(call_id, call, message, session_id, own_workspace=own_workspace)
+
+    def drop(self, call_id: str) -> None:
+        """Nobody waits for this call any more; the child goes on."""
+        if self._open.pop(call_id, None) is not None:
+            self._tell_waiting()
+
+    def _begin(
+        self,
+        call_id: str,
+        call: ChildCall,
+        message: str,
+        session_id: str | None,
+        *,
+        own_workspace: bool = False,
+    ) -> None:
+        self._open[call_id] = call
+        if call.wait:
             self._tell_waiting()
         self._session.pipe_to_self(
-            self._spawn_child(call_id, message, session_id),
+            self._spawn_child(call_id, message, session_id, own_workspace),
             lambda spawned: spawned,
             lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
         )
 
     async def _spawn_child(
-        self, call_id: str, message: str, session_id: str | None
+        self,
+        call_id: str,
+        message: str,
+        session_id: str | None,
+        own_workspace: bool,  # noqa: FBT001 - passed on by tenacity, which takes positions
     ) -> ChildSpawned:
         """Ask the project; one that is being restarted is asked again, as the call id allows."""
         again = tenacity.AsyncRetrying(
@@ -109,10 +148,14 @@ class ChildCalls:
             stop=tenacity.stop_after_delay(RESTART_SECONDS),
             reraise=True,
         )
-        return await again(self._ask_project, call_id, message, session_id)
+        return await again(self._ask_project, call_id, message, session_id, own_workspace)
 
     async def _ask_project(
-        self, call_id: str, message: str, session_id: str | None
+        self,
+        call_id: str,
+        message: str,
+        session_id: str | None,
+        own_workspace: bool,  # noqa: FBT001
     ) -> ChildSpawned:
         record = self._session.journal.record
         system = self._session.system
@@ -122,7 +165,8 @@ class ChildCalls:
                 principal=record.principal,
                 prompt=message,
                 session_id=session_id,
-                workspace_id=record.workspace_id,
+                workspace_id=None if own_workspace else record.workspace_id,
+                create_workspace=own_workspace,
                 new_session=session_id is None,
                 caller_id=record.caller_id,
                 caller_tools=record.caller_tools,
@@ -185,8 +229,7 @@ class ChildCalls:
         if call.wait:
             self._tell_waiting()
         answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
-        for asker in call.askers:
-            self._reply(asker, result=None if error else answer, error=error)
+        _tell(self._reply, call, None if error else answer, error)
 
     def _tell_waiting(self) -> None:
         waits = any(call.wait for call in self._open.values())
@@ -198,3 +241,12 @@ class ChildCalls:
         )
         if tree is not None and tree.is_alive():
             tree.tell(AgentWaits(session_id=self._session.journal.record.id, waits=waits))
+
+
+def _tell(
+    reply: Reply, call: ChildCall, result: dict[str, Any] | None, error: dict[str, Any] | None
+) -> None:
+    for asker in call.askers:
+        reply(asker, result=result, error=error)
+    if call.heard is not None:
+        call.heard(result, error)

@@ -24,6 +24,7 @@ from oubliette.actors.session_calls import (
     request_data,
 )
 from oubliette.actors.session_children import MAX_CALL_ID, ChildCalls
+from oubliette.actors.session_map import MapCalls
 from oubliette.actors.session_messages import (
     LinkAnswered,
     LinkNotify,
@@ -58,6 +59,7 @@ class SessionLink:
         self._services = session.services
         self._link: str | None = None
         self.children = ChildCalls(self._session, self._reply)
+        self._maps = MapCalls(self._session, self.children, self._reply)
         self._calls = Calls()
         self.ancestry: list[str] = [session.session_id]
         """Session ids from the root down to this one."""
@@ -94,16 +96,17 @@ class SessionLink:
         """Settle every open call as cancelled, answer every waiting one."""
         for request_id in list(self._calls.open):
             self._settle(request_id, "cancelled", error=f"cancelled: {reason}")
+        self._maps.cancel_all(reason)
         self.children.cancel_all(reason)
-
-    def turn_ended(self) -> None:
-        """A turn of the agent is over; calls that it still has open go on."""
 
     @property
     def busy(self) -> bool:
         """Whether the agent waits for a caller's tool, or for children."""
         waiting = self._services.waiting
         return bool(self._calls.open) or self._session.session_id in waiting
+
+    def turn_ended(self) -> None:
+        """A turn of the agent is over; calls that it still has open go on."""
 
     # ------------------------------------------------------------------ connection
 
@@ -183,6 +186,8 @@ class SessionLink:
                     self._caller_tool(asker, message.params)
                 case "session_message":
                     self.children.asked(asker, message.params)
+                case "session_map":
+                    self._maps.asked(asker, message.params)
                 case "session_events":
                     self._answer_later(asker, self._session_events(message.params))
                 case "oubliette_tools":
@@ -218,6 +223,7 @@ class SessionLink:
                 self._settle(call.request.id, "cancelled", error="the agent cancelled the call")
             return
         self.children.cancelled(target)
+        self._maps.cancelled(target)
 
     # ------------------------------------------------------------------ the caller's tools
 

@@ -35,8 +35,8 @@ class CallerContext(Params, frozen=True, kw_only=True):
     ] = None
 
 
-class SpawnSettings(Params, frozen=True, kw_only=True):
-    """Parameters that `session_spawn` and `session_message` share."""
+class AgentSettings(Params, frozen=True, kw_only=True):
+    """Parameters of whatever starts agents."""
 
     workspace_id: Annotated[
         fields.Uuid | None, Meta(description="The workspace; else the project's default one.")
@@ -44,7 +44,6 @@ class SpawnSettings(Params, frozen=True, kw_only=True):
     create_workspace: Annotated[
         bool, Meta(description="Create the workspace if it is missing; without an id, a new one.")
     ] = False
-    new_session: Annotated[bool, Meta(description="Never resume; start a new session.")] = False
     external_id: Annotated[
         fields.Line | None, Meta(description="Your own id of a workspace that is created.")
     ] = None
@@ -89,8 +88,14 @@ class SpawnSettings(Params, frozen=True, kw_only=True):
     ] = None
 
 
+class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
+    """Parameters that `session_spawn` and `session_message` share."""
+
+    new_session: Annotated[bool, Meta(description="Never resume; start a new session.")] = False
+
+
 async def lent(
-    house: House, context: CallContext, params: SpawnSettings
+    house: House, context: CallContext, params: AgentSettings
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
     """The caller's id and the tools it lends; None = as they were (DESIGN 9.5, 9.6).
 
@@ -147,7 +152,7 @@ class SessionKey:
 
 @contextlib.asynccontextmanager
 async def session_key(
-    house: House, context: CallContext, params: SpawnSettings, project_id: str
+    house: House, context: CallContext, params: AgentSettings, project_id: str
 ) -> AsyncGenerator[SessionKey]:
     """Mint what `api_key_scope` asks for, or pass on `api_key`; revoke it if it is not used.
 

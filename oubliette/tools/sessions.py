@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta
@@ -135,7 +136,7 @@ async def session_spawn(house: House, context: CallContext, params: SessionSpawn
     Returns at once; follow it with session_events or caller_listen.
     """
     project = await visible_project(house, context, params.project_id)
-    return await _spawn(house, context, params, project.id, params.prompt, name="session_spawn")
+    return await spawn(house, context, params, project.id, params.prompt, name="session_spawn")
 
 
 @tool(SessionMessage, Spawned, scope="write")
@@ -158,7 +159,7 @@ async def session_message(house: House, context: CallContext, params: SessionMes
         raise InvalidParameter(
             "session_id: is required; give session_id or project_id", field="session_id"
         )
-    return await _spawn(
+    return await spawn(
         house,
         context,
         params,
@@ -185,15 +186,17 @@ async def session_interrupt(
 async def session_end(house: House, context: CallContext, params: SessionEnd) -> SessionStatus:
     """End a session for good: its agent is stopped within 5 s and its place is free."""
     session = await visible_session(house, context, params.session_id)
-    status = await _end(house, session)
-    if params.tree:
-        # The root first: whoever has ended cannot spawn another child meanwhile.
-        waiting = [session.id]
-        while waiting:
-            for child in await house.reader.children(waiting.pop()):
-                await _end(house, child)
-                waiting.append(child.id)
-    return SessionStatus(session_id=session.id, status=status)
+    if not params.tree:
+        return SessionStatus(session_id=session.id, status=await _end(house, session))
+    # All at once, or a tree would take as long as its agents together. Whoever is ending spawns no
+    # child; what was being spawned meanwhile is found when one looks again.
+    ended: dict[str, str] = {}
+    while True:
+        found = [each for each in await _tree(house, session) if each.id not in ended]
+        if not found:
+            return SessionStatus(session_id=session.id, status=ended[session.id])
+        statuses = await asyncio.gather(*(_end(house, each) for each in found))
+        ended.update(zip((each.id for each in found), statuses, strict=True))
 
 
 @tool(SessionOne, SessionView, scope="read", read_only=True)
@@ -254,7 +257,7 @@ async def _purge(house: House, session_id: str) -> int:
     return 1
 
 
-async def _spawn(
+async def spawn(
     house: House,
     context: CallContext,
     params: SpawnSettings,
@@ -264,6 +267,11 @@ async def _spawn(
     name: str,
     session_id: str | None = None,
 ) -> Spawned:
+    """Start or resume a session, or send it a message, with the key that its agent is to have.
+
+    Raises:
+        OublietteError: as `session_spawn` answers.
+    """
     check_offer(house, "agent", params.agent)
     caller_id, tools = await lent(house, context, params)
     ref = await house.project_ref(project_id)
@@ -315,6 +323,14 @@ async def _end(house: House, session: records.Session) -> str:
         return session.status
     ref = await house.project_ref(session.project_id)
     return await ref.ask(message, timeout=END_SECONDS)
+
+
+async def _tree(house: House, root: records.Session) -> list[records.Session]:
+    """The session and all below it."""
+    tree = [root]
+    for each in tree:  # grows while it is walked
+        tree.extend(await house.reader.children(each.id))
+    return tree
 
 
 async def visible_session(house: House, context: CallContext, session_id: str) -> records.Session:

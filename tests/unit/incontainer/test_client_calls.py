@@ -248,7 +248,12 @@ async def test_caller_tools_are_replaced_while_running_and_the_agent_is_told():
     """REQ-CTR-002; DESIGN 9.6."""
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
         await agent.handshake()
-        assert await agent.tool_names() == ["session_message", "session_events", "ant_add"]
+        assert await agent.tool_names() == [
+            "session_message",
+            "session_map",
+            "session_events",
+            "ant_add",
+        ]
         link = await server.link()
         link.config({"name": "sub"}, {"name": "mul"})
         assert "params" not in await agent.note_of("notifications/tools/list_changed")
@@ -261,7 +266,7 @@ async def test_caller_tools_are_replaced_while_running_and_the_agent_is_told():
         assert (await agent.ask("tools/call", name="ant_add"))["error"]["code"] == -32602
         link.config()
         await agent.note_of("notifications/tools/list_changed")
-        assert await agent.tool_names() == ["session_message", "session_events"]
+        assert await agent.tool_names() == ["session_message", "session_map", "session_events"]
 
 
 async def test_the_same_configuration_again_is_no_change():
@@ -283,7 +288,7 @@ async def test_a_tool_that_arrives_late_is_announced():
         RawAgent(server.path, OUBLIETTE_PAIRING_SECRET=None) as agent,
     ):
         await agent.handshake()
-        assert await agent.tool_names() == ["session_message", "session_events"]
+        assert await agent.tool_names() == ["session_message", "session_map", "session_events"]
         link = await server.link()
         assert link.header == "OUBLIETTE-DOWNSTREAM proj_1"
         link.config(ADD)
@@ -383,7 +388,12 @@ async def test_invalid_api_key_fails_discovery_with_a_warning_and_start_up_goes_
         link = await server.link()
         link.fail(await link.request(), -32001, "invalid or expired API key")
         listed = (await agent.reply(listing))["result"]["tools"]
-        assert [tool["name"] for tool in listed] == ["session_message", "session_events", "ant_add"]
+        assert [tool["name"] for tool in listed] == [
+            "session_message",
+            "session_map",
+            "session_events",
+            "ant_add",
+        ]
         code, stderr = await agent.end()
         assert code == 0
         assert "WARNING" in stderr

@@ -55,7 +55,7 @@ async def test_a_wrong_secret_is_refused_and_the_agent_is_told_by_its_calls():
         upstream(control)
         async with RawAgent(host.socket, OUBLIETTE_PAIRING_SECRET="guessed") as agent:
             await agent.handshake()
-            assert await agent.tool_names() == ["session_message", "session_events"]
+            assert await agent.tool_names() == ["session_message", "session_map", "session_events"]
             code, stderr = await agent.end()
             assert code == 0
             assert "refused" in stderr
@@ -72,7 +72,11 @@ async def test_a_second_client_takes_over_when_the_first_has_gone():
             assert "ant_add" in await first.tool_names()
             async with RawAgent(host.socket) as second:
                 await second.handshake()
-                assert await second.tool_names() == ["session_message", "session_events"]
+                assert await second.tool_names() == [
+                    "session_message",
+                    "session_map",
+                    "session_events",
+                ]
                 await first.end()
                 assert link.rest() == b""
                 link = upstream(control)

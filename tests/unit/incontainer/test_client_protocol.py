@@ -13,7 +13,7 @@ from tests.unit.incontainer.fake_server import ADD, META, FakeServer, RawAgent
 
 pytestmark = pytest.mark.anyio
 
-BASE = ["session_message", "session_events"]
+BASE = ["session_message", "session_map", "session_events"]
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])

@@ -39,7 +39,7 @@ async def test_client_and_scripted_agent_run_from_the_zipapp(zipapp, interpreter
             while not events or events[-1]["type"] != "completion":
                 events.append(await agent.receive())
             said = [event["text"] for event in events if event["type"] == "message"]
-            assert said[0] == '["session_message", "session_events", "ant_add"]'
+            assert said[0] == '["session_message", "session_map", "session_events", "ant_add"]'
             assert '"structured": {"n": 1}' in said[1]
             assert said[2] == '{"exit_code": 0, "stdout": "hi\\n", "stderr": ""}'
             assert said[-1] == "v"

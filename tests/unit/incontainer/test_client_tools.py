@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from incontainer.client_tools import Catalog, object_schema, oubliette_success, success
 
-BASE = ["session_message", "session_events"]
+BASE = ["session_message", "session_map", "session_events"]
 
 
 def names(catalog):

@@ -28,7 +28,12 @@ async def test_valid_admin_api_key_discovers_all_tools(bench: Bench) -> None:
     """Requirement: Tool Discovery via Socket."""
     key, _ = await bench.key("admin")
     found = await bench.door.tools(key, LINK)
-    http_only = {"caller_listen", "caller_tool_response", "permission_response"}
+    http_only = {
+        "caller_listen",
+        "caller_tool_response",
+        "permission_response",
+        "session_map",
+    }
     assert {tool["name"] for tool in found} == set(TABLE) - http_only
     for tool in found:
         assert set(tool) == {"name", "description", "inputSchema"}

@@ -29,6 +29,7 @@ async def world(bench: Bench) -> dict[str, Any]:
             "workspace_id": other.default_workspace_id,
             "prompt": "p",
             "message": "m",
+            "messages": ["m"],
             "command": "true",
             "index": 0,
             "request_id": "r",
@@ -50,6 +51,7 @@ BOUND = [
     ("session_spawn", "project_id prompt"),
     ("session_message", "project_id message"),
     ("session_message", "session_id message"),
+    ("session_map", "project_id messages"),
     ("session_interrupt", "session_id"),
     ("session_end", "session_id"),
     ("session_get", "session_id"),
@@ -177,7 +179,13 @@ async def test_a_deleted_project_is_gone_for_every_tool(bench: Bench) -> None:
     await bench.do("project_delete", project_id=project.id)
     for tool, fields in BOUND:
         if fields.startswith("project_id"):
-            extra = {"prompt": "p", "message": "m", "command": "c", "workspace_id": ids.new_uuid()}
+            extra = {
+                "prompt": "p",
+                "message": "m",
+                "messages": ["m"],
+                "command": "c",
+                "workspace_id": ids.new_uuid(),
+            }
             arguments = {"project_id": project.id} | {
                 name: extra[name] for name in fields.split() if name in extra
             }

@@ -62,7 +62,12 @@ def test_a_key_of_a_project_creates_no_projects_and_builds_no_images() -> None:
 
 def test_agents_cannot_listen_or_answer_whatever_their_key() -> None:
     for text in ("admin", "write", f"project:{A}"):
-        http_only = {"caller_listen", "caller_tool_response", "permission_response"}
+        http_only = {
+            "caller_listen",
+            "caller_tool_response",
+            "permission_response",
+            "session_map",
+        }
         assert not http_only & names(text, "socket")
 
 

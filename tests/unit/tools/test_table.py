@@ -59,6 +59,10 @@ DESIGN = {
     "image_rebuild": ("container_type*", "image state log_tail"),
     "session_spawn": (f"project_id* prompt* {SPAWN}", SPAWNED),
     "session_message": (f"message* session_id project_id {SPAWN}", SPAWNED),
+    "session_map": (
+        f"project_id* messages* max_parallel {SPAWN.replace(' new_session', '')}",
+        "results",
+    ),
     "session_interrupt": ("session_id*", "session_id status"),
     "session_end": ("session_id* tree", "session_id status"),
     "session_get": ("session_id*", SESSION),
@@ -209,6 +213,7 @@ GOOD = {
     "name": "n",
     "prompt": "p",
     "message": "m",
+    "messages": ["m"],
     "scope": "read",
     "index": 0,
     "request_id": "r",

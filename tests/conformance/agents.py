@@ -26,6 +26,7 @@ from oubliette.runtime.agents import (
     AgentSession,
     DroidRuntime,
     OpencodeAcpRuntime,
+    OpencodeRuntime,
     ScriptedRuntime,
 )
 from oubliette.runtime.containers import Inside
@@ -122,12 +123,19 @@ def model_url() -> str:
     return json.loads(program.stdout.readline())["url"]
 
 
-def opencode() -> OpencodeAcpRuntime:
-    there = requirements.missing("opencode") is None
-    config = {"model": "scripted", "context_tokens": 10_000_000}
-    if there:
+def opencode_config() -> dict[str, Any]:
+    config: dict[str, Any] = {"model": "scripted", "context_tokens": 10_000_000}
+    if requirements.missing("opencode") is None:
         config |= {"path": requirements.program("opencode"), "base_url": model_url()}
-    return OpencodeAcpRuntime(config)
+    return config
+
+
+def opencode() -> OpencodeRuntime:
+    return OpencodeRuntime(opencode_config())
+
+
+def opencode_acp() -> OpencodeAcpRuntime:
+    return OpencodeAcpRuntime(opencode_config())
 
 
 def droid() -> DroidRuntime:
@@ -162,8 +170,24 @@ AGENTS = [
         remember=("remember colour blue", "recall colour", "blue"),
     ),
     Agent(
-        name="opencode-acp",
+        name="opencode",
         runtime=opencode,
+        transcript=(WIRE / "opencode.jsonl").read_bytes(),
+        kinds=tuple((WIRE / "opencode.kinds").read_text(encoding="utf-8").split()),
+        opening=b"".join((WIRE / "opencode.jsonl").read_bytes().splitlines(True)[:5]),
+        say=lambda text: f"say {text}",
+        wait="slow 1000",
+        ask='call bash {"command": "echo allow", "description": "says something"}',
+        crash='call bash {"command": "kill -9 $PPID", "description": "ends its parent"}',
+        remember=("say the colour is blue", "history", "blue"),
+        requires="opencode",
+        network="host",
+        asks={"autonomy": "ask"},
+        seconds=60,
+    ),
+    Agent(
+        name="opencode-acp",
+        runtime=opencode_acp,
         transcript=(WIRE / "opencode_acp.jsonl").read_bytes(),
         kinds=tuple((WIRE / "opencode_acp.kinds").read_text(encoding="utf-8").split()),
         opening=b"".join((WIRE / "opencode_acp.jsonl").read_bytes().splitlines(True)[:2]),

@@ -6,6 +6,8 @@ from oubliette.runtime.agents.droid import DroidAdapter
 from oubliette.runtime.agents.droid_runtime import DroidRuntime
 from oubliette.runtime.agents.executor import Executor
 from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
+from oubliette.runtime.agents.opencode_runtime import OpencodeRuntime
+from oubliette.runtime.agents.opencode_serve import OpencodeAdapter
 from oubliette.runtime.agents.port import (
     AgentAdapter,
     AgentCommand,
@@ -33,6 +35,8 @@ __all__ = (
     "EventKind",
     "Executor",
     "OpencodeAcpRuntime",
+    "OpencodeAdapter",
+    "OpencodeRuntime",
     "ScriptedAdapter",
     "ScriptedRuntime",
 )

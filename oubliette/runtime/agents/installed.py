@@ -15,6 +15,7 @@ from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp_runtime import AcpRuntime
 from oubliette.runtime.agents.droid_runtime import DroidRuntime
 from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
+from oubliette.runtime.agents.opencode_runtime import OpencodeRuntime
 from oubliette.runtime.agents.scripted import ScriptedRuntime
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ async def installed(config: Config) -> Installed:
         ConfigError: a part of the configuration, or a package's agent, cannot be used.
     """
     ours: list[tuple[AgentRuntime, Any, bool]] = [
+        (OpencodeRuntime(), config.opencode, config.opencode.model is not None),
         (OpencodeAcpRuntime(), config.opencode, config.opencode.model is not None),
         (DroidRuntime(), config.droid, config.droid.model is not None),
         (AcpRuntime(), config.acp, bool(config.acp.command)),

@@ -1,4 +1,4 @@
-"""OpenCode through its ACP door, `opencode acp` (reference: agents.md 2 and 4).
+"""OpenCode as a program, and by its ACP door, `opencode acp` (reference: agents.md 2 and 4).
 
 Everything that it reads as configuration comes with its environment; that of the repository is
 switched off, because a hostile one would start programs by it.
@@ -47,8 +47,8 @@ _PERMISSIONS: Final[dict[str, dict[str, str]]] = {
 }
 
 
-class OpencodeAcpRuntime(StreamExecution):
-    """`AgentRuntime` of OpenCode, spoken to by ACP."""
+class OpencodeProgram(StreamExecution):
+    """What its two doors have in common: one program, one configuration."""
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         self._program = Program("opencode", package="opencode-ai", section=SECTION)
@@ -56,11 +56,6 @@ class OpencodeAcpRuntime(StreamExecution):
         self._env: dict[str, str] = {}
         self._key: str | None = None
         self._take()
-
-    @property
-    def name(self) -> str:
-        """`opencode-acp`."""
-        return "opencode-acp"
 
     @property
     def reattach(self) -> bool:
@@ -98,18 +93,16 @@ class OpencodeAcpRuntime(StreamExecution):
         """Its program."""
         return self._program.mounts
 
-    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Configured by its environment alone."""
-        settings = msgspec.json.encode(self._settings(session)).decode()
-        env = {
+    def _environment(
+        self, session: AgentSession, inside: Inside, settings: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Configured by it alone: what lies in the repository is not read."""
+        return {
             **base_environment(session, inside),
             **{f"OPENCODE_DISABLE_{name}": "1" for name in _DISABLED},
             **self._env,
-            "OPENCODE_CONFIG_CONTENT": settings,
+            "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(settings).decode(),
         }
-        return AgentCommand(
-            argv=(self._program.inside(inside), "acp"), env=env, cwd=inside.path(session.cwd)
-        )
 
     def _settings(self, session: AgentSession) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -143,11 +136,28 @@ class OpencodeAcpRuntime(StreamExecution):
             "models": {model: {"name": model, "tool_call": True, "limit": limit}},
         }
 
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class OpencodeAcpRuntime(OpencodeProgram):
+    """`AgentRuntime` of OpenCode, spoken to by ACP."""
+
+    @property
+    def name(self) -> str:
+        """`opencode-acp`."""
+        return "opencode-acp"
+
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """Configured by its environment alone."""
+        return AgentCommand(
+            argv=(self._program.inside(inside), "acp"),
+            env=self._environment(session, inside, self._settings(session)),
+            cwd=inside.path(session.cwd),
+        )
+
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Opens a session with our MCP server and those of the project."""
         return AcpAdapter(opening(session, inside), state)
-
-    async def close(self) -> None:
-        """There is nothing to let go of."""

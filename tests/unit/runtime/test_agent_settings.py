@@ -85,7 +85,7 @@ async def test_auto_means_an_agent_that_is_configured(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", "/nonexistent")
     plain = await installed(Config())
     assert list(plain.agents) == ["scripted"]
-    assert set(plain.missing) == {"opencode-acp", "droid", "acp"}
+    assert set(plain.missing) == {"opencode", "opencode-acp", "droid", "acp"}
     config = Config(acp=AcpConfig(command=("agent", "--acp")))
     assert list((await installed(config)).agents) == ["acp", "scripted"]
     for wrong in (

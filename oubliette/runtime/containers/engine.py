@@ -119,7 +119,11 @@ class Engine:
             if address.path is not None:
                 _knock(address.path)
             return docker.APIClient(
-                base_url=address.url, tls=_sdk_tls(address), version="auto", timeout=timeout
+                base_url=address.url,
+                tls=_sdk_tls(address),
+                version="auto",
+                timeout=timeout,
+                max_pool_size=CALLS_AT_ONCE,
             )
         except Exception as error:
             raise self._explained("connect", error) from error

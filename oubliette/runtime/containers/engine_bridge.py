@@ -221,7 +221,7 @@ class BridgeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
-        return self._closing
+        return self._closing or (self._lower is not None and self._lower.is_closing())
 
     def pause_reading(self) -> None:
         """Leave the rest with the engine, which holds the bridge back."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from oubliette.runtime.containers.engine_errors import Missing, Refused
 
@@ -84,8 +84,7 @@ class _Hijack(asyncio.Protocol):
         self._error: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if self._error is not None:

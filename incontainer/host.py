@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from incontainer import kernel, wire
+from incontainer import kernel, spawn, wire
 from incontainer.attach import AttachLink
 from incontainer.control import ControlLink
 from incontainer.greeting import Greeting
@@ -48,6 +48,7 @@ class Host:
         self.born = time.monotonic()
         self.tickets = Tickets()
         self.pairing = Pairing(loop, self.tell, accept_bare=options.accept_bare)
+        spawn.new_privileges = options.new_privileges
         self.table = ProcessTable(loop, options.spool, self._process_event)
         self._options = options
         self._key = key

@@ -37,6 +37,7 @@ class Options:
         self.spool = ""
         self.orphan_grace = 600.0  # seconds; 0 waits for ever
         self.accept_bare = False
+        self.new_privileges = False  # programs may get more rights than the host has: setuid
         self.label = ""  # for those who look at `ps`
         self.ready = ""  # a FIFO to say so on, where no descriptor can be inherited
         self.ready_fd: int | None = None
@@ -57,6 +58,9 @@ def read_options(arguments: list[str], *, relay: bool) -> Options:
         name, equals, value = rest.pop(0).partition("=")
         if name == "--accept-bare" and not equals:
             options.accept_bare = True
+            continue
+        if name == "--new-privileges" and not equals:
+            options.new_privileges = True
             continue
         read = TAKES_VALUE.get(name)
         if read is None:

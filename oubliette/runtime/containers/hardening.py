@@ -42,7 +42,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     spool: Path
 
 
-def host_command(spec: ContainerSpec) -> list[str]:
+def host_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
     """What runs as the container: the host of the zipapp, or what the spec names."""
     if spec.command is not None:
         return list(spec.command)
@@ -52,6 +52,8 @@ def host_command(spec: ContainerSpec) -> list[str]:
     command += ["--ready", f"{RELAY_DIR}/{READY}"]
     if spec.accept_bare:
         command.append("--accept-bare")
+    if not hard.no_new_privileges:
+        command.append("--new-privileges")  # the host forbids them to what it starts
     # For those who look at `ps`.
     return [*command, "--label", f"dev.oubliette.container={spec.id}"]
 
@@ -80,7 +82,7 @@ def request(
     `hard` is for specs that do not say how they are closed.
     """
     hard = spec.hardening or hard
-    command = host_command(spec)
+    command = host_command(spec, hard)
     # podman without systemd complains of a health check, even of none
     healthcheck = {"Healthcheck": {"Test": ["NONE"]}} if flavour == "docker" else {}
     return {
@@ -127,9 +129,10 @@ def _host_config(
         "RestartPolicy": {"Name": "no"},  # one that the engine restarts would have no key
         "LogConfig": _log_config(hard, flavour),
         "Ulimits": _ulimits(hard, flavour),
-        "ShmSize": hard.shm_bytes,
         "Privileged": False,
     }
+    if hard.ipc != "host":
+        config["ShmSize"] = hard.shm_bytes  # podman refuses a size for what is the machine's
     if memory is not None:
         config |= {"Memory": memory, "MemorySwap": memory}
     if cpus is not None:

@@ -259,6 +259,7 @@ async def test_caller_tools_are_replaced_while_running_and_the_agent_is_told():
         assert "params" not in await agent.note_of("notifications/tools/list_changed")
         assert await agent.tool_names() == [
             "session_message",
+            "session_map",
             "session_events",
             "ant_sub",
             "ant_mul",
@@ -343,7 +344,7 @@ async def test_valid_api_key_discovers_tools_and_calls_carry_it():
         assert (asked["method"], asked["params"]) == ("oubliette_tools", {"api_key": "oub_k"})
         link.answer(asked, PROJECT_TOOLS)
         listed = (await agent.reply(listing))["result"]["tools"]
-        assert [tool["name"] for tool in listed[2:]] == [
+        assert [tool["name"] for tool in listed[3:]] == [
             "oubliette_project_list",
             "oubliette_project_create",
         ]

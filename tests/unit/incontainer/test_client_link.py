@@ -103,6 +103,7 @@ async def test_a_refused_header_is_reported_and_tried_again():
         await agent.handshake()
         assert await agent.tool_names() == [
             "session_message",
+            "session_map",
             "session_events",
         ]  # no waiting for it
         await server.link()

@@ -77,7 +77,7 @@ async def test_a_list_that_waits_is_answered_before_the_client_ends():
         await agent.handshake()
         number = agent.start("tools/list")
         agent.stdin.close()
-        assert len((await agent.reply(number))["result"]["tools"]) == 2
+        assert len((await agent.reply(number))["result"]["tools"]) == 3
 
 
 @pytest.mark.parametrize(

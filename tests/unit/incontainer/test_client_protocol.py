@@ -90,7 +90,7 @@ async def test_pipelined_requests_behind_initialize_are_answered():
         )
         second = agent.start("tools/list")
         assert (await agent.reply(first))["result"]["protocolVersion"] == "2025-11-25"
-        assert len((await agent.reply(second))["result"]["tools"]) == 3
+        assert len((await agent.reply(second))["result"]["tools"]) == 4
 
 
 @pytest.mark.parametrize(

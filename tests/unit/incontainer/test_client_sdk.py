@@ -35,10 +35,11 @@ async def test_the_sdk_lists_the_callers_tools_at_its_first_look(mode):
         listed = await agent.list_tools()
         assert [tool.name for tool in listed.tools] == [
             "session_message",
+            "session_map",
             "session_events",
             "ant_add",
         ]
-        assert listed.tools[2].input_schema == ADD["inputSchema"]
+        assert listed.tools[3].input_schema == ADD["inputSchema"]
 
 
 async def test_the_sdk_gets_results_and_errors_with_their_shape(mode):

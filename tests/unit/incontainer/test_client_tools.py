@@ -38,7 +38,7 @@ def test_base_tools_win_a_clash_then_oubliettes_then_the_callers_first():
 def test_names_are_passed_through_as_given_and_called_by_their_own_name():
     catalog = Catalog(print)
     catalog.configure_caller({"caller_id": "a-b_c", "tools": [{"name": "Tool.With/Odd é name"}]})
-    assert names(catalog)[2:] == ["a-b_c_Tool.With/Odd é name"]
+    assert names(catalog)[3:] == ["a-b_c_Tool.With/Odd é name"]
     assert catalog.find("a-b_c_Tool.With/Odd é name").remote_name == "Tool.With/Odd é name"
 
 

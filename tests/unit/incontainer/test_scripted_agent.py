@@ -124,6 +124,7 @@ async def test_tools_names_what_the_client_lists(tmp_path):
     async with FakeServer(ADD) as server, ScriptedProcess(tmp_path, server.path) as agent:
         assert json.loads(await agent.says("tools")) == [
             "session_message",
+            "session_map",
             "session_events",
             "ant_add",
         ]

@@ -21,8 +21,8 @@ $(STAMP): pyproject.toml requirements.lock
 	@VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $@
 
-demo: $(STAMP)
-	@$(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT))
+demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them
+	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT))
 
 test: $(STAMP)
 	@OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)

@@ -18,27 +18,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.demo_agent import CHILDREN, FINAL, DemoAgent, ready
 from oubliette.errors import DeadlineExceeded, OublietteError
 
 START_SECONDS: Final = 60.0
-TURN_SECONDS: Final = 60.0
+TURN_SECONDS: Final = 240.0  # real agents take seconds to start, three of them at once more
 STOP_SECONDS: Final = 15.0
-
-_PROMPT: Final = """\
-say I ask the program that sent me for an order.
-call shop_find_order {"order": "A-17"}
-say Two helpers look at the halves of it at the same time.
-parallel
-call session_message {"message": "sleep 0.5\\nsay the invoice is right"}
-call session_message {"message": "sleep 0.5\\nsay the parcel left on Monday"}
-end
-say Now Oubliette's own tools: my key may read, and nothing else.
-call oubliette_project_list {}
-call oubliette_project_create {"name": "not-for-me"}
-say I need a yes from the program that sent me.
-call shop_approve {"order": "A-17", "refund": 12.5}
-say Done: the refund is approved.
-"""
+ENGINES: Final = {"docker", "podman"}
 
 app = typer.Typer(add_completion=False)
 
@@ -52,34 +38,37 @@ def run(arguments: list[str]) -> int:
 @app.command()
 def demo(
     runtime: Annotated[str, typer.Option(help="auto, process, docker or podman.")] = "process",
-    agent: Annotated[str, typer.Option(help="auto or scripted.")] = "auto",
+    agent: Annotated[
+        str, typer.Option(help="scripted (auto), opencode, opencode-acp or droid.")
+    ] = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the demo's home.")] = True,
 ) -> int:
     """Show the main job: agents that call your tools, spawn children and outlive the server."""
-    if agent not in {"auto", "scripted"}:
-        raise typer.BadParameter(
-            f"{agent!r} does not come with this release; the scripted agent does",
-            param_hint="--agent",
-        )
     home = Path(tempfile.mkdtemp(prefix="oubliette-demo-"))
     try:
-        asyncio.run(_Demo(home, runtime).run())
+        asyncio.run(_tell(home, runtime, agent))
     finally:
         if not keep:
             shutil.rmtree(home, ignore_errors=True)
     return 0
 
 
+async def _tell(home: Path, runtime: str, agent: str) -> None:
+    async with ready(agent, contained=runtime in ENGINES) as prepared:
+        await _Demo(home, runtime, prepared).run()
+
+
 class _Demo:
-    def __init__(self, home: Path, runtime: str) -> None:
+    def __init__(self, home: Path, runtime: str, agent: DemoAgent) -> None:
         self._home = home
         self._runtime = runtime
+        self._agent = agent
         self._image: str | None = None
         self._began = time.monotonic()
         self._server: asyncio.subprocess.Process | None = None
         self._root = ""
         self._children: list[str] = []
-        self._counts: dict[str, int] = {}
+        self._when: dict[tuple[str, str], float] = {}
         self._last = -1
         self._asked: asyncio.Event = asyncio.Event()
         self._outage = 0.0
@@ -90,6 +79,7 @@ class _Demo:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("OUBLIETTE_")
         }
+        environment |= self._agent.environment
         environment["OUBLIETTE_CONTAINERS__RUNTIME_DIR"] = str(self._home / "run")
         if shutil.which("bwrap") is None:
             environment["OUBLIETTE_PROCESS__SANDBOX"] = "best-effort"
@@ -166,7 +156,7 @@ class _Demo:
     async def _run(self) -> None:
         from oubliette.testing.callers import SdkCaller
 
-        if self._runtime in {"docker", "podman"}:
+        if self._runtime in ENGINES:
             from oubliette.testing.host_image import ensure_image
 
             # The demo shows the main job, not a registry: its image is this machine's own files.
@@ -178,6 +168,8 @@ class _Demo:
                 "bubblewrap is missing: agents run WITHOUT ISOLATION (process.sandbox = "
                 "best-effort). apt-get install bubblewrap mends that.",
             )
+        if self._agent.told:
+            self._line("demo", self._agent.told)
         url, seconds = await self._start(0)
         self._line("demo", f"server at {url} after {seconds:.1f} s, home {self._home}")
         token = await self._token()
@@ -189,7 +181,8 @@ class _Demo:
             spawned = await caller.call(
                 "session_spawn",
                 project_id=project["id"],
-                prompt=_PROMPT,
+                agent=self._agent.name,
+                prompt=self._agent.prompt,
                 context=caller.context,
                 api_key_scope="read",
             )
@@ -208,9 +201,10 @@ class _Demo:
             await caller.listen(after=cursor)
             await caller.event("completion", session_id=self._root, timeout=TURN_SECONDS)
             session = await caller.call("session_get", session_id=self._root)
-            log = await caller.call("session_events", session_id=self._root, max_events=500)
+            log = await caller.call("session_events", session_id=self._root, max_events=1000)
+            projects = await caller.call("project_list")
             await _end(watch)
-        self._summary(session, log)
+        self._summary(session, log, [project["name"] for project in projects["projects"]])
 
     async def _print(self, caller: Any) -> None:
         shown = 0
@@ -220,12 +214,20 @@ class _Demo:
                 self._show(event)
             shown = len(caller.events)
 
+    def _together(self) -> str:
+        """Whether all children were at work at one moment."""
+        began = [self._when.get((child, "running"), 0.0) for child in self._children]
+        ended = [self._when.get((child, "completion"), 0.0) for child in self._children]
+        return ", at the same time" if began and max(began) < min(ended) else ""
+
     def _show(self, event: dict[str, Any]) -> None:
         kind = str(event.get("type"))
-        self._counts[kind] = self._counts.get(kind, 0) + 1
         session = str(event.get("session_id", ""))
         if self._root and session and session != self._root and session not in self._children:
             self._children.append(session)
+        self._when.setdefault((session, str(event.get("status", kind))), time.monotonic())
+        if kind == "completion":
+            self._when[session, kind] = time.monotonic()
         text = _described(kind, event)
         if text:
             self._line(self._who(session), text)
@@ -240,21 +242,23 @@ class _Demo:
         sys.stdout.write(f"{seconds:6.2f} s  {who:<8} {text}\n")
         sys.stdout.flush()
 
-    def _summary(self, session: dict[str, Any], log: dict[str, Any]) -> None:
+    def _summary(self, session: dict[str, Any], log: dict[str, Any], projects: list[str]) -> None:
         indexes = [event["index"] for event in log["events"]]
         whole = indexes == list(range(len(indexes)))
         final = session["final_response"]
-        if final != "Done: the refund is approved." or not whole or len(self._children) != 2:
+        told = self._agent.free or (final == FINAL and len(self._children) == CHILDREN)
+        if not (told and whole and final and projects == ["demo"]):
             raise OublietteError(
                 f"the demo did not end as it should: {final!r}, {len(self._children)} children, "
-                f"{'no gap' if whole else 'a gap'} in the log",
+                f"{'no gap' if whole else 'a gap'} in the log, projects: {', '.join(projects)}",
                 hint=f"see {self._home / 'server.log'}",
             )
         sys.stdout.write(
             f"""
 The agent said at the end: {final}
-  isolation        {session["isolation"]}
-  children         {len(self._children)}, at the same time
+  agent            {session["agent"]}, isolation: {session["isolation"]}
+  children         {len(self._children)}{self._together()}
+  minted key       may read; there is no project but {projects[0]!r}
   server           killed with -9 in the middle of the turn, back after {self._outage:.1f} s
   log              {len(indexes)} events of the agent, indexes 0 to {indexes[-1]}, no gap, no repeat
   home and logs    {self._home} (server.log, logs/)

@@ -109,6 +109,8 @@ class Agent:
         return self.runtime().adapter(session, Inside(), state)
 
 
+SLOW = 150.0
+"""Seconds for a real agent. On a busy machine a container gets one process's share of it."""
 WIRE = Path(__file__).parent / "wire"
 """What agents really said, as it was recorded."""
 
@@ -183,7 +185,7 @@ AGENTS = [
         requires="opencode",
         network="host",
         asks={"autonomy": "ask"},
-        seconds=60,
+        seconds=SLOW,
     ),
     Agent(
         name="opencode-acp",
@@ -199,7 +201,7 @@ AGENTS = [
         requires="opencode",
         network="host",
         asks={"autonomy": "ask"},
-        seconds=60,
+        seconds=SLOW,
     ),
     Agent(
         name="droid",
@@ -215,7 +217,7 @@ AGENTS = [
         requires="droid",
         network="host",
         asks={"autonomy": "ask"},
-        seconds=60,
+        seconds=SLOW,
     ),
 ]
 

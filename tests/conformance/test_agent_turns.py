@@ -12,7 +12,7 @@ from tests.conformance.agents import AGENTS, Agent, essential, new_session, resu
 from tests.conformance.conftest import needs
 from tests.conformance.engines import Bench
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 
 @essential

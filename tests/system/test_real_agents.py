@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from oubliette.testing.callers import SdkCaller
     from tests.system.site import Agent as Session
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
-SLOW = 60.0  # seconds that a cold agent may take on a busy machine
+SLOW = 150.0  # seconds that a cold agent may take in a container on a busy machine
 KEY = "a-secret-key"
 
 
@@ -74,7 +74,12 @@ def late(n: int) -> dict[str, int]:
 
 
 def settings_for(engine: str, model: ModelServer) -> dict[str, Any]:
-    settings: dict[str, Any] = {**ROOMY, "containers.runtime": engine}
+    settings: dict[str, Any] = {
+        **ROOMY,
+        "containers.runtime": engine,
+        "agents.start_timeout_seconds": SLOW,
+        "sessions.caller_tool_timeout_seconds": SLOW,
+    }
     if engine != "process":
         # The scripted model listens on the machine's loopback.
         settings |= {"containers.image": ensure_image(engine), "containers.network": "host"}

@@ -137,20 +137,16 @@ class ExplorationActor(Actor):
             return
         age = self._age
         if age >= limit:
-            told = self._tell_all("time_out", f"its time is over, {limit:g} s ({self._source})")
+            told = self._tell_all("time_out", f"its time is over, {limit:g} s")
             if told or self._working:  # one may be starting, or be started anew, just now
                 self.after(AGAIN_SECONDS, _TimeCheck())
             return
         if age >= limit * WARN_AT and not self._warned:
             self._warned = True
             left = limit - age
-            self._tell_all("warn", f"{left:.0f} s are left of {limit:g} s ({self._source})")
+            self._tell_all("warn", f"{left:.0f} s are left of {limit:g} s")
         due = limit if self._warned else limit * WARN_AT
         self.after(max(due - age, 0.0) + 0.001, _TimeCheck())
-
-    @property
-    def _source(self) -> str:
-        return f"set by the {limit_sources(self._limits)['max_wall_seconds']}"
 
     def _tell_all(self, action: LimitAction, text: str) -> int:
         """Tell its live sessions; how many there are."""

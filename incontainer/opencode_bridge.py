@@ -19,6 +19,7 @@ Requests are made one after the other, and only while the events are heard.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -296,7 +297,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         bridge = Bridge(loop, program, stdin, stdout)
     except OSError as error:
-        log(f"{program}: {error.strerror}")
+        why = f"{program}: {error.strerror}"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            why += "; either use an image that has it, or set path in [opencode] to one to mount"
+        log(why)
         return 127
     while not bridge.over:
         loop.turn()

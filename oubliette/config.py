@@ -154,7 +154,8 @@ class OpencodeConfig(_Section, frozen=True, kw_only=True):
     """OpenCode, the agent `opencode-acp`."""
 
     path: str | None = None
-    """The program to mount into containers; without it, `opencode` on PATH."""
+    """The program to mount into containers; without it, `opencode` on PATH. `image`: nothing is
+    mounted, the container's image has it."""
     model: str | None = None
     """Model of sessions that name none: `provider/model`, or the model's name at `base_url`."""
     base_url: str | None = None
@@ -174,7 +175,8 @@ class DroidConfig(_Section, frozen=True, kw_only=True):
     """Factory Droid, the agent `droid`."""
 
     path: str | None = None
-    """The program to mount into containers; without it, `droid` on PATH."""
+    """The program to mount into containers; without it, `droid` on PATH. `image`: nothing is
+    mounted, the container's image has it."""
     model: str | None = None
     """Model of sessions that name none: one of Factory's, or the model's name at `base_url`."""
     base_url: str | None = None

@@ -34,7 +34,8 @@ from oubliette.actors.session_messages import (
 from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
-from oubliette.runtime.host.errors import HostRefused, LinkClosed
+from oubliette.runtime.agents import program
+from oubliette.runtime.host.errors import HostRefused, LinkClosed, VerbFailed
 from oubliette.runtime.host.messages import Exit
 from oubliette.runtime.host.stream import Gap, Output, StdinOk
 
@@ -205,7 +206,12 @@ class AgentProcessActor(Actor):
         request = await start_request(self._services, self._record, info, process)
         failpoint("agent.before_start")
         async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
-            await link.start(request)
+            try:
+                await link.start(request)
+            except VerbFailed as error:
+                if error.kind == "not_found":
+                    raise program.missing(self._record.agent, str(error)) from error
+                raise
         if self._ending:  # asked for when there was no process to be told
             self._signal(link, "TERM")
         failpoint("agent.after_start")

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import ConfigError
+from oubliette.errors import ConfigError, RuntimeFailure
 from oubliette.runtime.agents.port import Availability
 from oubliette.runtime.containers.port import Mount
 
@@ -15,6 +15,24 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.port import Inside
 
 FOLDER: Final = "/opt/oubliette/agents"
+OF_IMAGE: Final = "image"
+"""As a configured path: the container's image has it."""
+
+
+class ProgramMissing(RuntimeFailure):
+    """A container has no program of that name: nothing was mounted, and its image has none."""
+
+    code = "agent_program_missing"
+
+
+def missing(agent: str, said: str) -> ProgramMissing:
+    """The error for an agent whose program was not found in a container; `said` names it."""
+    return ProgramMissing(
+        f"the agent {agent} cannot be started in its container: {said}",
+        hint="either an image that has it (a container type of its own, image_rebuild), or a"
+        " program of this machine that is mounted: path in the agent's section of oubliette.toml;"
+        " a mounted one needs the libraries that it is linked with in the image",
+    )
 
 
 class Program:
@@ -34,21 +52,24 @@ class Program:
         self._configured: str | None = None
 
     def configure(self, path: str | None) -> None:
-        """Take `path` instead of what is on PATH.
+        """Take `path` instead of what is on PATH; `image`: what the container's image has.
 
         Raises:
             ConfigError: there is no such program.
         """
         self._configured = path
-        if path is not None and self.found is None:
+        if path not in {None, OF_IMAGE} and self.found is None:
             raise ConfigError(
                 f"{self._section}.path: {path} is no program",
-                hint=f"leave it out to use {self.name} on PATH",
+                hint=f"leave it out to use {self.name} on PATH, or say {OF_IMAGE!r} where the"
+                " container's image has it",
             )
 
     @property
     def found(self) -> Path | None:
         """The file on this side."""
+        if self._configured == OF_IMAGE:
+            return None
         path = self._configured or shutil.which(self.name)
         if path is None:
             return None
@@ -57,13 +78,14 @@ class Program:
 
     @property
     def availability(self) -> Availability:
-        """Whether it is there; what to do if not."""
-        if self.found is not None:
+        """Whether it is there; what to do if not. Of an image that is known at the start only."""
+        if self.found is not None or self._configured == OF_IMAGE:
             return Availability(ok=True)
         return Availability(
             ok=False,
             reason=f"{self.name} is not on PATH, and {self._section}.path is not set",
-            remedy=f"npm install -g {self._package}, or set path in [{self._section}]",
+            remedy=f"npm install -g {self._package}, or set path in [{self._section}]; to"
+            f" {OF_IMAGE!r} where the container's image has it",
         )
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.agents import Agent, pairs
-from tests.conformance.engines import ENGINES, Bench, Engine
+from tests.conformance.engines import ENGINES, IN_PART, Bench, Engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "engine",
         [
             pytest.param(engine, id=engine.name, marks=needs(engine))
-            for engine in ENGINES
+            for engine in [*ENGINES, *IN_PART.get(metafunc.module.__name__.rpartition(".")[2], [])]
             if (engine.isolated or not isolated)
             and (engine.image is not None or not imaged)
             and (engine.speaks_docker or not docker_api)

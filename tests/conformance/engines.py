@@ -34,6 +34,7 @@ from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, ru
 from oubliette.runtime.host import Exit, HostLink, Output, StartProcess
 from oubliette.runtime.zipapp import zipapp_path
 from tests import requirements
+from tests.conformance.tls_proxy import proxy
 from tests.images import ensure_image
 
 if TYPE_CHECKING:
@@ -110,6 +111,15 @@ def podman_bridged(base: Path) -> ContainerRuntime:
     return DockerRuntime(base, zipapp(), flavour="podman", sockets="bridge")
 
 
+def docker_by_tls(base: Path) -> ContainerRuntime:
+    """By TCP and TLS, as an engine elsewhere; that its links are bridged is its own conclusion."""
+    at = proxy(engine_address.find("docker").path or "")
+    tls = engine_address._tls(at.folder, verify=True)
+    runtime = DockerRuntime(base, zipapp())
+    runtime._engine._address = engine_address.Address(url=f"tcp://127.0.0.1:{at.port}", tls=tls)
+    return runtime
+
+
 def podman(base: Path) -> ContainerRuntime:
     return DockerRuntime(base, zipapp(), flavour="podman")
 
@@ -150,14 +160,23 @@ ENGINES = [
         image=functools.partial(image, "docker"),
     ),
     Engine("podman", podman, requires="podman", image=functools.partial(image, "podman")),
-    Engine(
-        "podman-bridged",
-        podman_bridged,
-        requires="podman",
-        image=functools.partial(image, "podman"),
-    ),
     Engine("apple", apple, requires="apple-standin", image=lambda: image(beneath_apple())),
 ]
+
+PODMAN_BRIDGED = Engine(
+    "podman-bridged",
+    podman_bridged,
+    requires="podman",
+    image=functools.partial(image, "podman"),
+)
+DOCKER_BY_TLS = Engine(
+    "docker-tls", docker_by_tls, requires="docker", image=functools.partial(image, "docker")
+)
+IN_PART = {
+    "test_container_adoption": [PODMAN_BRIDGED],
+    "test_container_streams": [PODMAN_BRIDGED, DOCKER_BY_TLS],
+}
+"""Engines that one part of the suite alone is run on: the rest of them is that of others."""
 
 
 @dataclass

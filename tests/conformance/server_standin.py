@@ -8,16 +8,18 @@ With `start` a process runs in it that says what it is told, and has a second on
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 from pathlib import Path
 
 from oubliette.runtime.containers.port import KEY_FILE
-from tests.conformance.engines import ENGINES, Bench
+from tests.conformance.engines import ENGINES, IN_PART, Bench
 
 
 async def main(engine_name: str, folder: str, instance: str, step: str) -> None:
-    engine = next(engine for engine in ENGINES if engine.name == engine_name)
+    every = [*ENGINES, *itertools.chain(*IN_PART.values())]
+    engine = next(engine for engine in every if engine.name == engine_name)
     bench = Bench(engine, Path(folder))
     bench.instance = instance
     spec = bench.spec()

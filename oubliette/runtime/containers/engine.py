@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import socket
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
@@ -118,7 +118,7 @@ class Engine:
         try:
             if address.path is not None:
                 _knock(address.path)
-            return docker.APIClient(
+            return _client_class(docker)(
                 base_url=address.url,
                 tls=_sdk_tls(address),
                 version="auto",
@@ -167,7 +167,7 @@ class Engine:
             EngineMissing, Missing, Refused: what the engine said, or that it said nothing.
         """
         run = anyio.to_thread.run_sync(
-            partial(self._blocking, step, act, arguments, named), limiter=self._limiter
+            functools.partial(self._blocking, step, act, arguments, named), limiter=self._limiter
         )
         task = asyncio.ensure_future(run)
         try:
@@ -246,6 +246,17 @@ class Engine:
         api, self._api = self._api, None
         if api is not None:
             await asyncio.to_thread(api.close)
+
+
+@functools.cache
+def _client_class(docker: Any) -> Any:
+    """The SDK's client, deaf to variables that are meant for the web.
+
+    REQUESTS_CA_BUNDLE would replace the engine's own authority (requests prefers it to that of a
+    session), HTTP_PROXY would come between, and our own requests heed neither.
+    """
+    deaf = property(lambda _: False, lambda _, __: None)
+    return type("Client", (docker.APIClient,), {"trust_env": deaf})
 
 
 def _sdk_tls(address: Address) -> Any:

@@ -18,6 +18,8 @@ from shapes import CannotError
 LABEL = "apple-standin"
 CONFIG = "apple-standin.configuration"
 SECONDS = 30.0
+IN_EVERY_IMAGE = ("/tmp", "/run")  # with the mode that everybody asks for
+PROCESSES = 16_384  # what podman may ask for in a service that is limited itself
 
 
 def put(text):
@@ -136,17 +138,15 @@ def create(options, words, version):
         user = f"{options['uid']}:{options.get('gid', options['uid'])}"
     host = {
         "NetworkMode": network,
-        "Mounts": [_mount(one) for one in mounts if one["type"] == "bind" or "mode" in one],
-        "Tmpfs": {
-            one["target"]: _tmpfs(one)
-            for one in mounts
-            if one["type"] == "tmpfs" and "mode" not in one
-        },
+        **_mounts(container, mounts),
         "ReadonlyRootfs": bool(options.get("read_only")),
         "CapDrop": options.get("cap_drop", []),
         "CapAdd": options.get("cap_add", []),
         "Init": bool(options.get("init")),
-        "Ulimits": [one for one in ulimits if one["Name"] != "nproc"],
+        "Ulimits": [
+            *(one for one in ulimits if one["Name"] != "nproc"),
+            {"Name": "nproc", "Soft": PROCESSES, "Hard": PROCESSES},
+        ],
         # Each has a kernel of its own, where the processes of its user are all that there are.
         "PidsLimit": next((one["Soft"] for one in ulimits if one["Name"] == "nproc"), 0),
         "Memory": memory,
@@ -170,8 +170,9 @@ def create(options, words, version):
     try:
         engine.call("POST", "/containers/create", {"name": name_of(container)}, body)
     except engine.EngineError as error:
-        if error.status == 409 or "already in use" in str(error):
+        if error.status == 409 or "already in use" in str(error):  # its volumes too
             raise CannotError(f'exists: "container already exists: {container}"') from None
+        _remove_volumes(container)
         raise CannotError(f'internalError: "{error}"') from None
     if options.get("cidfile"):
         with open(options["cidfile"], "x", encoding="utf-8") as file:
@@ -179,29 +180,47 @@ def create(options, words, version):
     put(container)
 
 
-def _mount(one):
-    if one["type"] == "bind":
-        return {
-            "Type": "bind",
-            "Source": one["source"],
-            "Target": one["target"],
-            "ReadOnly": one["ro"],
-        }
-    # An engine's own tmpfs takes over the mode of the image's folder, whatever was asked for.
-    options = {"type": "tmpfs", "device": "tmpfs", "o": _tmpfs(one)}
-    driver = {"Name": "local", "Options": options}
-    return {
-        "Type": "volume",
-        "Target": one["target"],
-        "VolumeOptions": {"NoCopy": True, "DriverConfig": driver},
-    }
+def _mounts(container, mounts):
+    """Mounts as the engine takes them.
+
+    An engine's own tmpfs takes over the mode of the image's folder, whatever was asked for; a
+    volume that is a tmpfs does not. Podman's knows no size.
+    """
+    host = {"Mounts": [], "Tmpfs": {}, "Binds": []}
+    podman = any("Podman" in one["Name"] for one in engine.call("GET", "/version")["Components"])
+    for one in mounts:
+        target = one["target"]
+        if one["type"] == "bind":
+            bind = {"Type": "bind", "Source": one["source"], "ReadOnly": one["ro"]}
+            host["Mounts"].append({**bind, "Target": target})
+        elif "mode" not in one or target in IN_EVERY_IMAGE:
+            host["Tmpfs"][target] = _tmpfs(one)
+        else:
+            options = {"type": "tmpfs", "device": "tmpfs", "o": _tmpfs(one, sized=not podman)}
+            name = f"{name_of(container)}-{len(host['Binds'])}"
+            volume = {"Name": name, "Driver": "local", "DriverOpts": options}
+            engine.call("POST", "/volumes/create", None, volume)
+            host["Binds"].append(f"{name}:{target}:nocopy")
+    return host
 
 
-def _tmpfs(one):
+def _tmpfs(one, *, sized=True):
     parts = ["rw", "nosuid", "nodev", "exec"]
-    parts += [f"size={one['size']}"] if "size" in one else []
+    parts += [f"size={one['size']}"] if "size" in one and sized else []
     parts += [f"mode={one['mode']}"] if "mode" in one else []
     return ",".join(parts)
+
+
+def _remove_volumes(container):
+    number = 0
+    while True:
+        try:
+            engine.call("DELETE", f"/volumes/{name_of(container)}-{number}")
+        except engine.EngineError as error:
+            if error.status != 404:
+                raise
+            return
+        number += 1
 
 
 # ---------------------------------------------------------------- start and its end
@@ -369,6 +388,7 @@ def delete(options, words, version):
                     raise
             break
         until_unpublished(container)
+        _remove_volumes(container)
         try:
             os.unlink(lock_path(container))
         except FileNotFoundError:

@@ -35,6 +35,7 @@ from oubliette.runtime.containers import settings
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.containers.imaging import Imaging
+from oubliette.runtime.containers.presence import Presence
 from oubliette.runtime.folders import Folders
 from oubliette.runtime.home import DATABASE, HomeLock, prepare
 from oubliette.runtime.store.database import Database
@@ -189,7 +190,9 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         )
         services.door = SocketDoor(house)
         async with stages("front"):
-            front = _front(config, house, system, store)
+            presence = Presence(runtime)
+            stack.push_async_callback(presence.aclose)
+            front = _front(config, house, system, store, presence)
             front.bind()
         async with stages("sessions"):
             start_house(system, services)
@@ -268,7 +271,7 @@ async def _reap_orphans(
     await asyncio.to_thread(folders.clear_spools, known)
 
 
-def _front(config: Config, house: House, system: System, store: Any) -> Front:
+def _front(config: Config, house: House, system: System, store: Any, presence: Presence) -> Front:
     async def verify(key: str) -> Token:
         try:
             return house.keys.verify(key, "http")
@@ -279,7 +282,8 @@ def _front(config: Config, house: House, system: System, store: Any) -> Front:
 
     async def ready() -> list[str]:
         state = await store.ask(GetStoreState(), timeout=2.0)
-        return [] if state.state == "running" else [f"the store is {state.state}: {state.reason}"]
+        stored = None if state.state == "running" else f"the store is {state.state}: {state.reason}"
+        return [each for each in (stored, await presence.problem()) if each is not None]
 
     return Front(
         config=config,

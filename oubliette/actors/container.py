@@ -199,9 +199,7 @@ class ContainerActor(Actor):
         return found
 
     def _not_now(self, error: OublietteError) -> None:
-        log.warning(
-            "containers cannot be looked at", project_id=self._project.id, reason=str(error)
-        )
+        log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
         self._state = "adopting"
         self._failures += 1
         self.after(backoff_delay(_BACKOFF, self._failures), _AdoptAgain())

@@ -14,6 +14,11 @@ def create(api: Any, body: dict[str, Any], name: str) -> Any:
     return api.create_container_from_config(body, name)
 
 
+def ping(api: Any) -> None:
+    """Whether it answers."""
+    api.ping()
+
+
 def start(api: Any, engine_id: str) -> None:
     """Start it."""
     api.start(engine_id)

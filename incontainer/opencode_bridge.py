@@ -46,6 +46,7 @@ SILENCE_SECONDS = 45.0  # of the event stream, which has a heartbeat every 10 s
 RECONNECT_SECONDS = 0.25  # between two attempts to hear events
 OUTAGE_SECONDS = 60.0  # without events; then the server is given up
 FLUSH_SECONDS = 30.0  # for the last words to the host
+PROGRAM = "--program="
 HEARTBEAT = b'"type":"server.heartbeat"'
 CONNECTED = b'"type":"server.connected"'
 
@@ -289,7 +290,12 @@ def _nothing() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the bridge; returns the server's exit code, and ends by the signal that ended it."""
-    program, *_ = arguments or ["opencode"]
+    program = "opencode"
+    for argument in arguments or []:
+        if not argument.startswith(PROGRAM):
+            log(f"unknown argument {argument}; there is {PROGRAM}PATH")
+            return 2
+        program = argument[len(PROGRAM) :]
     kernel.hide_from_tracers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stdin, stdout = take_stdio()

@@ -32,8 +32,9 @@ class OpencodeRuntime(OpencodeProgram):
         """The bridge, which starts the server and makes a password for it."""
         settings = self._settings(session)
         settings["mcp"] = _servers(session, inside)
+        program = f"--program={self._program.inside(inside)}"
         return AgentCommand(
-            argv=(inside.python, "-I", inside.zipapp, SUBCOMMAND, self._program.inside(inside)),
+            argv=(inside.python, "-I", inside.zipapp, SUBCOMMAND, program),
             env=self._environment(session, inside, settings),
             cwd=inside.path(session.cwd),
         )

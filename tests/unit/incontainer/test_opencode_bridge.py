@@ -34,7 +34,7 @@ class BridgeProcess:
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
         script.chmod(0o755)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "incontainer", "opencode", program or str(script)],
+            [sys.executable, "-m", "incontainer", "opencode", f"--program={program or script}"],
             cwd=ROOT,
             env={**os.environ, "FAKE": mode},
             stdin=subprocess.PIPE,
@@ -219,6 +219,13 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     with BridgeProcess(tmp_path, program="/nonexistent/opencode") as bridge:
         assert bridge.ended() == 127
         assert b"/nonexistent/opencode" in bridge.errors.get(timeout=SECONDS)
+
+
+def test_an_argument_that_is_not_known_is_refused() -> None:
+    command = [sys.executable, "-m", "incontainer", "opencode", "serve"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=SECONDS, check=False)
+    assert done.returncode == 2
+    assert b"--program=PATH" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["", "stubborn"])

@@ -642,7 +642,8 @@ SESSION = AgentSession(
 def test_everything_is_configured_by_the_environment_and_nothing_by_the_repository() -> None:
     runtime = OpencodeRuntime({"model": "m", "base_url": "http://127.0.0.1:1/v1"})
     command = runtime.command(SESSION, Inside())
-    assert command.argv[-2:] == ("opencode", command.argv[-1])
+    assert command.argv[-2] == "opencode"
+    assert command.argv[-1].startswith("--program=")
     assert command.env["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
     settings = json.loads(command.env["OPENCODE_CONFIG_CONTENT"])
     assert settings["permission"]["question"] == "deny"

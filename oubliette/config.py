@@ -93,8 +93,8 @@ class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):
     """Containers of every runtime, and the defaults of what types and projects may change."""
 
     runtime: str = "auto"
-    """auto, process, docker or podman. auto: the first of docker, podman and process that can be
-    used now, image included."""
+    """auto, process, docker, podman or apple. auto: the first of apple (on a Mac with Apple silicon
+    only), docker, podman and process that can be used now, image included."""
     dev_image: str = "localhost/oubliette/dev:latest"
     """Image of containers of type `dev`; `image_rebuild` makes it."""
     pull_timeout_seconds: Seconds = 900.0
@@ -133,6 +133,13 @@ class PodmanConfig(_Section, frozen=True, kw_only=True):
     """As `docker.sockets`."""
     oci_runtime: str | None = None
     """What runs its containers. Unset: the engine's default."""
+
+
+class AppleConfig(_Section, frozen=True, kw_only=True):
+    """Apple's `container`, on macOS."""
+
+    path: str | None = None
+    """The program, 1.0 or later; without it, `container` on PATH."""
 
 
 class AgentsConfig(_Section, frozen=True, kw_only=True):
@@ -310,6 +317,7 @@ class Config(_Section, frozen=True, kw_only=True):
     containers: ContainersConfig = ContainersConfig()
     docker: DockerConfig = DockerConfig()
     podman: PodmanConfig = PodmanConfig()
+    apple: AppleConfig = AppleConfig()
     agents: AgentsConfig = AgentsConfig()
     opencode: OpencodeConfig = OpencodeConfig()
     droid: DroidConfig = DroidConfig()

@@ -10,7 +10,7 @@ import typer
 
 from oubliette.cli.output import Format, Home, Output, clean, print_json
 
-ENGINES = ("docker", "podman")
+ENGINES = ("apple", "docker", "podman")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

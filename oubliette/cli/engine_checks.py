@@ -1,4 +1,4 @@
-"""What `oubliette doctor` says of docker and podman: there or not, image, which one is used."""
+"""What `oubliette doctor` says of each engine: there or not, image, which one is used."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def engines(config: Config) -> list[Check]:
 
 
 async def _engines(config: Config) -> list[Check]:
-    from oubliette.runtime.containers.auto import ENGINES
+    from oubliette.runtime.containers.auto import ENGINES, order
 
-    return list(await asyncio.gather(*(_engine(name, config) for name in ENGINES)))
+    # Nobody needs to hear on Linux that there is no macOS, unless it is what they ask for.
+    names = [name for name in ENGINES if name in (*order(), config.containers.runtime)]
+    return list(await asyncio.gather(*(_engine(name, config) for name in names)))
 
 
 async def _engine(name: str, config: Config) -> Check:
-    from oubliette.runtime.containers.auto import make
+    from oubliette.runtime.containers.auto import make, pull_command
     from oubliette.runtime.containers.settings import image_of
 
     wanted = config.containers.runtime == name
@@ -48,7 +50,7 @@ async def _engine(name: str, config: Config) -> Check:
             return bad(
                 name,
                 f"{status.version}, has no image {image}",
-                f"{name} pull {image}, or set containers.image",
+                f"{pull_command(name, image)}, or set containers.image",
                 "warn",
             )
     except TimeoutError:

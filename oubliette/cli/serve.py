@@ -16,7 +16,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
         int | None, typer.Option(min=0, max=65535, help="8080 unless set; 0 picks one.")
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="What containers are: auto, process, docker or podman.")
+        str | None,
+        typer.Option(help="What containers are: auto, process, or an engine."),
     ] = None,
     agent: Annotated[
         str | None, typer.Option(help="What agents are, unless a project says: auto or scripted.")

@@ -244,6 +244,11 @@ class AppleRuntime:
             raise InvalidParameter(
                 "image: apple needs one", field="image", hint="set containers.image"
             )
+        if (spec.hardening or self._hard).oci_runtime is not None:
+            raise RuntimeFailure(
+                "apple containers are machines of their own and have no OCI runtimes",
+                hint="unset oci_runtime where it is set for this container's type or project",
+            )
         await self._check_network(spec.network)
         self._creating.add(spec.id)
         try:

@@ -1,12 +1,14 @@
 """Which runtime a server uses, and why (DESIGN 7.1): docker, podman, process, in this order.
 
-An engine is taken when it answers and has the image that containers are to be made of. Without
-the image every session would wait for a registry, or fail for want of one, on a machine where the
-sandbox would have run it at once.
+On a Mac with Apple silicon, Apple's `container` comes before them. An engine is taken when it
+answers and has the image that containers are to be made of. Without the image every session would
+wait for a registry, or fail for want of one, on a machine where the sandbox would have run it at
+once.
 """
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, Final
 
 from oubliette import ids
@@ -20,8 +22,15 @@ if TYPE_CHECKING:
     from oubliette.config import Config
     from oubliette.runtime.containers.port import ContainerRuntime
 
-ENGINES: Final = ("docker", "podman")
+ENGINES: Final = ("apple", "docker", "podman")
+"""The runtimes with images."""
 RUNTIMES: Final = (*ENGINES, "process")
+
+
+def order() -> tuple[str, ...]:
+    """The runtimes that `auto` tries on this machine, one after the other."""
+    apple = (platform.system(), platform.machine()) == ("Darwin", "arm64")
+    return RUNTIMES if apple else tuple(name for name in RUNTIMES if name != "apple")
 
 
 def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
@@ -36,6 +45,12 @@ def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> Con
         raise ConfigError(
             f"containers.runtime: there is no runtime {ids.shown(name)} in this release",
             hint=f"auto, {', '.join(sorted(RUNTIMES))}",
+        )
+    if name == "apple":
+        from oubliette.runtime.containers.apple import AppleRuntime
+
+        return AppleRuntime(
+            base, zipapp, path=config.apple.path, hard=settings.hardening_of(config, name)
         )
     from oubliette.runtime.containers.docker import DockerRuntime
 
@@ -68,7 +83,7 @@ async def choose(
         return runtime, f"containers.runtime = {wanted}"
     passed_over: list[str] = []
     hint: str | None = None
-    for name in RUNTIMES:
+    for name in order():
         runtime = make(name, config, base, zipapp, home)
         refusal = await _refusal(runtime) or await _lacks_image(runtime, config)
         if refusal is None:
@@ -94,4 +109,9 @@ async def _lacks_image(runtime: ContainerRuntime, config: Config) -> tuple[str, 
             return None
     except OublietteError as error:
         return error.message, error.hint
-    return f"it has no image {image}", f"{runtime.name} pull {image}"
+    return f"it has no image {image}", pull_command(runtime.name, image)
+
+
+def pull_command(engine: str, image: str) -> str:
+    """What its user types to fetch an image."""
+    return f"{'container image' if engine == 'apple' else engine} pull {image}"

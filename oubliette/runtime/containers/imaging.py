@@ -40,7 +40,7 @@ class Imaging:
             raise InvalidParameter(
                 f"the {self._runtime.name} runtime has no images",
                 field="container_type",
-                hint='containers.runtime = "docker" or "podman" has',
+                hint='containers.runtime = "docker", "podman" or "apple" has',
             )
         return settings.options_of(self._config, container_type, project)
 

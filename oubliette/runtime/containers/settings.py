@@ -15,7 +15,6 @@ from oubliette.runtime.containers.port import MIB, ContainerLimits, Hardening
 if TYPE_CHECKING:
     from oubliette.config import Config
     from oubliette.records import Project
-    from oubliette.runtime.containers.engine import Flavour
 
 NOFILE_SOFT: Final = 4096  # what a process begins with
 
@@ -97,11 +96,11 @@ def limits_of(
 
 
 def hardening_of(
-    config: Config, flavour: Flavour, container_type: str = BASE, project: Project | None = None
+    config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> Hardening:
     """How containers of an engine are closed."""
     part = options_of(config, container_type, project)
-    engine = config.docker if flavour == "docker" else config.podman
+    own = {"docker": config.docker.oci_runtime, "podman": config.podman.oci_runtime}
     return Hardening(
         memory_bytes=part.memory_mb * MIB,
         cpus=part.cpus,
@@ -117,5 +116,5 @@ def hardening_of(
         oom_score=part.oom_score,
         log_bytes=part.log_mb * MIB,
         log_files=part.log_files,
-        oci_runtime=part.oci_runtime or engine.oci_runtime,
+        oci_runtime=part.oci_runtime or own.get(runtime),
     )

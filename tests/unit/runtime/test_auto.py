@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.config import Config, ContainersConfig, DockerConfig
+from oubliette.config import AppleConfig, Config, ContainersConfig, DockerConfig
 from oubliette.errors import ConfigError
 from oubliette.runtime.containers import auto
 from oubliette.runtime.containers.port import Capabilities, RuntimeStatus
@@ -51,6 +51,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, **there: Standin) -> None:
     monkeypatch.setattr(auto, "make", lambda name, *_: there[name])
 
 
+@pytest.fixture(autouse=True)
+def linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(auto.platform, "machine", lambda: "x86_64")
+
+
 async def test_auto_takes_docker_before_podman_before_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -82,6 +88,43 @@ async def test_where_nothing_works_everything_is_named_with_the_last_remedy(
     with pytest.raises(ConfigError, match="not docker.*not podman.*not process") as caught:
         await auto.choose(Config(), HERE, HERE, HERE)
     assert caught.value.hint == "get process"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine_name", "first"),
+    [
+        ("Darwin", "arm64", "apple"),
+        ("Darwin", "x86_64", "docker"),
+        ("Linux", "arm64", "docker"),
+        ("Linux", "aarch64", "docker"),
+    ],
+)
+async def test_auto_takes_apple_first_where_there_can_be_one(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine_name: str, first: str
+) -> None:
+    monkeypatch.setattr(auto.platform, "system", lambda: system)
+    monkeypatch.setattr(auto.platform, "machine", lambda: machine_name)
+    machine(monkeypatch, **{name: Standin(name, ok=True) for name in auto.RUNTIMES})
+    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    assert (runtime.name, why) == (first, f"{first} works")
+
+
+async def test_auto_says_why_it_is_not_apple(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(auto.platform, "machine", lambda: "arm64")
+    apple = Standin("apple", ok=True, image=False)
+    machine(monkeypatch, apple=apple, docker=Standin("docker", ok=True))
+    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    assert runtime.name == "docker"
+    assert "not apple: it has no image" in why
+    assert apple.closed
+    config = Config(containers=ContainersConfig(runtime="apple"), apple=AppleConfig(path="/none"))
+    monkeypatch.undo()
+    with pytest.raises(
+        ConfigError, match="apple runtime cannot be used.*/none is not there"
+    ) as caught:
+        await auto.choose(config, HERE, HERE, HERE)
+    assert "apple.path" in (caught.value.hint or "")
 
 
 async def test_what_is_asked_for_by_name_is_used_or_refused(tmp_path: Path) -> None:

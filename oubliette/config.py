@@ -146,7 +146,7 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
     """Agents of every runtime."""
 
     default: str = "auto"
-    """auto, scripted, opencode-acp, droid or acp; auto takes one whose section is filled in."""
+    """auto, scripted, opencode, opencode-acp, droid or acp; auto: one whose section is filled in."""
     start_timeout_seconds: Seconds = 60.0
     """From the start of the process to its first sign of life."""
     contact_timeout_seconds: Seconds = 60.0
@@ -158,7 +158,7 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
 
 
 class OpencodeConfig(_Section, frozen=True, kw_only=True):
-    """OpenCode, the agent `opencode-acp`."""
+    """OpenCode, the agents `opencode` and `opencode-acp`."""
 
     path: str | None = None
     """The program to mount into containers; without it, `opencode` on PATH. `image`: nothing is

@@ -32,6 +32,7 @@ from oubliette.runtime.containers import (
     engine_labels,
     engine_ways,
     hardening,
+    image_errors,
     kit,
     spec_checks,
 )
@@ -133,9 +134,12 @@ class DockerRuntime:
     # ------------------------------------------------------------------ the engine
 
     async def ping(self) -> RuntimeStatus:
-        """Ask the engine who it is, and whether it can do what the settings ask."""
+        """Ask the engine who it is, once, and whether it is there and can do what is asked."""
         try:
+            known = self._facts is not None
             facts = await self._engine.facts()
+            if known:
+                await self._engine.call("ask whether it is there", engine_calls.ping)
         except OublietteError as error:
             return RuntimeStatus(ok=False, reason=error.message, remedy=error.hint)
         self._facts = facts
@@ -317,8 +321,7 @@ class DockerRuntime:
                 await self._reset(container)
                 kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
                 hint = error.hint if isinstance(error, OublietteError) else None
-                if "executable file not found" in str(error) or "python3" in said:
-                    hint = f"the image {container.spec.image} needs python3 (3.9 or later)"
+                hint = image_errors.python_hint(container.spec.image, f"{error}{said}") or hint
                 message = error.message if isinstance(error, OublietteError) else str(error)
                 raise kind(
                     f"container {container_id} did not start: {message}{said}", hint=hint

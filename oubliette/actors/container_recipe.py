@@ -115,9 +115,11 @@ class Recipe:
             workspace = folders.workspace(project.id, self._key.workspace_id)
             mounts = [Mount(workspace, f"/workspace/workspaces/{self._key.workspace_id}")]
         mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
-        # The agents' programs; without a sandbox they are where they are.
+        # The agents' programs, each once: two agents may share one. Without a sandbox they are
+        # where they are.
         if services.runtime.capabilities.isolation != "none":
-            mounts += [mount for agent in services.agents.values() for mount in agent.mounts]
+            agents = services.agents.values()
+            mounts += dict.fromkeys(mount for agent in agents for mount in agent.mounts)
         return mounts
 
 

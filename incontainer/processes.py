@@ -10,7 +10,7 @@ import os
 import signal
 import time
 
-from incontainer import kernel
+from incontainer import kernel, secret_files
 from incontainer.loop import READ
 from incontainer.spawn import Spec, explain, spawn
 from incontainer.spool import FILE_BYTES, Spool
@@ -142,6 +142,7 @@ class Process:
         """The kernel's word on how the process ended."""
         self._status = status
         self._left_at = time.monotonic()
+        secret_files.remove(self.spec)
         self.stdin.close()
         if not (self.out.ended and self.err.ended):
             self._timers.append(self.loop.call_later(LEFTOVER_SECONDS, self._leave))

@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 
-from incontainer import kernel
+from incontainer import kernel, secret_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,10 +41,13 @@ def raise_file_limit() -> None:
         return  # the hard limit may be above what this kernel grants; the soft one stays
 
 
+new_privileges = False  # whether programs may get more rights than the host; set once, at its start
+
+
 class Spec:
     """What to start, and as whom. `uid` and `gid` are None where the host's own are kept."""
 
-    __slots__ = ("argv", "cwd", "env", "gid", "limits", "uid")
+    __slots__ = ("argv", "cwd", "env", "files", "gid", "limits", "uid")
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Spec:
         uid: int | None = None,
         gid: int | None = None,
         limits: Mapping[str, int] | None = None,
+        files: list[tuple[str, bytes]] | None = None,
     ) -> None:
         self.argv = argv
         self.env = env
@@ -62,6 +66,7 @@ class Spec:
         self.uid = uid
         self.gid = gid
         self.limits = limits or {}
+        self.files = files or []
 
 
 def spawn(spec: Spec, streams: tuple[int, int, int]) -> tuple[int, int]:
@@ -109,6 +114,8 @@ def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
         return "bad_cwd", f"{spec.cwd}: {why}"
     if stage == "uid":
         return "permission", f"cannot become uid {spec.uid}, gid {spec.gid}: {why}"
+    if stage == "secret_files":
+        return "limit", f"secret_files: {why}"
     return "limit", f"limit {stage}: {why}"
 
 
@@ -135,11 +142,14 @@ def _become(spec: Spec, streams: tuple[int, int, int], report: int, host: int) -
             os.setgid(spec.gid)
         if spec.uid is not None:
             os.setuid(spec.uid)
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        if not new_privileges:
+            kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         # After the change of user, which would clear it. An agent must not outlive its host.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != host:
             os._exit(127)
+        stage = "secret_files"
+        secret_files.write(spec.files)
         stage = "cwd"
         os.chdir(spec.cwd)
         if "as_bytes" in spec.limits:  # last, or this very code might run out of memory

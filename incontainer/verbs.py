@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from incontainer import fields, kernel
+from incontainer import fields, kernel, secret_files
 from incontainer.fields import VerbError
 from incontainer.spawn import LIMITS, Spec
 from incontainer.spool import FILE_BYTES
@@ -99,7 +99,8 @@ def _start(host: Host, link: ControlLink, request: Request) -> Result | None:
 
 def _spec(request: Request, proc: str) -> Spec:
     argv = fields.strings(request, "argv")
-    env = {**fields.mapping(request, "env"), kernel.COOKIE: proc}
+    paths, files = secret_files.read(request, proc)
+    env = {**fields.mapping(request, "env"), **paths, kernel.COOKIE: proc}
     cwd = "/" if request.get("cwd") is None else fields.text(request, "cwd")
     uid, gid = _optional_id(request, "uid"), _optional_id(request, "gid")
     if uid == os.geteuid() != 0 and gid in (None, os.getegid()):
@@ -110,7 +111,7 @@ def _spec(request: Request, proc: str) -> Spec:
     # Unknown limits are ignored, as all unknown fields are
     known = [name for name in LIMITS if given.get(name) is not None]
     limits = {name: fields.number(given, name, 0, LARGEST) for name in known}
-    return Spec(argv, env, cwd, uid=uid, gid=gid, limits=limits)
+    return Spec(argv, env, cwd, uid=uid, gid=gid, limits=limits, files=files)
 
 
 def _signal(host: Host, _link: ControlLink, request: Request) -> Result:

@@ -1,10 +1,11 @@
 """Folders of projects and workspaces: views of the record, laid out as in seed 003.
 
-    projects/<project-id>/{metadata.json, config.json, workspaces/<uuid>/}
+    projects/<project-id>/{metadata.json, config.json, opencode.json, .factory/, workspaces/<uuid>/}
     homes/<project-id>/<session-id>/          HOME of one session, outside the workspace
 
 An agent owns what is below its project's folder and may plant links there, so nothing here
-follows one: folders are opened with O_NOFOLLOW, step by step, relative to a descriptor.
+follows one (`safe_files`). What is read back is none of it: the record is in the database, and
+agents' configuration in `agent_configs`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,26 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import subprocess
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
-from oubliette.errors import RuntimeFailure
+from oubliette.errors import ConfigError, RuntimeFailure
+from oubliette.runtime import safe_files
+from oubliette.runtime.agent_configs import AgentConfigs
+from oubliette.runtime.agents.generated import views
 
 if TYPE_CHECKING:
     from collections.abc import Container, Generator, Mapping
+    from pathlib import Path
 
     from oubliette.records import Project
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+log = structlog.get_logger(__name__)
+
+_NOT_IN_GIT: Final = b"# of Oubliette\n/.factory/\n/.rlm-context/\n"
 
 
 class Folders:
@@ -39,11 +45,13 @@ class Folders:
         self.homes = home / "homes"
         self.logs = home / "logs"
         self.spools = home / "spool"
+        self.configs = AgentConfigs(home)
 
     def prepare(self) -> None:
         """Make the top folders, 0700."""
         for folder in (self.home, self.projects, self.homes, self.logs, self.spools):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.configs.prepare()
 
     def project(self, project_id: str) -> Path:
         """The folder of a project, mounted at /workspace."""
@@ -71,13 +79,10 @@ class Folders:
 
     def clear_spools(self, known: Container[str]) -> None:
         """Remove what containers have left whose ids are not `known`: nobody reads it any more."""
-        fd = os.open(self.spools, _FOLDER)
-        try:
+        with safe_files.opened(self.spools) as fd:
             for name in os.listdir(fd):  # noqa: PTH208 -- of a descriptor
                 if name not in known:
-                    _remove(fd, name)
-        finally:
-            os.close(fd)
+                    safe_files.remove(fd, name)
 
     def create_project(self, project: Project) -> None:
         """Make the folders of a project and write the views of its record.
@@ -85,20 +90,43 @@ class Folders:
         Raises:
             RuntimeFailure: the file system refused, or something else stands there.
         """
+        try:
+            generated = views(self.configs.add_project(project))
+        except ConfigError as error:  # its sessions fail with this reason; the project does not
+            log.warning("a project's config.json cannot be used", reason=str(error))
+            generated = {}
         with self._walk(project.id, create=True, uid=project.uid) as folder:
-            _write_view(folder, "metadata.json", _metadata(project))
-            _write_view(folder, "config.json", {"mcpServers": project.mcp_servers})
-            _child(folder, "workspaces", create=True, uid=project.uid, keep=False)
-        (self.homes / project.id).mkdir(mode=0o711, exist_ok=True)
+            safe_files.write(folder, "metadata.json", _metadata(project), 0o644)
+            for path, content in generated.items():
+                safe_files.write_below(folder, path, content, 0o644)
+            safe_files.make(folder, "workspaces", project.uid)
+        with safe_files.opened(self.homes) as homes:
+            safe_files.make(homes, project.id, -1, 0o711)
 
     def create_workspace(self, project: Project, workspace_id: str) -> None:
-        """Make the folder of a workspace, owned by the project's uid, with `.rlm-context/`."""
+        """Make the folder of a workspace, owned by the project's uid, with `.rlm-context/`.
+
+        A new one gets its view of the configuration ("workspaces/<uuid>/.factory/", seed 003).
+        What stands in one that exists may be the repository's, and is left alone.
+        """
         with (
             self._walk(project.id, create=False, uid=project.uid) as folder,
-            _opened(folder, "workspaces", create=True, uid=project.uid) as workspaces,
-            _opened(workspaces, workspace_id, create=True, uid=project.uid) as workspace,
+            safe_files.inner(folder, "workspaces", create=True, uid=project.uid) as workspaces,
         ):
-            _child(workspace, ".rlm-context", create=True, uid=project.uid, keep=False)
+            new = not safe_files.exists(workspaces, workspace_id)
+            try:
+                config = self.configs.add_workspace(project, workspace_id)
+            except ConfigError as error:
+                log.warning("a workspace's config.json cannot be used", reason=str(error))
+                config = None
+            with safe_files.inner(
+                workspaces, workspace_id, create=True, uid=project.uid
+            ) as workspace:
+                safe_files.make(workspace, ".rlm-context", project.uid)
+                if new and config is not None:
+                    for path, content in views(config).items():
+                        if path.startswith(".factory/"):
+                            safe_files.write_below(workspace, path, content, 0o644, project.uid)
 
     def create_session_home(
         self,
@@ -108,29 +136,19 @@ class Folders:
     ) -> None:
         """Make HOME of a session, 0700 and owned by the project's uid, with `files` in it.
 
-        `files`: relative path → content and mode.
+        `files`: relative path → content and mode. They replace what a process before has left.
+
+        Raises:
+            RuntimeFailure: the agent has put something else in the place of one of them.
         """
         self.homes.mkdir(mode=0o700, exist_ok=True)
-        base = self.homes / project.id
-        base.mkdir(mode=0o711, exist_ok=True)
-        home = base / session_id
-        home.mkdir(mode=0o700, exist_ok=True)
-        _own(home, project.uid)
-        for path, (content, mode) in (files or {}).items():
-            self._write_home_file(home, path, content, mode, project.uid)
-
-    @staticmethod
-    def _write_home_file(home: Path, path: str, content: bytes, mode: int, uid: int) -> None:
-        *parents, name = PurePosixPath(path).parts
-        fd = os.open(home, _FOLDER)
-        try:
-            for parent in parents:
-                inner = _child(fd, parent, create=True, uid=uid)
-                os.close(fd)
-                fd = inner
-            _write_file(fd, name, content, mode, uid)
-        finally:
-            os.close(fd)
+        with (
+            safe_files.opened(self.homes) as homes,
+            safe_files.inner(homes, project.id, create=True, mode=0o711) as base,
+            safe_files.inner(base, session_id, create=True, uid=project.uid, mode=0o700) as home,
+        ):
+            for path, (content, mode) in (files or {}).items():
+                safe_files.write_below(home, path, content, mode, project.uid)
 
     def init_git(self, project: Project, workspace_id: str, remote_url: str | None) -> None:
         """Make a new workspace a git repository; without git, do nothing.
@@ -160,106 +178,50 @@ class Folders:
             if done.returncode != 0:
                 text = done.stderr.decode(errors="replace").strip()
                 raise RuntimeFailure(f"git {argv[1]}: {text}")
+        with safe_files.opened(folder) as fd:
+            safe_files.write_below(fd, ".git/info/exclude", _NOT_IN_GIT, 0o644)
         for top, _, files, fd in os.fwalk(folder / ".git"):
             del top
-            _own(fd, project.uid)
+            safe_files.own(fd, project.uid)
             for name in files:
-                _own_entry(fd, name, project.uid)
+                safe_files.own_entry(fd, name, project.uid)
 
     def remove_workspace(self, project_id: str, workspace_id: str) -> None:
         """Remove a workspace and all in it; links are removed, not followed."""
-        with self._walk(project_id, create=False, uid=-1) as folder:
-            fd = _child(folder, "workspaces", create=False, uid=-1)
-            try:
-                _remove(fd, workspace_id)
-            finally:
-                os.close(fd)
+        self.configs.remove_workspace(project_id, workspace_id)
+        with (
+            self._walk(project_id, create=False, uid=-1) as folder,
+            safe_files.inner(folder, "workspaces", create=False) as workspaces,
+        ):
+            safe_files.remove(workspaces, workspace_id)
 
     def remove_project(self, project_id: str) -> None:
         """Remove the folders of a project and of its sessions' HOMEs."""
+        self.configs.remove_project(project_id)
         for top in (self.projects, self.homes):
-            fd = os.open(top, _FOLDER)
-            try:
-                _remove(fd, project_id)
-            finally:
-                os.close(fd)
+            with safe_files.opened(top) as folder:
+                safe_files.remove(folder, project_id)
 
     def remove_session(self, project_id: str, session_id: str) -> None:
         """Remove what is kept of a session beside the log: its HOME, its agent's stderr."""
         self.stderr_log(session_id).unlink(missing_ok=True)
-        try:
-            fd = os.open(self.homes / project_id, _FOLDER)
-        except FileNotFoundError:
-            return
-        try:
-            _remove(fd, session_id)
-        finally:
-            os.close(fd)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            safe_files.opened(self.homes / project_id) as homes,
+        ):
+            safe_files.remove(homes, session_id)
 
     @contextlib.contextmanager
     def _walk(self, project_id: str, *, create: bool, uid: int) -> Generator[int]:
-        top = os.open(self.projects, _FOLDER)
-        try:
-            fd = _child(top, project_id, create=create, uid=uid)
-        finally:
-            os.close(top)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+        with (
+            safe_files.opened(self.projects) as top,
+            safe_files.inner(top, project_id, create=create, uid=uid) as folder,
+        ):
+            yield folder
 
 
-@contextlib.contextmanager
-def _opened(parent: int, name: str, *, create: bool, uid: int) -> Generator[int]:
-    fd = _child(parent, name, create=create, uid=uid)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _child(parent: int, name: str, *, create: bool, uid: int, keep: bool = True) -> int:
-    """Open (or make) the folder `name` in `parent`; never through a link."""
-    try:
-        if create:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=parent)
-        fd = os.open(name, _FOLDER, dir_fd=parent)
-    except OSError as error:
-        raise RuntimeFailure(
-            f"the folder {name!r} cannot be used: {error.strerror}",
-            hint="something that is no folder may stand in its place; remove it",
-        ) from error
-    if create:
-        _own(fd, uid)
-    if not keep:
-        os.close(fd)
-    return fd
-
-
-def _own(target: int | Path, uid: int) -> None:
-    if uid >= 0 and os.geteuid() == 0:
-        os.chown(target, uid, uid)
-
-
-def _own_entry(folder: int, name: str, uid: int) -> None:
-    if uid >= 0 and os.geteuid() == 0:
-        os.chown(name, uid, uid, dir_fd=folder, follow_symlinks=False)
-
-
-def _remove(parent: int, name: str) -> None:
-    try:
-        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    if stat.S_ISDIR(mode):
-        shutil.rmtree(name, dir_fd=parent)
-    else:
-        os.unlink(name, dir_fd=parent)
-
-
-def _metadata(project: Project) -> dict[str, object]:
-    return {
+def _metadata(project: Project) -> bytes:
+    value = {
         "id": project.id,
         "name": project.name,
         "description": project.description,
@@ -268,25 +230,4 @@ def _metadata(project: Project) -> dict[str, object]:
         "workspace_isolation": project.workspace_isolation,
         "remote_url": project.remote_url,
     }
-
-
-def _write_view(folder: int, name: str, value: object) -> None:
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    _write_file(folder, name, data, 0o644, -1)
-
-
-def _write_file(folder: int, name: str, data: bytes, mode: int, uid: int) -> None:
-    """Replace `name` at once: a reader sees the old file or the new one."""
-    temporary = f".{name}.{os.getpid()}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=folder)
-    fd = os.open(
-        temporary,
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-        mode,
-        dir_fd=folder,
-    )
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        _own(file.fileno(), uid)
-    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp import AcpAdapter
-from oubliette.runtime.agents.environment import base_environment, client_environment, resolve
+from oubliette.runtime.agents.environment import (
+    base_environment,
+    check_variables,
+    client_environment,
+    environment,
+)
 from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.port import AgentCommand, Availability
 from oubliette.runtime.agents.program import Program
@@ -23,17 +28,27 @@ MCP_SERVER: Final = "oubliette"
 
 
 class AcpRuntime(StreamExecution):
-    """`AgentRuntime` of the agent that `[acp]` names."""
+    """`AgentRuntime` of the agent that `[acp]` names, or of one that a package brings.
 
-    def __init__(self) -> None:
-        self._command: tuple[str, ...] = ()
-        self._env: dict[str, str] = {}
+    Args:
+        name: how sessions ask for it.
+        command: its command line, where no configuration names one.
+        mounts: what it needs from this side.
+    """
+
+    def __init__(
+        self, name: str = "acp", command: tuple[str, ...] = (), mounts: tuple[Mount, ...] = ()
+    ) -> None:
+        self._name = name
+        self._command = command
+        self._mounts = mounts
+        self._env: tuple[str, ...] = ()
         self._program: Program | None = None
 
     @property
     def name(self) -> str:
-        """`acp`."""
-        return "acp"
+        """`acp`, or what the package calls it."""
+        return self._name
 
     @property
     def reattach(self) -> bool:
@@ -47,8 +62,9 @@ class AcpRuntime(StreamExecution):
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
         """Take `command`, `path` and `env` of `[acp]`."""
-        self._command = tuple(config.get("command") or ())
-        self._env = environment(config.get("env") or (), "acp")
+        self._command = tuple(config.get("command") or self._command)
+        self._env = tuple(config.get("env") or ())
+        check_variables(self._env, "acp")
         path = config.get("path")
         self._program = None
         if path is not None:
@@ -71,7 +87,7 @@ class AcpRuntime(StreamExecution):
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """Its program, where a path is configured; else the container has to have it."""
-        return self._program.mounts if self._program is not None else ()
+        return self._mounts + (self._program.mounts if self._program is not None else ())
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """The configured command line."""
@@ -79,7 +95,10 @@ class AcpRuntime(StreamExecution):
         program = self._program.inside(inside) if self._program is not None else first
         return AgentCommand(
             argv=(program, *more),
-            env={**base_environment(session, inside), **self._env},
+            env={
+                **base_environment(session, inside),
+                **environment(self._env, "acp", session.credentials),
+            },
             cwd=inside.path(session.cwd),
         )
 
@@ -135,23 +154,3 @@ def _server(name: str, config: object) -> dict[str, Any] | None:
 
 def _pairs(values: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{"name": name, "value": str(value)} for name, value in values.items()]
-
-
-def environment(entries: tuple[str, ...] | list[str], section: str) -> dict[str, str]:
-    """`NAME=env:VARIABLE` and `NAME=file:/path` entries, resolved; other values as they are.
-
-    Raises:
-        ConfigError: an entry has no name, or its reference leads nowhere.
-    """
-    found: dict[str, str] = {}
-    for entry in entries:
-        name, equals, value = entry.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"{section}.env: each entry is NAME=VALUE, NAME=env:X or NAME=file:X")
-        if value.startswith(("env:", "file:")):
-            try:
-                value = resolve(value)
-            except ConfigError as error:
-                raise ConfigError(f"{section}.env: {name}: {error.message}") from error
-        found[name] = value
-    return found

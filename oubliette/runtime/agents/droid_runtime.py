@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oubliette.errors import ConfigError
-from oubliette.runtime.agents.acp_runtime import MCP_SERVER, environment
+from oubliette.runtime.agents.acp_runtime import MCP_SERVER
 from oubliette.runtime.agents.droid import DroidAdapter
-from oubliette.runtime.agents.environment import base_environment, client_environment, resolve
+from oubliette.runtime.agents.environment import (
+    base_environment,
+    check_reference,
+    check_variables,
+    environment,
+    secret,
+)
 from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.port import AgentCommand, AgentFile
 from oubliette.runtime.agents.program import Program
@@ -24,6 +31,10 @@ if TYPE_CHECKING:
 SECTION: Final = "droid"
 KEY: Final = "OUBLIETTE_MODEL_KEY"
 """Variable with the model's key: Droid puts it in where its settings name it."""
+RULING: Final = ".factory/oubliette.json"
+"""Settings of one process, which come before all others; of its HOME."""
+TOOL_TIMEOUT: Final = 24 * 3600 * 1000
+"""Milliseconds that Droid waits for a tool of ours, which end earlier (DESIGN 9.10)."""
 
 
 class DroidRuntime(StreamExecution):
@@ -32,8 +43,6 @@ class DroidRuntime(StreamExecution):
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         self._program = Program("droid", package="droid", section=SECTION)
         self._config: dict[str, Any] = dict(config or {})
-        self._env: dict[str, str] = {}
-        self._key = ""
         self._take()
 
     @property
@@ -59,12 +68,9 @@ class DroidRuntime(StreamExecution):
     def _take(self) -> None:
         config = self._config
         self._program.configure(config.get("path"))
-        self._env = environment(config.get("env") or (), SECTION)
+        check_variables(config.get("env") or (), SECTION)
         if (reference := config.get("api_key")) is not None:
-            try:
-                self._key = resolve(reference)
-            except ConfigError as error:
-                raise ConfigError(f"{SECTION}.api_key: {error.message}", hint=error.hint) from error
+            check_reference(reference, f"{SECTION}.api_key")
         if config.get("base_url") and not config.get("model"):
             raise ConfigError(f"{SECTION}.model: needed beside {SECTION}.base_url")
 
@@ -82,7 +88,45 @@ class DroidRuntime(StreamExecution):
         return f"custom:{model}-0" if model and self._config.get("base_url") else model
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Settings without secrets in its HOME, the rest in the environment."""
+        """Settings without secrets in its HOME, the rest in the environment.
+
+        The settings that count are given by `--settings`: a repository's own come before those of
+        HOME, and could name programs to be started, or another place to send the model's key to.
+        """
+        servers, values = _servers(session, inside)
+        settings = self._settings(session)
+        policy = secrets.token_hex(16)
+        ruling = {
+            **settings,
+            "hooks": {"hooksDisabled": True},
+            # Servers of files are started if one of their words has this in it, and no others.
+            "mcpPolicy": {"enabled": True, "allowlist": [policy]},
+            "mcp": {"mcpServers": {name: _ours(one, policy) for name, one in servers.items()}},
+        }
+        stream = ("--input-format", "stream-jsonrpc", "--output-format", "stream-jsonrpc")
+        config = self._config
+        key = "none"
+        if (reference := config.get("api_key")) is not None:
+            key = secret(reference, f"{SECTION}.api_key", session.credentials)
+        home = inside.path(session.home)
+        return AgentCommand(
+            argv=(self._program.inside(inside), "--settings", f"{home}/{RULING}", "exec", *stream),
+            env={
+                **base_environment(session, inside),
+                **values,
+                "FACTORY_DROID_AUTO_UPDATE_ENABLED": "false",
+                KEY: key,
+                **environment(config.get("env") or (), SECTION, session.credentials),
+            },
+            cwd=inside.path(session.cwd),
+            files=(
+                AgentFile(path=RULING, content=_json(ruling)),
+                AgentFile(path=".factory/settings.json", content=_json(settings)),
+                AgentFile(path=".factory/mcp.json", content=_json({"mcpServers": servers})),
+            ),
+        )
+
+    def _settings(self, session: AgentSession) -> dict[str, Any]:
         settings: dict[str, Any] = {"cloudSessionSync": False, "blockOnMcpLoad": True}
         model = session.model or self._config.get("model")
         if self._config.get("base_url"):
@@ -98,46 +142,36 @@ class DroidRuntime(StreamExecution):
             ]
         if (named := self._model(session)) is not None:
             settings["sessionDefaultSettings"] = {"model": named}
-        stream = ("--input-format", "stream-jsonrpc", "--output-format", "stream-jsonrpc")
-        return AgentCommand(
-            argv=(self._program.inside(inside), "exec", *stream),
-            env={
-                **base_environment(session, inside),
-                "FACTORY_DROID_AUTO_UPDATE_ENABLED": "false",
-                KEY: self._key or "none",
-                **self._env,
-            },
-            cwd=inside.path(session.cwd),
-            files=(
-                AgentFile(path=".factory/settings.json", content=msgspec.json.encode(settings)),
-            ),
-        )
+        return settings
 
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> DroidAdapter:
-        """Opens a session with our MCP server and those of the project that are programs."""
-        ours: dict[str, Any] = {
-            "name": MCP_SERVER,
-            "command": inside.python,
-            "args": ["-I", inside.zipapp, "client"],
-            "env": client_environment(session, inside),
-        }
-        theirs: list[dict[str, Any]] = [
+        """Opens a session.
+
+        Its MCP servers are named again here: a session that names some watches no files for more,
+        and its own are started even if a later release took those of the settings for a stranger's.
+        What it names it says back on its output, so no secret is in it: programs inherit theirs.
+        """
+        servers, _ = _servers(session, inside)
+        programs = [
+            {"name": name, "command": one["command"], "args": one["args"], "env": one["env"]}
+            for name, one in servers.items()
+            if "command" in one
+        ]
+        remote = [
             {
                 "name": name,
-                "command": config["command"],
-                "args": config.get("args") or [],
-                "env": config.get("env") or {},
+                "type": one["type"],
+                "url": one["url"],
+                "headers": [{"name": key, "value": value} for key, value in one["headers"].items()],
             }
-            for name, config in (
-                (name, object_of(value)) for name, value in sorted(session.mcp_servers.items())
-            )
-            if name != MCP_SERVER and "command" in config
+            for name, one in servers.items()
+            if "url" in one
         ]
         opening = Opening(
             cwd=inside.path(session.cwd),
-            mcp_servers=(ours, *theirs),
+            mcp_servers=(*programs, *remote),
             autonomy=session.autonomy,
             agent_session_id=session.agent_session_id,
             model=self._model(session),
@@ -146,3 +180,61 @@ class DroidRuntime(StreamExecution):
 
     async def close(self) -> None:
         """There is nothing to let go of."""
+
+
+def _servers(
+    session: AgentSession, inside: Inside
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Ours and the project's, in Droid's words, and the variables that hold their values.
+
+    No value is in what becomes a file or is said to Droid: it puts variables of its environment in.
+    """
+    servers: dict[str, dict[str, Any]] = {
+        MCP_SERVER: {
+            "type": "stdio",
+            "command": inside.python,
+            "args": ["-I", inside.zipapp, "client"],
+            "env": {},
+            "timeout": TOOL_TIMEOUT,
+        }
+    }
+    values: dict[str, str] = {}
+
+    def hidden(fields: Mapping[str, Any]) -> dict[str, str]:
+        names: dict[str, str] = {}
+        for name, value in fields.items():
+            variable = f"OUBLIETTE_MCP_{len(values)}"
+            values[variable] = str(value)
+            names[name] = f"${{{variable}}}"
+        return names
+
+    for name, config in sorted(session.mcp_servers.items()):
+        one = object_of(config)
+        if name == MCP_SERVER:
+            continue
+        if "command" in one:
+            servers[name] = {
+                "type": "stdio",
+                "command": one["command"],
+                "args": [str(word) for word in one.get("args") or ()],
+                "env": hidden(object_of(one.get("env"))),
+            }
+        elif "url" in one:
+            servers[name] = {
+                "type": "sse" if one.get("type") == "sse" else "http",
+                "url": one["url"],
+                "headers": hidden(object_of(one.get("headers"))),
+            }
+    return servers, values
+
+
+def _ours(server: dict[str, Any], policy: str) -> dict[str, Any]:
+    """With the word that a repository cannot know, where `$0` of a shell is, which ends there."""
+    if "command" not in server:
+        return server  # ruled by its host's name; what counts is that the session names it
+    words = ["-c", 'exec "$@"', policy, server["command"], *server["args"]]
+    return {**server, "command": "/bin/sh", "args": words}
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,18 +1,32 @@
-"""The environment that every agent gets (DESIGN 13.2, 4.1)."""
+"""The environment that every agent gets, and where secrets for it come from (DESIGN 13.2, 4.1).
+
+Secrets are named by reference and read when an agent is started: not before, so that a new one
+needs no restart of the server, and not into anything but the agent's environment.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from oubliette.runtime.agents.port import AgentSession
     from oubliette.runtime.containers.port import Inside
+
+_REFERENCE: Final = re.compile(
+    r"(?s)(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9_]+)\Z"
+)
+_SECRET_NAME: Final = re.compile(
+    r"(?i)(^|_)(api_?key|key|token|secret|password|passwd|pat|credentials?)$"
+)
+_LARGEST: Final = 1 << 20  # bytes of a file with a secret
 
 
 def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
@@ -45,27 +59,120 @@ def client_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
     return {
         name: value
         for name, value in everything.items()
-        if name in names or name.startswith("OUBLIETTE_")
+        if name in names or (name.startswith("OUBLIETTE_") and name not in session.env)
     }
 
 
-def resolve(reference: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The secret that `env:NAME` or `file:PATH` refers to.
+def check_reference(reference: str, place: str) -> None:
+    """Refuse a secret in clear.
+
+    Raises:
+        ConfigError: names `place`, and not what stands there.
+    """
+    if not _REFERENCE.match(reference):
+        raise ConfigError(
+            f"{place}: a secret is given by reference, not by itself",
+            hint="env:NAME, file:/path or credential:NAME",
+        )
+
+
+def check_variables(entries: Sequence[str], section: str) -> None:
+    """Check `NAME=VALUE` entries, as far as that is possible without reading a secret.
+
+    Raises:
+        ConfigError: an entry has no name, or looks like a secret in clear.
+    """
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise ConfigError(
+                f"{section}.env: each entry is NAME=VALUE, NAME=env:X, NAME=file:X or"
+                " NAME=credential:X"
+            )
+        if value and looks_secret(name) and not _REFERENCE.match(value):
+            check_reference(value, f"{section}.env: {name}")
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def environment(
+    entries: Sequence[str], section: str, credentials: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """`NAME=VALUE` entries, with what references lead to in the place of references.
+
+    Raises:
+        ConfigError: an entry has no name, or its reference leads nowhere.
+    """
+    check_variables(entries, section)
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, _, value = entry.partition("=")
+        if _REFERENCE.match(value):
+            value = secret(value, f"{section}.env: {name}", credentials)
+        found[name] = value
+    return found
+
+
+def secret(reference: str, place: str, credentials: Mapping[str, str] | None = None) -> str:
+    """As `resolve`; `place` is said before what is wrong."""
+    try:
+        return resolve(reference, credentials=credentials)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.message}", hint=error.hint) from error
+
+
+def resolve(
+    reference: str,
+    environ: Mapping[str, str] = os.environ,
+    credentials: Mapping[str, str] | None = None,
+) -> str:
+    """The secret that `env:NAME`, `file:PATH` or `credential:NAME` refers to.
+
+    Args:
+        reference: where it is.
+        environ: the server's environment.
+        credentials: those that the session was given, by name.
 
     Raises:
         ConfigError: it is no reference, or there is nothing; says which, and never the secret.
     """
     kind, _, name = reference.partition(":")
+    if kind == "credential":
+        if name in (credentials or {}):
+            return (credentials or {})[name]
+        raise ConfigError(
+            f"the credential {name} is not given to this project",
+            hint=f"projects, users and agents of [credentials.{name}] say who is given it",
+        )
     if kind == "env":
         found = environ.get(name)
         if not found:
             raise ConfigError(f"the environment variable {name} is not set")
         return found
     if kind == "file":
-        try:
-            return Path(name).expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{name} cannot be read: {error}") from error
+        return _read(name)
     raise ConfigError(
         "a secret is given by reference, not by itself", hint="env:NAME or file:/path"
     )
+
+
+def _read(name: str) -> str:
+    """A plain file; anything that could keep the server waiting is refused."""
+    try:
+        fd = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ConfigError(f"{name} cannot be read: it is no plain file")
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+    try:
+        text = data[:_LARGEST].decode().strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} cannot be read: it is not UTF-8") from None
+    if len(data) > _LARGEST or not text or "\0" in text:
+        raise ConfigError(f"{name} cannot be used: it is empty, or too large for a secret")
+    return text

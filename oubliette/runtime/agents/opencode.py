@@ -12,8 +12,14 @@ import msgspec
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp import AcpAdapter
-from oubliette.runtime.agents.acp_runtime import environment, opening
-from oubliette.runtime.agents.environment import base_environment, resolve
+from oubliette.runtime.agents.acp_runtime import opening
+from oubliette.runtime.agents.environment import (
+    base_environment,
+    check_reference,
+    check_variables,
+    environment,
+    secret,
+)
 from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.port import AgentCommand
 from oubliette.runtime.agents.program import Program
@@ -53,8 +59,6 @@ class OpencodeProgram(StreamExecution):
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         self._program = Program("opencode", package="opencode-ai", section=SECTION)
         self._config: dict[str, Any] = dict(config or {})
-        self._env: dict[str, str] = {}
-        self._key: str | None = None
         self._take()
 
     @property
@@ -75,12 +79,9 @@ class OpencodeProgram(StreamExecution):
     def _take(self) -> None:
         config = self._config
         self._program.configure(config.get("path"))
-        self._env = environment(config.get("env") or (), SECTION)
+        check_variables(config.get("env") or (), SECTION)
         if (reference := config.get("api_key")) is not None:
-            try:
-                self._key = resolve(reference)
-            except ConfigError as error:
-                raise ConfigError(f"{SECTION}.api_key: {error.message}", hint=error.hint) from error
+            check_reference(reference, f"{SECTION}.api_key")
         if config.get("base_url") and not config.get("model"):
             raise ConfigError(f"{SECTION}.model: needed beside {SECTION}.base_url")
 
@@ -100,7 +101,7 @@ class OpencodeProgram(StreamExecution):
         return {
             **base_environment(session, inside),
             **{f"OPENCODE_DISABLE_{name}": "1" for name in _DISABLED},
-            **self._env,
+            **environment(self._config.get("env") or (), SECTION, session.credentials),
             "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(settings).decode(),
         }
 
@@ -119,12 +120,15 @@ class OpencodeProgram(StreamExecution):
             return settings
         base_url = self._config.get("base_url")
         if base_url is not None:
-            settings["provider"] = {PROVIDER: self._provider(model, base_url)}
+            key = "none"
+            if (reference := self._config.get("api_key")) is not None:
+                key = secret(reference, f"{SECTION}.api_key", session.credentials)
+            settings["provider"] = {PROVIDER: self._provider(model, base_url, key)}
             settings["enabled_providers"] = [PROVIDER]
             model = f"{PROVIDER}/{model}"
         return {**settings, "model": model, "small_model": model}
 
-    def _provider(self, model: str, base_url: str) -> dict[str, Any]:
+    def _provider(self, model: str, base_url: str, key: str) -> dict[str, Any]:
         limit = {
             "context": self._config.get("context_tokens") or 200_000,
             "output": self._config.get("output_tokens") or 32_000,
@@ -132,7 +136,7 @@ class OpencodeProgram(StreamExecution):
         return {
             "npm": "@ai-sdk/openai-compatible",
             "name": "Oubliette",
-            "options": {"baseURL": base_url, "apiKey": self._key or "none"},
+            "options": {"baseURL": base_url, "apiKey": key},
             "models": {model: {"name": model, "tool_call": True, "limit": limit}},
         }
 

@@ -42,7 +42,8 @@ tool, arguments; `tool_result` call_id, tool, is_error, result; `permission_requ
 may hold for more than this text; `usage` cost_usd, tokens; `error` message; `completion`
 final_text, status (completed | interrupted | failed), exactly one per turn and its last; `system`
 whatever else the agent said: `raw` (a line that is no message), or `type` and the other fields of
-a message that we do not know.
+a message that we do not know; `retry` is a `type` of ours: attempt (from 1), message and perhaps
+next_seconds, for a model that failed and is asked again.
 """
 
 

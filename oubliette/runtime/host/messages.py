@@ -17,6 +17,16 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     core: int | None = None
 
 
+class SecretFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in memory for one process, gone when the process has ended."""
+
+    variable: str
+    """Variable of the process that holds its path."""
+    name: str
+    data: str
+    """What is in it, in base64."""
+
+
 class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to start, and how."""
 
@@ -37,6 +47,7 @@ class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     deadline_seconds: float | None = None
     """The process group is killed after this long."""
     merge_stderr: bool = False
+    secret_files: tuple[SecretFile, ...] = ()
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

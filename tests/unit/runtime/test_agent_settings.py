@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from oubliette.config import AcpConfig, Config, DroidConfig, OpencodeConfig
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeAcpRuntime
-from oubliette.runtime.agents.acp_runtime import environment
-from oubliette.runtime.agents.environment import resolve
+from oubliette.runtime.agents.environment import environment, resolve
 from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.agents.program import Program
 from oubliette.runtime.containers import Inside
@@ -95,16 +93,3 @@ async def test_auto_means_an_agent_that_is_configured(monkeypatch: pytest.Monkey
     ):
         with pytest.raises(ConfigError):
             await installed(wrong)
-
-
-async def test_packages_add_agents_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = importlib.metadata.EntryPoint(
-        "x", "oubliette.runtime.agents:ScriptedRuntime", "oubliette.agents"
-    )
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
-    with pytest.raises(ConfigError, match="two installed packages have an agent called scripted"):
-        await installed(Config())
-    broken = importlib.metadata.EntryPoint("x", "nowhere:X", "oubliette.agents")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [broken])
-    with pytest.raises(ConfigError, match="the agent x of nowhere:X cannot be loaded"):
-        await installed(Config())

@@ -1,0 +1,160 @@
+"""Files in folders that an agent may have been in: nothing here follows a link or waits.
+
+Folders are opened step by step relative to a descriptor, with O_NOFOLLOW; what is read has to be a
+plain file of a reasonable size and is opened without waiting for a writer (a FIFO would be waited
+for without end). What is written replaces what stands there under a name of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from oubliette.errors import RuntimeFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+LIMIT: Final = 1 << 20  # bytes of a file that is read
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Generator[int]:
+    """A descriptor of `folder`, which may not be a link itself."""
+    fd = os.open(folder, FOLDER)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def inner(
+    parent: int, name: str, *, create: bool, uid: int = -1, mode: int = 0o755
+) -> Generator[int]:
+    """A descriptor of the folder `name` in `parent`; made, and given away, where `create` says so.
+
+    Raises:
+        RuntimeFailure: it is not there, or something that is no folder stands in its place.
+    """
+    try:
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=parent)
+        fd = os.open(name, FOLDER, dir_fd=parent)
+    except OSError as error:
+        raise RuntimeFailure(
+            f"the folder {name!r} cannot be used: {error.strerror}",
+            hint="something that is no folder may stand in its place; remove it",
+        ) from error
+    try:
+        if create:
+            own(fd, uid)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def make(parent: int, name: str, uid: int, mode: int = 0o755) -> None:
+    """Make the folder `name` in `parent` where it is missing."""
+    with inner(parent, name, create=True, uid=uid, mode=mode):
+        pass
+
+
+def exists(parent: int, name: str) -> bool:
+    """Whether anything stands there."""
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def own(target: int | Path, uid: int) -> None:
+    """Give it to the user of a project, where the server may."""
+    if uid >= 0 and os.geteuid() == 0:
+        os.chown(target, uid, uid)
+
+
+def own_entry(folder: int, name: str, uid: int) -> None:
+    """As `own`, for an entry of `folder`; a link itself, not what it points to."""
+    if uid >= 0 and os.geteuid() == 0:
+        os.chown(name, uid, uid, dir_fd=folder, follow_symlinks=False)
+
+
+def read(folder: int, name: str, limit: int = LIMIT) -> bytes:
+    """What is in the plain file `name`.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        RuntimeFailure: it is a link, no plain file, or larger than `limit`.
+    """
+    try:
+        fd = os.open(name, _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RuntimeFailure(f"{name!r} cannot be read: {error.strerror}") from error
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise RuntimeFailure(f"{name!r} cannot be read: it is no plain file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise RuntimeFailure(f"{name!r} cannot be read: it is larger than {limit} bytes")
+    return data
+
+
+def write(folder: int, name: str, data: bytes, mode: int, uid: int = -1) -> None:
+    """Replace `name` at once: a reader sees the old file or the new one.
+
+    Raises:
+        RuntimeFailure: a folder stands in its place, or the disk refuses.
+    """
+    temporary = f".{name}.{os.getpid()}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        remove(folder, temporary)
+        fd = os.open(temporary, flags, mode, dir_fd=folder)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            own(file.fileno(), uid)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            remove(folder, temporary)
+        raise RuntimeFailure(
+            f"{name!r} cannot be written: {error.strerror}",
+            hint="something that is no file may stand in its place; remove it",
+        ) from error
+
+
+def write_below(folder: int, path: str, data: bytes, mode: int, uid: int = -1) -> None:
+    """As `write`, for a relative path whose folders are made where they are missing.
+
+    Raises:
+        RuntimeFailure: as `write`, and where a link or a file stands in the place of a folder.
+    """
+    *parents, name = PurePosixPath(path).parts
+    with contextlib.ExitStack() as stack:
+        for parent in parents:
+            folder = stack.enter_context(inner(folder, parent, create=True, uid=uid))
+        write(folder, name, data, mode, uid)
+
+
+def remove(parent: int, name: str) -> None:
+    """Remove an entry and all below it; links are removed, not followed."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(name, dir_fd=parent)
+    else:
+        os.unlink(name, dir_fd=parent)

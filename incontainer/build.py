@@ -21,6 +21,8 @@ NOT_INSIDE = frozenset(("build.py",))
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the zip format's first day: builds do not differ by their date
 UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: hash-based, not to be checked at import
 MAIN = """import sys
+if sys.version_info < (3, 9):  # in words that an old one understands
+    sys.exit("this is Python %d.%d, and Oubliette needs 3.9 or later" % sys.version_info[:2])
 from incontainer.__main__ import main
 sys.exit(main())
 """

@@ -25,12 +25,13 @@ from oubliette.runtime.containers.engine import Engine
 NAME: Final = "localhost/oubliette/host"
 LDD_SECONDS: Final = 30.0
 
-_PROGRAMS: Final = """
+PROGRAMS: Final = """
 bash sh dash ls cat cp mv rm mkdir rmdir ln chmod chown touch true false echo sleep env id whoami
 uname date head tail wc sort uniq cut tr tee grep sed awk mawk find xargs ps pgrep kill mktemp stat
 du df dd seq basename dirname readlink realpath test [ printf expr nproc timeout tar gzip which
-hostname setsid yes git python3
+hostname setsid yes git
 """
+"""Programs of a small system; `python3` comes of itself."""
 _SEARCH: Final = "/usr/bin:/bin:/usr/sbin:/sbin"
 _EXTRAS: Final = (
     "/lib/*-linux-gnu/libnss_files*",
@@ -57,14 +58,22 @@ _USERS: Final = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/nonexiste
 _GROUPS: Final = "root:x:0:\nnogroup:x:65534:\n"
 
 
-def ensure_image(flavour: str, host: str | None = None) -> str:
+def ensure_image(
+    flavour: str, host: str | None = None, *, programs: str = PROGRAMS, python: bool = True
+) -> str:
     """The image's name on that engine, where it is made if it is missing. Blocks.
+
+    Args:
+        flavour: `docker` or `podman`.
+        host: the engine's address; None = where it usually is.
+        programs: what is in it, of this machine's programs; those that are not there are left out.
+        python: with `/usr/bin/python3` and its standard library.
 
     Raises:
         RuntimeFailure: this machine has no `/usr/bin/python3`, or the engine refused.
         EngineMissing: there is no engine.
     """
-    files = _files()
+    files = _files(programs.split(), python=python)
     name = f"{NAME}:{_digest(files)}"
     api = Engine("podman" if flavour == "podman" else "docker", host).connect()
     try:
@@ -89,25 +98,18 @@ def _import(api: Any, data: bytes, name: str) -> None:
     api.tag(made[0], repository, tag, force=True)  # podman imports as `latest`, whatever is asked
 
 
-def _files() -> list[Path]:
+def _files(programs: list[str], *, python: bool) -> list[Path]:
     """Every file that goes in, links and what they lead to."""
     found: dict[Path, None] = {}
     binaries: list[str] = []
-    for program in _PROGRAMS.split():
+    for program in [*programs, *(["python3"] if python else [])]:
         path = shutil.which(program, path=_SEARCH)
         if path is not None:
             _add(found, Path(path))
             binaries.append(os.path.realpath(path))
-    python = Path("/usr/bin/python3").resolve()
-    if not python.exists():
-        raise RuntimeFailure("this machine has no /usr/bin/python3 to make an image of")
-    for folder, folders, names in os.walk(Path("/usr/lib") / python.name):
-        folders[:] = [name for name in folders if name not in _NOT_PYTHON and "config-" not in name]
-        for name in names:
-            _add(found, Path(folder, name))
-            if name.endswith(".so"):
-                binaries.append(str(Path(folder, name)))
-    for helper in ("git", "git-remote-http", "git-remote-https"):
+    if python:
+        binaries += _add_python(found)
+    for helper in ("git", "git-remote-http", "git-remote-https") if "git" in programs else ():
         path = Path("/usr/lib/git-core", helper)
         if path.exists():
             _add(found, path)
@@ -118,6 +120,21 @@ def _files() -> list[Path]:
     for library in _libraries(binaries):
         _add(found, library)
     return sorted(found)
+
+
+def _add_python(found: dict[Path, None]) -> list[str]:
+    """Add the standard library; its extension modules."""
+    python = Path("/usr/bin/python3").resolve()
+    if not python.exists():
+        raise RuntimeFailure("this machine has no /usr/bin/python3 to make an image of")
+    binaries: list[str] = []
+    for folder, folders, names in os.walk(Path("/usr/lib") / python.name):
+        folders[:] = [name for name in folders if name not in _NOT_PYTHON and "config-" not in name]
+        for name in names:
+            _add(found, Path(folder, name))
+            if name.endswith(".so"):
+                binaries.append(str(Path(folder, name)))
+    return binaries
 
 
 def _libraries(binaries: list[str]) -> list[Path]:

@@ -150,6 +150,22 @@ def pull_timeout(engine: str, image: str, timeout: float, got: str) -> PullTimeo
     )
 
 
+_NO_PYTHON: Final = (
+    r"executable file .*not found|exec python3 failed|failed to exec pid1|this is Python \d"
+    r"|No module named|exit code 127|no such file or directory: unknown"
+)
+
+
+def python_hint(image: str | None, said: str) -> str | None:
+    """What to do about a container whose host did not start for want of a Python; None: else."""
+    if not re.search(_NO_PYTHON, said, re.IGNORECASE):
+        return None
+    return (
+        f"the image {image} needs python3, 3.9 or later, on PATH and with its standard library; set"
+        " containers.image, or the type's image, to one that has it"
+    )
+
+
 def build_timeout(image: str, timeout: float, lines: str) -> BuildTimeout:
     """The error for a build that was not done in time."""
     return BuildTimeout(

@@ -2,9 +2,11 @@
 
 import datetime as dt
 import fcntl
+import glob
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -183,8 +185,8 @@ def create(options, words, version):
 def _mounts(container, mounts):
     """Mounts as the engine takes them.
 
-    An engine's own tmpfs takes over the mode of the image's folder, whatever was asked for; a
-    volume that is a tmpfs does not. Podman's knows no size.
+    An engine's own tmpfs takes over the mode of the image's folder, whatever was asked for. A volume
+    that is a tmpfs does not on docker; on podman only a folder of this side does not.
     """
     host = {"Mounts": [], "Tmpfs": {}, "Binds": []}
     podman = any("Podman" in one["Name"] for one in engine.call("GET", "/version")["Components"])
@@ -195,8 +197,13 @@ def _mounts(container, mounts):
             host["Mounts"].append({**bind, "Target": target})
         elif "mode" not in one or target in IN_EVERY_IMAGE:
             host["Tmpfs"][target] = _tmpfs(one)
+        elif podman:
+            folder = f"{_memory_of(container)}{len(host['Mounts'])}"
+            os.makedirs(folder)
+            os.chmod(folder, int(one["mode"], 8))
+            host["Mounts"].append({"Type": "bind", "Source": folder, "Target": target})
         else:
-            options = {"type": "tmpfs", "device": "tmpfs", "o": _tmpfs(one, sized=not podman)}
+            options = {"type": "tmpfs", "device": "tmpfs", "o": _tmpfs(one)}
             name = f"{name_of(container)}-{len(host['Binds'])}"
             volume = {"Name": name, "Driver": "local", "DriverOpts": options}
             engine.call("POST", "/volumes/create", None, volume)
@@ -204,14 +211,34 @@ def _mounts(container, mounts):
     return host
 
 
-def _tmpfs(one, *, sized=True):
+def _memory_of(container):
+    return os.path.join(state_folder(), f"{container}.memory-")
+
+
+def _folders_in_memory(container):
+    return glob.glob(glob.escape(_memory_of(container)) + "*")
+
+
+def _forget_memory(container):
+    """As at the end of a machine: what was in its memory is gone."""
+    for folder in _folders_in_memory(container):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+
+def _tmpfs(one):
     parts = ["rw", "nosuid", "nodev", "exec"]
-    parts += [f"size={one['size']}"] if "size" in one and sized else []
+    parts += [f"size={one['size']}"] if "size" in one else []
     parts += [f"mode={one['mode']}"] if "mode" in one else []
     return ",".join(parts)
 
 
 def _remove_volumes(container):
+    for folder in _folders_in_memory(container):
+        shutil.rmtree(folder)
     number = 0
     while True:
         try:
@@ -237,6 +264,7 @@ def start(options, words, version):
         put(container)
         return
     until_unpublished(container)
+    _forget_memory(container)
     path = f"/containers/{name_of(container)}"
     link = begun = None
     if options.get("attach"):

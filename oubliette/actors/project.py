@@ -335,12 +335,14 @@ class ProjectActor(Supervisor):
             parent = await services.reader.session(message.parent_session_id)
             if parent is None:
                 raise NotFound(f"there is no session {message.parent_session_id}")
+        configs = services.folders.configs
+        settings = await asyncio.to_thread(configs.add_workspace, project, workspace.id)
         return Session(
             id=session_id,
             project_id=project.id,
             workspace_id=workspace.id,
             principal=message.principal,
-            agent=self._agent(message.agent or (parent.agent if parent else None)),
+            agent=self._agent(message.agent or (parent.agent if parent else settings.agent)),
             status="created",
             created_at=now,
             updated_at=now,
@@ -348,8 +350,10 @@ class ProjectActor(Supervisor):
             depth=parent.depth + 1 if parent else 0,
             parent_session_id=parent.id if parent else None,
             root_session_id=parent.root_session_id if parent else session_id,
-            model=message.model or (parent.model if parent else project.model),
-            autonomy=message.autonomy or (parent.autonomy if parent else project.autonomy) or "off",
+            model=message.model or (parent.model if parent else settings.model),
+            autonomy=message.autonomy
+            or (parent.autonomy if parent else settings.autonomy)
+            or "off",
             isolation=services.runtime.capabilities.isolation,
             caller_id=message.caller_id,
             caller_tools=message.caller_tools or (),
@@ -362,7 +366,7 @@ class ProjectActor(Supervisor):
 
     def _agent(self, wanted: str | None) -> str:
         agents = self._services.agents
-        name = wanted or self._project.agent or self._services.config.agents.default
+        name = wanted or self._services.config.agents.default
         if name == "auto":
             name = next(iter(agents))
         missing = self._services.missing_agents.get(name)

@@ -107,6 +107,8 @@ class ProjectsActor(Supervisor):
             mcp_servers=message.mcp_servers,
             owner=message.principal,
         )
+        folders = self._services.folders
+        await asyncio.to_thread(folders.configs.begun_with, project)  # refused before it exists
         workspace = Workspace(
             id=project.default_workspace_id,
             project_id=project.id,
@@ -128,7 +130,6 @@ class ProjectsActor(Supervisor):
                 )
             )
         await self._services.store.ask(Transact(ops=tuple(ops)))
-        folders = self._services.folders
         await asyncio.to_thread(folders.create_project, project)
         await asyncio.to_thread(folders.create_workspace, project, workspace.id)
         if message.init_git:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from oubliette import agent_config
 from oubliette.actors.protocol import CreateProject, DeleteProject
 from oubliette.errors import InvalidParameter
 from oubliette.records import Limits
@@ -80,7 +81,11 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
         TreeLimits()
     )
     mcp_servers: Annotated[
-        dict[str, dict[str, Any]], Meta(description="More MCP servers for its agents, by name.")
+        dict[str, dict[str, Any]],
+        Meta(
+            description="More MCP servers for its agents, by name: command, args, env; or url, type"
+            " (http, sse), headers. A secret is ${credential:NAME}."
+        ),
     ] = {}
     idempotency_key: Annotated[
         fields.IdempotencyText | None,
@@ -144,6 +149,7 @@ async def project_create(house: House, context: CallContext, params: ProjectCrea
         raise InvalidParameter(
             f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"
         )
+    agent_config.servers(params.mcp_servers)
     project: records.Project = await house.projects.ask(
         CreateProject(
             principal=context.principal,

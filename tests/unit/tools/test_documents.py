@@ -36,10 +36,20 @@ def test_every_tool_is_described_with_all_it_takes_and_gives() -> None:
 def test_every_key_of_the_configuration_is_described() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     for name, part in config.schema()["properties"].items():
+        if name in config.SECTIONS_OF_TABLES:
+            continue
         table = section(page, f"[{name}]")
         assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(part["properties"])
         for field in part["properties"].values():
             assert field["description"] in table
+
+
+def test_every_key_of_a_credential_is_described() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    table = section(page, "[credentials.NAME]")
+    docs = config.field_docs(config.CredentialConfig)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(docs)
+    assert all(text in table for text in docs.values())
 
 
 def test_every_exit_code_is_described() -> None:

@@ -254,6 +254,7 @@ class Host:
         if self._draining:
             return
         self._draining = True
+        self.tell({"event": "draining"})  # before the ends that it brings
         self.loop.unwatch(self._listener.fileno())
         self._listener.close()
         self.table.signal_all(signal.SIGTERM)

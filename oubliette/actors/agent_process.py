@@ -435,6 +435,8 @@ class AgentProcessActor(Actor):
         self._ack_soon()
 
     def _exited(self, item: Exit) -> AgentGone:
+        if self._host_gate.draining and not self._ending:
+            return AgentGone(reason="container lost: it was told to end", container_lost=True)
         if item.signal is not None:
             reason = f"the agent was killed by signal {item.signal}"
         else:

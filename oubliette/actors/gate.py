@@ -31,6 +31,8 @@ class HostGate:
         """Session ids that hold the container; kept over a restart of its actor."""
         self.links: dict[str, OpenLink] = {}
         """Session id → the link that it wants; kept over a restart of the SocketActor."""
+        self.draining = False
+        """The host has been told to end, and ends all that runs there."""
         self._link: HostLink | None = None
         self._lost: str | None = None
         self._changed = asyncio.Event()
@@ -58,6 +60,7 @@ class HostGate:
     def starting(self) -> None:
         """A container is about to start: who waits, waits for it."""
         self._lost = None
+        self.draining = False
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

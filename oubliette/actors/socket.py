@@ -138,6 +138,8 @@ class SocketActor(Actor):
     def _host_event(self, event: HostEvent) -> None:
         if event.event == "paired" and event.session is not None:
             self._tell_paired(event.session)
+        elif event.event == "draining":
+            self._host_gate.draining = True
 
     def _tell_paired(self, session_id: str) -> None:
         """Say to the session that its agent has started our MCP server."""

@@ -36,7 +36,7 @@ from oubliette.runtime.home import DATABASE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from oubliette.testing.zygote import Zygote
 
@@ -249,12 +249,7 @@ class ServerProcess:
             return {}
         if self.engine in ENGINES:
             with self.api() as api:
-                found_there = [api.inspect_container(each["Id"]) for each in self._listed(api)]
-            return {
-                each["Config"]["Labels"][LABEL_CONTAINER]: process
-                for each in found_there
-                if (process := procfs.identify(int(each["State"]["Pid"]))) is not None
-            }
+                return dict(self._running(api))
         found = adoption.find_living(instance, sandboxed=self.sandboxed)
         return {container_id: living.process for container_id, living in found.items()}
 
@@ -268,6 +263,14 @@ class ServerProcess:
             yield api
         finally:
             api.close()
+
+    def _running(self, api: Any) -> Iterator[tuple[str, procfs.Process]]:
+        for listed in self._listed(api):
+            with contextlib.suppress(Exception):  # it is removed just now
+                told = api.inspect_container(listed["Id"])
+                process = procfs.identify(int(told["State"]["Pid"]))
+                if process is not None:
+                    yield told["Config"]["Labels"][LABEL_CONTAINER], process
 
     def _listed(self, api: Any) -> list[dict[str, Any]]:
         label = f"{LABEL_INSTANCE}={self.instance()}"

@@ -105,7 +105,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened; `event` says what, and which of the other fields are set.
 
-    `started exited paired refused spool_full spool_resumed evicted`, and what later hosts add.
+    `started exited paired refused spool_full spool_resumed evicted draining`, and what later hosts
+    add.
     """
 
     event: str

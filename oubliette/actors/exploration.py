@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.actors.session_messages import LimitAction
 
-WARN_AT: Final = 0.8  # share of the wall time
+WARN_AT: Final = 0.8  # share of a limit
 AGAIN_SECONDS: Final = 1.0  # until those are looked for again that should have ended
 
 
@@ -102,6 +102,9 @@ class ExplorationActor(Actor):
         self._cost: dict[str, float] = {}
         self._began = self._services.clock.time()
         self._warned = False
+        self._near: set[str] = set()
+        """Limits, but for the time, that the root was warned of."""
+        self._root: str | None = None
 
     async def on_start(self) -> None:
         """Count what is there, and see how long it has been there."""
@@ -110,6 +113,8 @@ class ExplorationActor(Actor):
             self._sessions.add(session.id)
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
+            if session.depth == 0:
+                self._root = session.id
             if session.status in {"created", "running"} and session.status not in TERMINAL:
                 self._working.add(session.id)
         self._waiting = self._sessions & self._services.waiting
@@ -191,6 +196,11 @@ class ExplorationActor(Actor):
             await self._begin_anew()
         self._sessions.add(message.session_id)
         self._working.add(message.session_id)
+        if message.depth == 0:
+            self._root = message.session_id
+            return
+        self._warn("max_agents", len(self._sessions), limits.max_agents)
+        self._warn("max_agents_at_once", len(busy) + 1, limits.max_agents_at_once)
 
     @handles(Unreserve)
     def _unreserve(self, message: Unreserve) -> None:
@@ -212,6 +222,18 @@ class ExplorationActor(Actor):
     @handles(AgentCost)
     def _costs(self, message: AgentCost) -> None:
         self._cost[message.session_id] = message.cost_usd
+        limit = effective(self._limits, self._services).max_cost_usd
+        self._warn("max_cost_usd", sum(self._cost.values()), limit)
+
+    def _warn(self, name: str, used: float, limit: float | None) -> None:
+        """Tell the root, once, that a limit is near: its caller can still do something."""
+        if not limit or used < limit * WARN_AT or name in self._near:
+            return
+        root = self._services.directory.session(self._root) if self._root else None
+        if root is not None and root.is_alive():
+            self._near.add(name)
+            text = f"{name} of this tree: {used:g} of {limit:g} are taken"
+            root.tell(LimitNotice(limit=name, action="warn", message=text))
 
     @handles(GetUsage)
     def _usage(self, _: GetUsage) -> dict[str, float]:

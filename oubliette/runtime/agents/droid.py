@@ -152,7 +152,10 @@ class DroidAdapter(TurnAdapter):
                 return [*self._started(), ("error", told)]
             case "tool_call":
                 return []  # told again, with all its input, in the message that it is part of
-            case "thinking_text_delta" | "llm_retry" | "tool_progress_update":
+            case "llm_retry":
+                told = {"attempt": note.get("attempt"), "message": str(note.get("reason"))}
+                return [*self._started(), system("retry", told)]
+            case "thinking_text_delta" | "tool_progress_update":
                 return [*self._started(), system(kind, note)]
             case _:
                 return [] if kind in _CHATTER else [system(kind, note)]

@@ -10,17 +10,22 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+import structlog
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp_runtime import AcpRuntime
 from oubliette.runtime.agents.droid_runtime import DroidRuntime
 from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
 from oubliette.runtime.agents.opencode_runtime import OpencodeRuntime
+from oubliette.runtime.agents.port import AgentRuntime, Availability
 from oubliette.runtime.agents.scripted import ScriptedRuntime
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from oubliette.config import Config
-    from oubliette.runtime.agents.port import AgentRuntime, Availability
+
+log = structlog.get_logger("oubliette.agents")
 
 GROUP: Final = "oubliette.agents"
 
@@ -38,7 +43,8 @@ async def installed(config: Config) -> Installed:
     """Set up every agent with its part of the configuration.
 
     Raises:
-        ConfigError: a part of the configuration, or a package's agent, cannot be used.
+        ConfigError: a part of the configuration cannot be used. A package whose agent cannot be is
+            no reason not to start: that agent is missing.
     """
     ours: list[tuple[AgentRuntime, Any, bool]] = [
         (OpencodeRuntime(), config.opencode, config.opencode.model is not None),
@@ -49,27 +55,62 @@ async def installed(config: Config) -> Installed:
     ]
     ours.sort(key=lambda entry: not entry[2])
     ours.sort(key=lambda entry: entry[0].name != "scripted" and not entry[2])
-    theirs: list[tuple[AgentRuntime, Any, bool]] = [
-        (_load(point), None, False) for point in importlib.metadata.entry_points(group=GROUP)
-    ]
     agents: dict[str, AgentRuntime] = {}
     missing: dict[str, Availability] = {}
-    for runtime, settings, _ in [*ours, *theirs]:
-        if runtime.name in agents or runtime.name in missing:
-            raise ConfigError(f"two installed packages have an agent called {runtime.name}")
+    for runtime, settings, _ in ours:
         await runtime.initialize({} if settings is None else msgspec.to_builtins(settings))
         status = await runtime.is_available()
         if status.ok:
             agents[runtime.name] = runtime
         else:
             missing[runtime.name] = status
+    for point in importlib.metadata.entry_points(group=GROUP):
+        await _add(point, agents, missing)
     return Installed(agents, missing)
 
 
-def _load(point: importlib.metadata.EntryPoint) -> AgentRuntime:
+async def _add(
+    point: importlib.metadata.EntryPoint,
+    agents: dict[str, AgentRuntime],
+    missing: dict[str, Availability],
+) -> None:
+    """One agent of another package; one that is no good is missing, and says why."""
+    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+    name = point.name
     try:
-        return cast("AgentRuntime", point.load()())
+        runtime = cast("AgentRuntime", point.load()())
+        name = _checked(runtime, agents.keys() | missing.keys())
+        await runtime.initialize({})
+        status = await runtime.is_available()
     except Exception as error:
-        raise ConfigError(
-            f"the agent {point.name} of {point.value} cannot be loaded: {error}"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("agent_not_loaded", agent=name, package=package, reason=reason)
+        if name not in agents and name not in missing:
+            missing[name] = Availability(
+                ok=False,
+                reason=f"the package {package} is no good for this server: {reason}",
+                remedy="update that package, or uninstall it",
+            )
+        return
+    if status.ok:
+        agents[name] = runtime
+    else:
+        missing[name] = status
+
+
+def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
+    """The name of a runtime that has all that the server will ask of it.
+
+    Raises:
+        ConfigError: it lacks something, or its name is taken.
+    """
+    wanted = [name for name in vars(AgentRuntime) if not name.startswith("_")]
+    lacking = [name for name in wanted if not hasattr(runtime, name)]
+    if lacking:
+        raise ConfigError(f"it has no {', '.join(sorted(lacking))}")
+    name = str(runtime.name)
+    if not name.isprintable() or not name.strip():
+        raise ConfigError(f"its name is {name!r}")
+    if name in taken:
+        raise ConfigError(f"there is an agent called {name} already")
+    return name

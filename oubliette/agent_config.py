@@ -106,7 +106,12 @@ def checked(tree: object, place: str = "") -> AgentConfig:
         config = msgspec.convert(tree, AgentConfig)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
-        what = what.replace("`", "").replace(", got", ", not").partition(" matching regex")[0]
+        what = (
+            what.replace("`", "")
+            .replace(", got", ", not")
+            .partition(" matching regex")[0]
+            .partition(" '")[0]
+        )
         raise _wrong(place, where.rstrip("`").lstrip(".") or "config.json", what) from None
     for name, server in config.mcp_servers.items():
         field = f"mcpServers.{name}"

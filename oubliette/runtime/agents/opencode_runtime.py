@@ -28,6 +28,14 @@ class OpencodeRuntime(OpencodeProgram):
         """`opencode`."""
         return "opencode"
 
+    @property
+    def slow_start(self) -> str:
+        """It waits for every MCP server before the first turn."""
+        return (
+            "an MCP server of the project that does not answer holds it up for 30 seconds;"
+            " see its stderr, or raise"
+        )
+
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """The bridge, which starts the server and makes a password for it."""
         settings = self._settings(session)

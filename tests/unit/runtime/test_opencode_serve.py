@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oubliette.runtime.agents import AgentSession, OpencodeAdapter, OpencodeRuntime
 from oubliette.runtime.agents.opencode_parts import stamp_of, turn_of
@@ -680,3 +682,38 @@ def test_the_recorded_transcript_sums_up() -> None:
         for turn in texts
     }
     assert deltas == texts
+
+
+# ------------------------------------------------------------------ what may happen on the way
+
+
+LINES = WIRE.read_bytes().splitlines(keepends=True)
+
+
+@given(
+    lost=st.sets(st.integers(0, len(LINES) - 1), max_size=12),
+    twice=st.sets(st.integers(0, len(LINES) - 1), max_size=12),
+    swapped=st.sets(st.integers(0, len(LINES) - 2), max_size=6),
+)
+def test_whatever_is_lost_repeated_or_late_no_turn_ends_twice_and_no_result_comes_alone(
+    lost: set[int], twice: set[int], swapped: set[int]
+) -> None:
+    lines = list(LINES)
+    for place in sorted(swapped):
+        lines[place], lines[place + 1] = lines[place + 1], lines[place]
+    told = [
+        line for place, line in enumerate(lines) if place not in lost
+        for _ in range(2 if place in twice else 1)
+    ]  # fmt: skip
+    adapter = OpencodeAdapter(Opening(cwd="/workspace", autonomy="ask"))
+    events = adapter.feed(b"".join(told), 0)
+    ended = [event.data["turn"] for event in events if event.type == "completion"]
+    assert ended == sorted(set(ended))
+    open_calls: set[tuple[int, str]] = set()
+    for event in events:
+        if event.type == "tool_call":
+            open_calls.add((event.data["turn"], event.data["call_id"]))
+        elif event.type == "tool_result":
+            assert (event.data["turn"], event.data["call_id"]) in open_calls
+        elif event.type == "completion":
+            assert event.data["status"] in {"completed", "interrupted", "failed"}

@@ -311,7 +311,8 @@ def _read(version: dict[str, Any], info: dict[str, Any], address: Address) -> Fa
         api_version=str(version.get("ApiVersion") or "?"),
         system=system,
         runtimes=frozenset(there),
-        rootless=any("rootless" in option for option in options),
+        # docker says it among its security options, podman in a field of its own
+        rootless=any("rootless" in option for option in options) or bool(info.get("Rootless")),
         local=local,
         cgroups=str(info.get("CgroupVersion") or "1"),
         memory_limit=bool(info.get("MemoryLimit", True)),

@@ -122,7 +122,9 @@ async def test_a_published_socket_that_has_ended_is_a_host_that_is_not_there(
 ) -> None:
     """A connection that cannot be passed on ends it: until the container is started again."""
     running = await apple.start()
-    assert (await running.run("rm", running.info.inside.relay_socket)).exit == Exit(code=0)
+    remove = running.process("rm", running.info.inside.relay_socket)
+    await running.link.start(remove)  # told by the link that is there: no new one can be had
+    assert (await running.event("exited", remove.proc)).exit == Exit(code=0)
     for _ in range(2):  # the first is accepted, and dropped; after it nothing listens
         with pytest.raises(Exception, match="closed|no host|broke"):
             await HostLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)

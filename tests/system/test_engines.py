@@ -1,8 +1,9 @@
-"""A whole server on docker and podman: its agents outlive it, and learn of a lost container."""
+"""A whole server on docker, podman and apple: its agents outlive it, and learn of a lost container."""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 from oubliette.runtime.containers.engine import Engine
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.conformance.engines import STANDIN, beneath_apple
 from tests.images import ensure_image
 
 if TYPE_CHECKING:
@@ -37,18 +39,30 @@ class House:
     def close(self) -> None:
         for container in self.containers():
             with contextlib.suppress(Exception):
+                if "apple-standin" in container["Labels"]:
+                    name = container["Names"][0].removeprefix("/apple-")
+                    subprocess.run([STANDIN, "delete", "--force", name], timeout=60, check=False)
                 self.api.remove_container(container["Id"], force=True, v=True)
         self.api.close()
 
 
 @pytest.fixture(
-    params=[pytest.param(each, marks=pytest.mark.requires(each)) for each in ("docker", "podman")]
+    params=[
+        pytest.param("docker", marks=pytest.mark.requires("docker")),
+        pytest.param("podman", marks=pytest.mark.requires("podman")),
+        pytest.param("apple", marks=pytest.mark.requires("apple-standin")),
+    ]
 )
 async def house(
     request: pytest.FixtureRequest, zygote: Zygote, anyio_backend: str
 ) -> AsyncIterator[House]:
-    flavour = request.param
-    settings = {"containers.runtime": flavour, "containers.image": ensure_image(flavour)}
+    runtime = request.param
+    flavour = beneath_apple() if runtime == "apple" else runtime
+    settings = {
+        "containers.runtime": runtime,
+        "containers.image": ensure_image(flavour),
+        "apple.path": str(STANDIN),
+    }
     async with ServerProcess(zygote=zygote, settings=settings) as server:
         await server.start()
         made = House(flavour, server)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import math
 import os
-import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,9 +28,7 @@ from oubliette.errors import (
 from oubliette.failpoints import failpoint
 from oubliette.runtime.containers import (
     apple_argv,
-    apple_cli,
     apple_folders,
-    apple_json,
     bubblewrap,
     engine_folders,
     kit,
@@ -40,7 +37,8 @@ from oubliette.runtime.containers import (
 from oubliette.runtime.containers.apple_cli import AppleCli
 from oubliette.runtime.containers.apple_json import Seen
 from oubliette.runtime.containers.apple_lifeline import Lifeline
-from oubliette.runtime.containers.engine_errors import EngineMissing, Missing
+from oubliette.runtime.containers.apple_services import AppleServices
+from oubliette.runtime.containers.engine_errors import EngineMissing
 from oubliette.runtime.containers.engine_labels import LABEL_MADE_OF, read_spec, write_spec
 from oubliette.runtime.containers.hardening import Hardening
 from oubliette.runtime.containers.plan import NOBODY
@@ -63,12 +61,8 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.containers.port import ContainerState, Progress
 
-OLDEST: Final = (1, 0)
-PING_SECONDS: Final = 15.0
 KILL_SECONDS: Final = 15.0  # from SIGKILL to the end of the machine
 STOP_SECONDS: Final = 30.0  # for the services, beyond the time that the container is given
-LOG_BYTES: Final = 1 << 20
-BUILD_LOG_BYTES: Final = 64 << 10
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 2.0
 
@@ -103,6 +97,7 @@ class AppleRuntime:
         self._zipapp = zipapp
         self._hard = hard or Hardening()
         self._cli = AppleCli(path)
+        self._services = AppleServices(self._cli)
         self._root = os.geteuid() == 0
         self._containers: dict[str, _Container] = {}
         self._creating: set[str] = set()
@@ -132,43 +127,11 @@ class AppleRuntime:
     async def ping(self) -> RuntimeStatus:
         """Ask the program for its version and whether its services run."""
         try:
-            return await self._ping()
+            status = await self._services.status()
         except OublietteError as error:
             return RuntimeStatus(ok=False, reason=error.message, remedy=error.hint)
-
-    async def _ping(self) -> RuntimeStatus:
-        asked = ["system", "version", "--format", "json"]
-        done = await self._cli.attempt(asked, timeout=PING_SECONDS)
-        said = apple_json.versions(done.out) if done.code == 0 else []
-        if not said:  # the first releases had no such verb
-            done = await self._cli.attempt(["--version"], timeout=PING_SECONDS)
-            said = [done.out.decode("utf-8", "replace")]
-        version = re.search(r"(\d+)\.(\d+)(\.\d+)?", said[0])
-        if version is None:
-            return RuntimeStatus(
-                ok=False,
-                reason=f"{self._cli.program()} does not say its version: it says {done.said!r}",
-                remedy=apple_cli.INSTALL,
-            )
-        if (int(version[1]), int(version[2])) < OLDEST:
-            return RuntimeStatus(
-                ok=False,
-                version=version[0],
-                reason=f"container {version[0]} is too old: 1.0 or later is needed",
-                remedy=apple_cli.INSTALL,
-            )
-        asked = ["system", "status", "--format", "json"]
-        done = await self._cli.attempt(asked, timeout=PING_SECONDS)
-        state = apple_json.service_state(done.out)
-        if done.code != 0 or state != "running":
-            return RuntimeStatus(
-                ok=False,
-                version=version[0],
-                reason=f"the services of container do not run ({state})",
-                remedy=apple_cli.START,
-            )
-        self._usable = True
-        return RuntimeStatus(ok=True, version=version[0])
+        self._usable = status.ok
+        return status
 
     async def _ready(self) -> None:
         if self._usable:
@@ -181,31 +144,12 @@ class AppleRuntime:
 
     async def image_exists(self, image: str) -> bool:
         """Whether it is there without a pull."""
-        try:
-            said = await self._cli.call("look for an image", ["image", "inspect", image])
-        except Missing:
-            return False
-        return said.strip() not in {b"", b"[]"}
+        return await self._services.image_exists(image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
-        """Fetch it from its registry; without progress, which container writes for terminals only.
-
-        Raises:
-            RuntimeFailure: the registry has not got it, or does not answer; says what to do.
-            DeadlineExceeded: not within `timeout` seconds.
-        """
+        """Fetch it; no progress is told, `container` writes it for terminals only."""
         del progress
-        argv = ["image", "pull", "--progress", "none", image]
-        try:
-            await self._cli.call(f"pull {image}", argv, timeout=timeout)
-        except DeadlineExceeded:
-            raise
-        except (RuntimeFailure, Missing) as error:
-            raise RuntimeFailure(
-                f"the image {image} cannot be pulled: {error.message}",
-                hint="check the name, log in (container registry login), or load the image"
-                " yourself and set containers.image",
-            ) from error
+        await self._services.pull(image, timeout=timeout)
 
     async def build(
         self,
@@ -216,19 +160,9 @@ class AppleRuntime:
         arguments: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> Logs:
-        """Build the folder's Dockerfile; `arguments` are its build arguments.
-
-        Raises:
-            RuntimeFailure: a step failed; the message ends with the build's last lines.
-            DeadlineExceeded: not within `timeout` seconds.
-        """
+        """Build the folder's Dockerfile; `arguments` are its build arguments."""
         del progress
-        argv = apple_argv.build(image, folder, arguments or {})
-        done = await self._cli.attempt(argv, timeout=timeout)
-        if done.code != 0:
-            raise apple_cli.explained(f"build {image}", done)
-        text = (done.err + done.out).decode("utf-8", "replace")  # the progress is on the former
-        return Logs(text=text[-BUILD_LOG_BYTES:], truncated=len(text) > BUILD_LOG_BYTES)
+        return await self._services.build(image, folder, timeout=timeout, arguments=arguments or {})
 
     # ------------------------------------------------------------------ create
 
@@ -249,10 +183,10 @@ class AppleRuntime:
                 "apple containers are machines of their own and have no OCI runtimes",
                 hint="unset oci_runtime where it is set for this container's type or project",
             )
-        await self._check_network(spec.network)
+        await self._services.check_network(spec.network)
         self._creating.add(spec.id)
         try:
-            await self._check_image(image)
+            await self._services.check_image(image)
             await self._make_folders(spec)
             await self._make(container, image)
         except BaseException as error:
@@ -265,15 +199,6 @@ class AppleRuntime:
         self._containers[spec.id] = container
         container.last = self._info(container, Seen(id=container.name, state="stopped", labels={}))
         return container.last
-
-    async def _check_image(self, image: str) -> None:
-        # `create` would pull it, without a word and without a deadline of its own.
-        if not await self.image_exists(image):
-            raise RuntimeFailure(
-                f"apple has no image {image}",
-                hint=f"container image pull {image}, or build it with image_rebuild, or set"
-                " containers.image",
-            )
 
     async def _make_folders(self, spec: ContainerSpec) -> None:
         await asyncio.to_thread(apple_folders.make, spec, uid=self._owner(spec))
@@ -306,7 +231,7 @@ class AppleRuntime:
 
     async def _unmake(self, container: _Container) -> None:
         with contextlib.suppress(OublietteError):
-            await self._delete(container.name)
+            await self._services.delete(container.name)
         await asyncio.to_thread(engine_folders.clear, container.spec)
 
     def _owner(self, spec: ContainerSpec) -> int | None:
@@ -317,25 +242,6 @@ class AppleRuntime:
         if not self._root:
             return os.geteuid()
         return NOBODY if spec.uid is None else spec.uid
-
-    async def _check_network(self, network: str) -> None:
-        if network == "host":
-            raise InvalidParameter(
-                "network: apple containers are machines of their own, they cannot share ours",
-                field="network",
-                hint="none, bridge, or a network of `container network list`",
-            )
-        if network in {"none", "bridge"}:
-            return
-        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", network):
-            with contextlib.suppress(Missing):
-                await self._cli.call("look for a network", ["network", "inspect", network])
-                return
-        raise InvalidParameter(
-            f"network: apple has no network {network}",
-            field="network",
-            hint=f"container network create {network}",
-        )
 
     # ------------------------------------------------------------------ start
 
@@ -362,6 +268,8 @@ class AppleRuntime:
             except BaseException:
                 await self._reset(container)
                 raise
+            if container.spec.command is not None:
+                return await self._look(container)
             # Not asked for: it has just said that it listens, and waits for its server now.
             now = Seen(id=container.name, state="running", labels={}, started_at=time.time())
             container.last = self._info(container, now)
@@ -402,7 +310,7 @@ class AppleRuntime:
 
     async def _last_words(self, container: _Container) -> str:
         with contextlib.suppress(OublietteError):
-            text = (await self._logs(container, 5)).text.strip()
+            text = (await self._services.logs(container.name, 5)).text.strip()
             return f": {text[-500:]}" if text else ""
         return ""
 
@@ -410,7 +318,7 @@ class AppleRuntime:
         """Make it as it was when it was created: a start that failed leaves nothing."""
         await self._let_go(container)
         with contextlib.suppress(OublietteError):
-            await self._delete(container.name)
+            await self._services.delete(container.name)
             apple_folders.disarm(container.spec, started=False)
             await self._make(container, container.spec.image or "")
         apple_folders.disarm(container.spec, started=False)
@@ -498,21 +406,10 @@ class AppleRuntime:
             return
         async with container.lock:
             container.removed = True
-            await self._delete(container.name)
+            await self._services.delete(container.name)
             await self._let_go(container)
             await asyncio.to_thread(engine_folders.clear, container.spec)
             self._containers.pop(container_id, None)
-
-    async def _delete(self, name: str) -> None:
-        try:
-            await self._cli.call("remove a container", ["delete", "--force", name])
-        except Missing:
-            return  # whoever was first, it is gone
-        except EngineMissing:
-            raise
-        except OublietteError:
-            if any(seen.id == name for seen in await self._list()):
-                raise
 
     # ------------------------------------------------------------------ look
 
@@ -531,13 +428,7 @@ class AppleRuntime:
         return container
 
     async def _look(self, container: _Container) -> ContainerInfo:
-        try:
-            said = await self._cli.call("look at a container", ["inspect", container.name])
-            seen = next(
-                (each for each in apple_json.containers(said) if each.id == container.name), None
-            )
-        except Missing:
-            seen = None
+        seen = await self._services.look(container.name)
         if seen is None:
             if container.removed and container.last is not None:
                 return msgspec.structs.replace(container.last, state="exited", handle={})
@@ -567,16 +458,7 @@ class AppleRuntime:
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
         """The end of what the host wrote to its standard streams."""
-        return await self._logs(self._get(container_id), tail)
-
-    async def _logs(self, container: _Container, tail: int) -> Logs:
-        if tail <= 0:
-            return Logs(text="")
-        argv = ["logs", "-n", str(tail + 1), container.name]
-        raw = await self._cli.call("read the logs", argv)
-        lines = raw.decode("utf-8", "replace").splitlines(keepends=True)
-        text = "".join(lines[-tail:])
-        return Logs(text=text[-LOG_BYTES:], truncated=len(lines) > tail or len(text) > LOG_BYTES)
+        return await self._services.logs(self._get(container_id).name, tail)
 
     def dial(self, info: ContainerInfo) -> Dial:
         """Its socket is published on this side."""
@@ -588,7 +470,7 @@ class AppleRuntime:
         """Find the instance's containers by label; clear folders away that have none."""
         await self._ready()
         found: list[tuple[_Container, Seen]] = []
-        for seen in await self._list():
+        for seen in await self._services.list_all():
             if seen.labels.get(LABEL_INSTANCE) == instance:
                 container = await self._recognise(seen)
                 if container is not None:
@@ -603,10 +485,6 @@ class AppleRuntime:
                 await asyncio.to_thread(engine_folders.clear, spec)
         return [self._info(container, seen) for container, seen in found]
 
-    async def _list(self) -> list[Seen]:
-        argv = ["list", "--all", "--format", "json"]
-        return apple_json.containers(await self._cli.call("list containers", argv))
-
     async def _recognise(self, seen: Seen) -> _Container | None:
         container_id = seen.labels.get(LABEL_CONTAINER)
         if container_id is None or container_id in self._creating:
@@ -618,7 +496,7 @@ class AppleRuntime:
             spec = read_spec(seen.labels)
         except msgspec.MsgspecError:
             # Ours by its instance, of a release that wrote something else: nobody can use it.
-            await self._delete(seen.id)
+            await self._services.delete(seen.id)
             return None
         known = self._containers[container_id] = _Container(spec)
         return known

@@ -80,6 +80,9 @@ class AgentConfig(
         return tuple(sorted(set(named)))
 
 
+msgspec.json.Decoder(AgentConfig)  # looked into before there are threads: see store/codec.py
+
+
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """`upper` over `lower`: objects key by key, everything else replaced, lists as a whole."""
     found = dict(lower)

@@ -168,10 +168,13 @@ class _Config(msgspec.Struct, frozen=True):
     current: str | None = msgspec.field(name="currentContext", default=None)
 
 
+_config_decoder = msgspec.json.Decoder(_Config)  # made before there are threads: see store/codec.py
+
+
 def _current_context() -> str | None:
     try:
         raw = (_config_folder() / "config.json").read_bytes()
-        return msgspec.json.decode(raw, type=_Config).current
+        return _config_decoder.decode(raw).current
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -185,12 +188,15 @@ class _Meta(msgspec.Struct, frozen=True):
     endpoints: dict[str, _Endpoint] = msgspec.field(name="Endpoints")
 
 
+_meta_decoder = msgspec.json.Decoder(_Meta)
+
+
 def _of_context(name: str) -> Address:
     digest = hashlib.sha256(name.encode()).hexdigest()
     contexts = _config_folder() / "contexts"
     try:
         raw = (contexts / "meta" / digest / "meta.json").read_bytes()
-        endpoint = msgspec.json.decode(raw, type=_Meta).endpoints[_ENDPOINT]
+        endpoint = _meta_decoder.decode(raw).endpoints[_ENDPOINT]
     except (OSError, KeyError, msgspec.MsgspecError) as error:
         raise EngineMissing(
             f"the docker context {name!r} cannot be used: {error}",

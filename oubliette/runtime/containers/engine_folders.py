@@ -33,6 +33,9 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
 
 
+_marks = msgspec.json.Decoder(Mark)  # made before there are threads: see store/codec.py
+
+
 def spool_of(spec: ContainerSpec) -> Path:
     """Where output is kept that nobody has read."""
     return spec.spool_dir or record.beside(spec.runtime_dir, "spool")
@@ -96,6 +99,6 @@ def marked(base: Path, engine: str, instance: str) -> Iterator[tuple[Path, str]]
     """Runtime folders of `instance` on `engine`, each with the id of its container."""
     for path in sorted(base.glob("*.json")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            mark = msgspec.json.decode(path.read_bytes(), type=Mark)
+            mark = _marks.decode(path.read_bytes())
             if (mark.engine, mark.instance) == (engine, instance):
                 yield path.with_suffix(""), mark.container

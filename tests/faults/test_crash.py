@@ -72,6 +72,33 @@ async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(server,
         await load.finish()
 
 
+# One of each kind: what containers themselves go through, and what goes on in them. All of the
+# others differ in nothing that an engine has to do with.
+ENGINE_POINTS = [
+    "container.created@2",
+    "container.launched@2",
+    "agent.after_start@6",
+    "session.caller_request@1",
+    "session.child_spawned@1",
+    "session.agent_spoke@40",
+]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("point", [*ENGINE_POINTS, *(POINTS + MORE_POINTS) * SOAK])
+async def test_a_server_on_an_engine_killed_at_a_failpoint_comes_back_with_everything(
+    engine_server, point
+):
+    """Issue 3: the crash test holds on docker and podman as well."""
+    name, _, at = point.partition("@")
+    await engine_server.start(failpoints=f"{name}=kill@{at}")
+    async with Load(engine_server) as load:
+        await crash(engine_server, load, within=60.0)
+        await engine_server.start()
+        await load.come_back()
+        await load.finish()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(40 if SOAK else 3))
 async def test_a_server_killed_at_random_moments_comes_back_with_everything(server, round_):

@@ -10,6 +10,7 @@ import subprocess
 from incontainer import kernel
 from incontainer.client_process import log
 from incontainer.loop import READ
+from incontainer.opencode_http import USER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 120.0  # until it listens; its first start in a HOME makes a database
 TERM_SECONDS = 2.0  # between SIGTERM and SIGKILL
+USERNAME = "OPENCODE_SERVER_USERNAME"
 PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 -- the variable's name
 LISTENING = re.compile(rb"listening on http://127\.0\.0\.1:(\d{1,5})")
 LINE_LIMIT = 64 * 1024  # bytes of its standard output without a newline
@@ -65,7 +67,7 @@ class Server:
             [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env={**os.environ, PASSWORD: self.password},
+            env={**os.environ, USERNAME: USER, PASSWORD: self.password},
             preexec_fn=_tie,  # noqa: PLW1509 -- there is one thread
         )
         assert self._child.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -59,6 +60,8 @@ class Stages:
         self._container_id = container_id
         self._warnings = warnings
         self._began = self._told = 0.0
+        self._held: asyncio.TimerHandle | None = None
+        """Tells the last progress when it may be told: afterwards there may be none for long."""
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -73,15 +76,25 @@ class Stages:
             yield
         except (OublietteError, OSError) as error:  # of the deadline too: it is an OSError
             raise self._failed(name, error) from error
+        finally:
+            self._drop_held()
         self.seconds[name] = time.monotonic() - self._began
         self._say(name, "done", warnings=self._warnings)
 
     def progress(self, name: StageName, detail: str) -> None:
         """Tell how far the stage is that runs now, every few seconds."""
-        if self._told and time.monotonic() - self._told < TOLD_EVERY:
+        self._drop_held()
+        wait = self._told + TOLD_EVERY - time.monotonic() if self._told else 0.0
+        if wait > 0:
+            self._held = asyncio.get_running_loop().call_later(wait, self.progress, name, detail)
             return
         self._told = time.monotonic()
         self._say(name, "progress", detail=detail)
+
+    def _drop_held(self) -> None:
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
 
     def _say(
         self, name: StageName, state: Literal["progress", "done", "failed"], **more: Any

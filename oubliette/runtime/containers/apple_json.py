@@ -92,9 +92,8 @@ def versions(text: bytes) -> list[str]:
     with contextlib.suppress(msgspec.MsgspecError):
         read = msgspec.json.decode(text)
         entries = cast("list[object]", read) if isinstance(read, list) else [read]
-        return [
-            str(_mapping(entry)["version"]) for entry in entries if "version" in _mapping(entry)
-        ]
+        found = [_mapping(entry).get("version") for entry in entries]
+        return [version for version in found if isinstance(version, str)]
     return []
 
 

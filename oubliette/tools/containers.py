@@ -65,7 +65,7 @@ class ContainerExec(Params, frozen=True, kw_only=True):
     ]
     workspace_id: _Workspace = None
     working_dir: Annotated[
-        fields.Line | None, Meta(description="Absolute path inside; else the workspace.")
+        fields.InsidePath | None, Meta(description="Absolute path inside; else the workspace.")
     ] = None
     timeout_seconds: Annotated[
         float,

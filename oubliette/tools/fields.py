@@ -62,12 +62,22 @@ def _check_principal(value: str, field: str) -> str:
     return value
 
 
+def _check_inside(value: str, field: str) -> str:
+    check_line(value, field)
+    if not value.startswith("/") or ".." in value.split("/"):
+        raise InvalidParameter(
+            f"{field}: {ids.shown(value)} must be an absolute path without ..", field=field
+        )
+    return value
+
+
 def _id(prefix: str) -> Callable[[str, str], str]:
     return lambda value, field: ids.check_id(value, prefix, field)
 
 
 CHECKS: Final[dict[str, Callable[[str, str], Any]]] = {
     "line": check_line,
+    "inside": _check_inside,
     "project": _id(ids.PROJECT),
     "session": _id(ids.SESSION),
     "token": _id(ids.TOKEN),
@@ -79,6 +89,7 @@ CHECKS: Final[dict[str, Callable[[str, str], Any]]] = {
 }
 
 Line = Annotated[str, Meta(min_length=1, max_length=200, extra={"check": "line"})]
+InsidePath = Annotated[str, Meta(min_length=1, max_length=1000, extra={"check": "inside"})]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT)]
 ProjectId = Annotated[str, Meta(max_length=200, extra={"check": "project"})]

@@ -30,6 +30,7 @@ from oubliette.runtime.agents import (
     ScriptedRuntime,
 )
 from oubliette.runtime.containers import Inside
+from oubliette.runtime.containers.engine import Engine as DockerEngine
 from oubliette.runtime.containers.folders import make_owned
 from tests import requirements
 from tests.conformance.engines import ENGINES, SECONDS
@@ -78,8 +79,8 @@ class Agent:
     remember: tuple[str, str, str]
     """A prompt to keep something, one to recall it, and what is then said."""
     requires: str | None = None
-    network: str | None = None
-    """What its container needs to reach; None: nothing."""
+    models: bool = False
+    """It talks to a model, which its container has to reach."""
     asks: dict[str, Any] = field(default_factory=dict)
     """Fields of a session whose agent asks for permission."""
     opening: bytes = b""
@@ -91,9 +92,16 @@ class Agent:
 
     async def start(self, bench: Bench) -> Running:
         """A container that it can run in."""
-        spec = bench.spec(**({"network": self.network} if self.network else {}))
+        spec = bench.spec(**({"network": network_of(bench)} if self.models else {}))
         mounts = (*spec.mounts, *self.runtime().mounts)
         return await bench.start(msgspec.structs.replace(spec, mounts=mounts))
+
+    async def runtime_in(self, running: Running) -> AgentRuntime:
+        """For that container, from where its model is reached."""
+        runtime = self.runtime()
+        if self.models and running.spec.network == "bridge":
+            await runtime.initialize({"base_url": model_url(gateway())})
+        return runtime
 
     def adapter(self, state: Any = None) -> AgentAdapter:
         """For a session that is nobody's."""
@@ -115,10 +123,25 @@ WIRE = Path(__file__).parent / "wire"
 """What agents really said, as it was recorded."""
 
 
+def network_of(bench: Bench) -> str:
+    """One that leads to the model: the machine's loopback, or from a machine of its own the bridge."""
+    return "host" if bench.runtime.capabilities.network_host else "bridge"
+
+
+def gateway() -> str:
+    """This machine's address on docker's bridge: nobody else can reach it there."""
+    api = DockerEngine("docker").connect()
+    try:
+        (found,) = api.inspect_network("bridge")["IPAM"]["Config"]
+        return str(found["Gateway"])
+    finally:
+        api.close()
+
+
 @functools.cache
-def model_url() -> str:
+def model_url(host: str = "127.0.0.1") -> str:
     """A scripted model for real agents, until this process ends."""
-    command = [sys.executable, "-m", "oubliette.testing.model_server"]
+    command = [sys.executable, "-m", "oubliette.testing.model_server", "--host", host]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     atexit.register(program.kill)
     assert program.stdout is not None
@@ -183,7 +206,7 @@ AGENTS = [
         crash='call bash {"command": "kill -9 $PPID", "description": "ends its parent"}',
         remember=("say the colour is blue", "history", "blue"),
         requires="opencode",
-        network="host",
+        models=True,
         asks={"autonomy": "ask"},
         seconds=SLOW,
     ),
@@ -199,7 +222,7 @@ AGENTS = [
         crash='call bash {"command": "kill -9 $PPID", "description": "ends its parent"}',
         remember=("say the colour is blue", "history", "blue"),
         requires="opencode",
-        network="host",
+        models=True,
         asks={"autonomy": "ask"},
         seconds=SLOW,
     ),
@@ -215,7 +238,7 @@ AGENTS = [
         crash=f"call Execute {execute(f'kill -9 $(grep -l stream-json[r]pc {CMDLINES} | cut -d/ -f3)')}",
         remember=("say the colour is blue", "history", "blue"),
         requires="droid",
-        network="host",
+        models=True,
         asks={"autonomy": "ask"},
         seconds=SLOW,
     ),
@@ -224,7 +247,7 @@ AGENTS = [
 
 IN_FULL = ("process", "docker")
 """Engines on which real agents run the whole suite."""
-IN_ESSENCE = ("podman",)
+IN_ESSENCE = ("podman", "apple")
 """Engines on which they run what is marked as essential: a real program takes seconds to start, and
 what the others test is the adapter's, which no engine can change."""
 
@@ -302,7 +325,7 @@ def new_session(running: Running, session_id: str | None = None, **fields: Any) 
 async def talking(
     agent: Agent, running: Running, session: AgentSession | None = None
 ) -> AsyncIterator[Talk]:
-    runtime = agent.runtime()
+    runtime = await agent.runtime_in(running)
     session = session or new_session(running)
     async with asyncio.timeout(SECONDS):
         executor = await runtime.execute_streaming(running.link, running.info.inside, session)

@@ -35,9 +35,10 @@ PAIRS = [
     ("process", "scripted"),
     ("docker", "scripted"),
     ("podman", "scripted"),
+    ("process", "opencode"),
     ("process", "opencode-acp"),
     ("process", "droid"),
-    ("docker", "opencode-acp"),
+    ("docker", "opencode"),
     ("docker", "droid"),
 ]
 
@@ -126,7 +127,7 @@ async def test_the_demo_tells_its_story_to_the_end(environ, engine: str, agent: 
     assert left(engine, home) == []
 
 
-@pytest.mark.parametrize("agent", ["droid", "opencode-acp"])
+@pytest.mark.parametrize("agent", ["droid", "opencode"])
 async def test_an_agent_that_is_not_installed_is_a_sentence_with_the_remedy(
     environ, agent: str
 ) -> None:

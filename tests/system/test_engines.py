@@ -49,6 +49,7 @@ class House:
 @pytest.fixture(
     params=[
         pytest.param("docker", marks=pytest.mark.requires("docker")),
+        pytest.param("docker-bridged", marks=pytest.mark.requires("docker")),
         pytest.param("podman", marks=pytest.mark.requires("podman")),
         pytest.param("apple", marks=pytest.mark.requires("apple-standin")),
     ]
@@ -56,12 +57,13 @@ class House:
 async def house(
     request: pytest.FixtureRequest, zygote: Zygote, anyio_backend: str
 ) -> AsyncIterator[House]:
-    runtime = request.param
+    runtime, _, bridged = request.param.partition("-")
     flavour = beneath_apple() if runtime == "apple" else runtime
     settings = {
         "containers.runtime": runtime,
         "containers.image": ensure_image(flavour),
         "apple.path": str(STANDIN),
+        "docker.sockets": "bridge" if bridged else "auto",
     }
     async with ServerProcess(zygote=zygote, settings=settings) as server:
         await server.start()

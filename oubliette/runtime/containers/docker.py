@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+import structlog
 
 from oubliette.errors import (
     ContainerLost,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.port import Progress
 
 LOG_BYTES: Final = 1 << 20
+
+log = structlog.get_logger(__name__)
 
 
 class _Container:
@@ -161,6 +164,8 @@ class DockerRuntime:
         bridged = engine_ways.choose(self._engine, facts, self._sockets)
         if isinstance(bridged, tuple):
             return bridged
+        if bridged and not self._bridged:
+            log.info("links are bridged", engine=self._engine.where, system=facts.system)
         self._bridged = bridged
         return None
 

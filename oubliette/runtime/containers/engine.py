@@ -145,7 +145,9 @@ class Engine:
                 host, port = address.host_port
                 if address.tls is not None and self._tls is None:
                     self._tls = await asyncio.to_thread(address.tls.context)
-                return (await loop.create_connection(protocol, host, port, ssl=self._tls))[0]
+                made, _ = await loop.create_connection(protocol, host, port, ssl=self._tls)
+                _keep_alive(made.get_extra_info("socket"))
+                return made
         except OublietteError:
             raise
         except (OSError, TimeoutError) as error:
@@ -274,6 +276,14 @@ def _knock(path: str) -> None:
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as link:
         link.settimeout(PING_SECONDS)
         link.connect(path)
+
+
+def _keep_alive(link: socket.socket) -> None:
+    """Let the kernel find out within a minute that the other machine is gone without a word."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # macOS names the first one otherwise
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -70,9 +70,10 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
     from oubliette.cli import engine_checks, sandbox_checks
 
     yield from engine_checks.engines(config)
-    if config.containers.runtime in ENGINES:
-        return
     several, usable = sandbox_checks.sandbox(config)
+    if config.containers.runtime in ENGINES:
+        yield from (sandbox_checks.not_asked_for(each) for each in several)
+        return
     yield from several
     if usable and zipapp is not None and not quick:
         yield sandbox_checks.relay(config, zipapp)

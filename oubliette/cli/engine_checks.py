@@ -21,18 +21,18 @@ def engines(config: Config) -> list[Check]:
 
 
 async def _engines(config: Config) -> list[Check]:
-    from oubliette.runtime.containers.auto import ENGINES, order
+    from oubliette.runtime.containers.auto import ENGINES
 
-    # Nobody needs to hear on Linux that there is no macOS, unless it is what they ask for.
-    names = [name for name in ENGINES if name in (*order(), config.containers.runtime)]
-    return list(await asyncio.gather(*(_engine(name, config) for name in names)))
+    return list(await asyncio.gather(*(_engine(name, config) for name in ENGINES)))
 
 
 async def _engine(name: str, config: Config) -> Check:
-    from oubliette.runtime.containers.auto import make, pull_command
+    from oubliette.runtime.containers.auto import make, order, pull_command
     from oubliette.runtime.containers.settings import image_of
 
     wanted = config.containers.runtime == name
+    if name not in order() and not wanted:
+        return ok(name, "not used: only for macOS on Apple silicon")
     here = Path()  # nothing is made, so no folder is needed
     runtime = make(name, config, here, here, here)
     try:

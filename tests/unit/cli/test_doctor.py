@@ -19,6 +19,7 @@ import pytest
 from oubliette.cli import checks, engine_checks, sandbox_checks
 from oubliette.cli.checks import Check
 from oubliette.config import (
+    AppleConfig,
     Config,
     ContainersConfig,
     DockerConfig,
@@ -107,9 +108,10 @@ def test_a_database_is_looked_at_and_not_changed(home: Path) -> None:
     path = home / "oubliette.db"
     assert "none yet" in told(checks.database(path), "ok")
     from oubliette.runtime.store import Database
+    from oubliette.runtime.store.migrations import released
 
     Database(path)
-    assert told(checks.database(path), "ok") == "schema 1"
+    assert told(checks.database(path), "ok") == f"schema {released()[-1].version}"
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -223,6 +225,44 @@ def test_one_failure_is_exit_code_1(home: Path) -> None:
     assert done.returncode == 1
     assert "fail  configuration" in done.stdout
     assert "→ did you mean server.port?" in done.stdout
+
+
+def test_every_engine_is_told_whichever_is_chosen(tmp_path: Path) -> None:
+    for runtime in ("auto", "process", "docker", "podman", "apple"):
+        config = Config(
+            containers=ContainersConfig(runtime=runtime),
+            docker=DockerConfig(host=f"unix://{tmp_path}/a.sock"),
+            podman=PodmanConfig(host=f"unix://{tmp_path}/b.sock"),
+            apple=AppleConfig(path=f"{tmp_path}/none"),
+        )
+        found = engine_checks.engines(config)
+        assert [check.name for check in found] == ["apple", "docker", "podman"]
+        assert [check.name for check in found if check.status == "fail"] == (
+            [] if runtime in ("auto", "process") else [runtime]
+        )
+
+
+def test_apple_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) -> None:
+    program = tmp_path / "container"
+    program.write_text(
+        """#!/bin/sh\ncase $2 in version) echo '[{"version":"1.2.2"}]';; *) exit 1;; esac\n"""
+    )
+    program.chmod(0o755)
+    config = Config(
+        containers=ContainersConfig(runtime="apple"), apple=AppleConfig(path=str(program))
+    )
+    found = {check.name: check for check in engine_checks.engines(config)}
+    assert "services of container do not run" in told(found["apple"], "fail")
+    assert found["apple"].remedy == "container system start --enable-kernel-install"
+
+
+def test_a_sandbox_that_nobody_asks_for_is_no_failure() -> None:
+    broken = Check(name="bubblewrap", status="fail", detail="not installed", remedy="apt install")
+    assert told(sandbox_checks.not_asked_for(broken), "ok") == (
+        "not used: not installed; to use it: apt install"
+    )
+    folder = Check(name="runtime folder", status="fail", detail="a link", remedy="remove it")
+    assert sandbox_checks.not_asked_for(folder) is folder
 
 
 @pytest.mark.parametrize("name", ["docker", "podman"])

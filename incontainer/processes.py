@@ -6,6 +6,7 @@ waits in the spool, and the exit is kept until the server says `forget`.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -90,7 +91,10 @@ class Process:
         except OSError as error:
             for fd in ours:
                 os.close(fd)
-            return "limit", f"cannot start a process: {error.strerror}"
+            why = f"cannot start a process: {error.strerror}"
+            if error.errno == errno.EAGAIN:
+                why += "; all that runs in a container shares its processes (containers.pids)"
+            return "limit", why
         finally:
             for fd in theirs:
                 os.close(fd)

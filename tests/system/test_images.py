@@ -306,17 +306,23 @@ async def test_types_and_projects_are_closed_as_their_tables_say(
         with pytest.raises(ToolFailed, match="base, dev, wide"):
             await house.project("typo", container_type="wdie")
 
-        # a changed option of one table makes the containers anew that it is about
-        before = {each["Id"] for each in house.containers()}
-        await house.server.stop()
+        # a changed option of one table makes those containers anew that it is about, and no other
+        before = {
+            each["Labels"]["dev.oubliette.project"]: each["Id"] for each in house.containers()
+        }
+        await house.server.kill()
         await house.server.start(settings={"container_types.wide.pids": 445})
-        plain = await house.admin.call("project_list", name_contains="plain")
-        wide = await house.admin.call("project_list", name_contains="wide")
-        for listed in (plain, wide):
-            await house.run(listed["projects"][0]["id"], "true")
-        after = {each["Id"]: each for each in house.containers()}
-        limits = sorted(
-            house.api.inspect_container(one)["HostConfig"]["PidsLimit"] for one in after
-        )
-        assert limits == [333, 445]
-        assert not before & set(after)  # `stop` ends all; kept ones are seen to in test_engines
+        async with HttpCaller(
+            house.server.url, house.server.token("admin"), caller_id="again"
+        ) as admin:
+            for project in before:
+                await admin.call("container_exec", project_id=project, command="true")
+            projects = (await admin.call("project_list"))["projects"]
+        names = {project["id"]: project["name"] for project in projects}
+        for container in house.containers():
+            project = container["Labels"]["dev.oubliette.project"]
+            kept = container["Id"] == before[project]
+            assert kept is (names[project] == "plain")
+            pids = house.api.inspect_container(container["Id"])["HostConfig"]["PidsLimit"]
+            assert pids == (333 if kept else 445)
+        assert len(house.containers()) == 3

@@ -60,3 +60,12 @@ def test_every_exit_code_is_described() -> None:
         0,
         *exit_codes().values(),
     }
+
+
+def test_every_promise_of_the_security_page_names_a_test_that_is_there() -> None:
+    page = (DOCS / "security.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 40
+    for file, name in named:
+        source = (DOCS.parent / file).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^(?:async )?def {name}\(", source, re.M), (file, name)

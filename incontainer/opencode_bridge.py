@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-REQUEST_SECONDS = 60.0  # until something of an answer comes
-SILENCE_SECONDS = 45.0  # of the event stream, which has a heartbeat every 10 s
+REQUEST_SECONDS = 120.0  # until something of an answer comes
+SILENCE_SECONDS = 90.0  # of the event stream, which has a heartbeat every 10 s
 RECONNECT_SECONDS = 0.25  # between two attempts to hear events
-OUTAGE_SECONDS = 60.0  # without events; then the server is given up
+OUTAGE_SECONDS = 180.0  # without events; then the server is given up
 FLUSH_SECONDS = 30.0  # for the last words to the host
 PROGRAM = "--program="
 HEARTBEAT = b'"type":"server.heartbeat"'

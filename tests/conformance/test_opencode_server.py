@@ -75,6 +75,7 @@ class Direct:
         self.adapter = self.runtime.adapter(self.session, self.inside)
         self.events: list[AgentEvent] = []
         self.command = [sys.executable, "-c", MCP]
+        self.stderr = home / "stderr"
         self._offset = 0
         self._turn = 0
         self.process: asyncio.subprocess.Process
@@ -84,15 +85,16 @@ class Direct:
         settings = json.loads(command.env["OPENCODE_CONFIG_CONTENT"])
         settings["mcp"]["oubliette"]["command"] = self.command
         env = {**command.env, "OPENCODE_CONFIG_CONTENT": json.dumps(settings)}
-        self.process = await asyncio.create_subprocess_exec(
-            *command.argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=env,
-            cwd=command.cwd,
-            limit=1 << 24,
-        )
+        with self.stderr.open("wb") as stderr:
+            self.process = await asyncio.create_subprocess_exec(
+                *command.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                env=env,
+                cwd=command.cwd,
+                limit=1 << 24,
+            )
         self._answer()
         return self
 
@@ -113,7 +115,7 @@ class Direct:
     async def read(self) -> list[AgentEvent]:
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
-        assert line, self.events
+        assert line, (self.events, self.stderr.read_text())
         found = self.adapter.feed(line, self._offset)
         self._offset += len(line)
         self.events += found

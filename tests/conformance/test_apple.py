@@ -16,11 +16,19 @@ from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import ContainerLimits, Mount
 from oubliette.runtime.containers.apple import AppleRuntime
 from oubliette.runtime.containers.hardening import Hardening
-from oubliette.runtime.host import Exit
+from oubliette.runtime.host import Exit, pieces
 from oubliette.runtime.host.errors import HostAbsent
 from oubliette.runtime.host.link import HostLink
 from tests.conformance.apple_standin import grammar
-from tests.conformance.engines import ENGINES, SECONDS, STANDIN, Bench, container_program, zipapp
+from tests.conformance.engines import (
+    ENGINES,
+    SECONDS,
+    STANDIN,
+    Bench,
+    container_program,
+    read_all,
+    zipapp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -135,6 +143,35 @@ async def test_a_published_socket_that_has_ended_is_a_host_that_is_not_there(
     info = await apple.runtime.start(running.spec.id, key=b"n" * 32)
     again = await apple.connect(running.spec, info, b"n" * 32, epoch=3)
     assert (await again.run("true")).exit == Exit(code=0)
+
+
+async def test_a_published_socket_that_has_ended_ends_no_agent_and_no_new_link(
+    apple: Bench,
+) -> None:
+    """What the socket takes no more goes over an exec; only a new start would bring it back."""
+    running = await apple.start()
+    relay = running.info.inside.relay_socket
+    talker = running.process("cat", proc="talker")
+    await running.link.start(talker)
+    for source, target in ((relay, f"{relay}.away"), (f"{relay}.away", relay)):
+        move = running.process("mv", source, target)
+        await running.link.start(move)
+        assert (await running.event("exited", move.proc)).exit == Exit(code=0)
+        if target != relay:
+            with pytest.raises(Exception, match="closed|no host|broke"):
+                await HostLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
+    assert not (running.spec.runtime_dir / "relay.sock").exists()
+    assert not running.link.is_closed
+    data = bytes(range(256)) * 5000
+    async with asyncio.timeout(SECONDS * 2):
+        async with await running.link.attach("talker") as stream:
+            for number, piece in enumerate(pieces(data), start=1):
+                await stream.write(number, piece)
+            await stream.write_eof(number + 1)
+            result = await read_all(stream)
+        newer = await apple.connect(running.spec, running.info, running.key, epoch=3)
+        assert (await newer.run("true")).exit == Exit(code=0)
+    assert (result.out, result.exit) == (data, Exit(code=0))
 
 
 async def test_an_image_is_never_fetched_without_being_asked_for(apple: Bench) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import os
 import time
@@ -28,6 +29,7 @@ from oubliette.errors import (
 from oubliette.failpoints import failpoint
 from oubliette.runtime.containers import (
     apple_argv,
+    apple_bridge,
     apple_folders,
     bubblewrap,
     engine_folders,
@@ -461,8 +463,13 @@ class AppleRuntime:
         return await self._services.logs(self._get(container_id).name, tail)
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Its socket is published on this side."""
-        return info.runtime_dir / apple_argv.RELAY_SOCKET
+        """Its socket is published on this side; where that has ended, a bridge for each link."""
+        return functools.partial(
+            apple_bridge.dial,
+            self._cli,
+            info.runtime_dir / apple_argv.RELAY_SOCKET,
+            apple_argv.name_of(info.id),
+        )
 
     # ------------------------------------------------------------------ other servers' traces
 

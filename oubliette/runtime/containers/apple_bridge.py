@@ -83,6 +83,7 @@ class _Streams(asyncio.SubprocessProtocol):
         self._process = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del exc
         if self._process is not None:  # it has ended and all its streams are read
             self._process.close()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
+from oubliette.runtime.containers import LABEL_CONTAINER
 from oubliette.runtime.host import Exit
 from tests.conformance.engines import SECONDS, Bench, Engine, read_all
 
@@ -114,7 +115,9 @@ async def test_a_server_killed_in_the_middle_of_a_start_leaves_nothing_unknown(
         info = (await adopt(bench))[made["id"]]
         assert info.state == "running"
         await bench.runtime.remove(made["id"])
-        found = subprocess.run(["pgrep", "-f", "--", made["id"]], capture_output=True, check=False)
+        # Its host; an engine's own monitor, which names it too, may take a moment to go.
+        label = f"{LABEL_CONTAINER}={made['id']}"
+        found = subprocess.run(["pgrep", "-f", "--", label], capture_output=True, check=False)
         assert found.stdout == b""
 
 

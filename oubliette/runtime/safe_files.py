@@ -27,8 +27,18 @@ LIMIT: Final = 1 << 20  # bytes of a file that is read
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Generator[int]:
-    """A descriptor of `folder`, which may not be a link itself."""
-    fd = os.open(folder, FOLDER)
+    """A descriptor of `folder`, which may not be a link itself.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        RuntimeFailure: something that is no folder stands in its place.
+    """
+    try:
+        fd = os.open(folder, FOLDER)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RuntimeFailure(f"the folder {folder} cannot be used: {error.strerror}") from error
     try:
         yield fd
     finally:
@@ -102,9 +112,10 @@ def read(folder: int, name: str, limit: int = LIMIT) -> bytes:
         raise
     except OSError as error:
         raise RuntimeFailure(f"{name!r} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RuntimeFailure(f"{name!r} cannot be read: it is no plain file")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise RuntimeFailure(f"{name!r} cannot be read: it is no plain file")
         data = file.read(limit + 1)
     if len(data) > limit:
         raise RuntimeFailure(f"{name!r} cannot be read: it is larger than {limit} bytes")

@@ -163,9 +163,10 @@ def _read(name: str) -> str:
     """A plain file; anything that could keep the server waiting is refused."""
     try:
         fd = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise ConfigError(f"{name} cannot be read: it is no plain file")
         with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ConfigError(f"{name} cannot be read: it is no plain file")
             data = file.read(_LARGEST + 1)
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from error

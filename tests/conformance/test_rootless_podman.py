@@ -70,11 +70,15 @@ def house() -> Iterator[Path]:
         listener.listen(64)
         os.chown(path, UID, UID)
         with (folder / "log").open("wb") as log:
-            service = subprocess.Popen(argv, stdin=listener, stdout=log, stderr=log)
+            service = subprocess.Popen(
+                argv, stdin=listener, stdout=log, stderr=log, start_new_session=True
+            )
     try:
         yield folder
     finally:
-        service.terminate()
+        # Without root it is two processes, of which the one that listens outlives the other.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(service.pid, signal.SIGKILL)
         service.wait(20)
         # What keeps the user's namespace; podman starts it once and leaves it.
         with contextlib.suppress(OSError, ValueError):

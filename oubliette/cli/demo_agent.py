@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FINAL: Final = "Done: the refund is approved."
 CHILDREN: Final = 2
+START_SECONDS: Final = 180.0  # two real programs that start at once on a busy machine
 
 _STORY: Final = """\
 say I ask the program that sent me for an order.
@@ -89,6 +90,7 @@ async def ready(name: str, *, contained: bool) -> AsyncGenerator[DemoAgent]:
         yield DemoAgent("scripted", _STORY.format(ours=""), {})
         return
     settings = await _configured(name, kind.section)
+    settings["agents.start_timeout_seconds"] = START_SECONDS
     prompt = _STORY.format(ours=kind.ours)
     if contained:
         settings["containers.memory_mb"] = 4096  # a real agent takes half a gigabyte

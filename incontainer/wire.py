@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
+HANDSHAKE = 1  # how versions are agreed on: this is never another, or nobody could agree
 
 MAX_HEADER = 1024  # bytes, newline included
 HEADER_TIMEOUT = 5.0  # seconds from accept to the header's newline
@@ -115,7 +116,7 @@ class HostLink(_Record):
 
     __slots__ = ("nonce", "version")
 
-    def __init__(self, nonce: str, version: int = 1) -> None:
+    def __init__(self, nonce: str, version: int = HANDSHAKE) -> None:
         self.version = version
         self.nonce = nonce
 
@@ -200,17 +201,19 @@ def parse_header(line: bytes) -> Header:
     if kind == DOWNSTREAM and len(words) in (1, 3):
         return Downstream(*words)
     if kind == HOST and len(words) == 2:
-        return HostLink(check_hex(words[1], NONCE_HEX, "nonce"), _version(words[0]))
+        nonce = check_hex(words[1], NONCE_HEX, "nonce")
+        return HostLink(nonce, _version(words[0], HANDSHAKE, HANDSHAKE))
     if kind == ATTACH and len(words) == 5:
         version, proc, out, err, ticket = words
         offsets = (_count(out, "out_offset"), _count(err, "err_offset"))
-        return Attach(proc, offsets[0], offsets[1], ticket, _version(version))
+        spoken = _version(version, PROTOCOL_MIN, PROTOCOL_MAX)
+        return Attach(proc, offsets[0], offsets[1], ticket, spoken)
     raise WireError(f"{kind}: wrong number of words")
 
 
-def _version(word: str) -> int:
+def _version(word: str, low: int, high: int) -> int:
     version = _count(word, "version")
-    if not PROTOCOL_MIN <= version <= PROTOCOL_MAX:
+    if not low <= version <= high:
         raise WireError(f"version {version} is not spoken here")
     return version
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from oubliette import failpoints
 from oubliette.kit import Actor
 from oubliette.runtime.containers.port import RELAY_SOCKET
+from oubliette.testing import releases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     from oubliette.cli.main import run
 
     failpoints.activate(os.environ.get("OUBLIETTE_FAILPOINTS", ""))
+    releases.become(os.environ)
     seam()
     threading.Thread(target=_arm, name="failpoints", daemon=True).start()
     run(list(arguments))

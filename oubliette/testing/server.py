@@ -33,6 +33,8 @@ from oubliette.runtime.containers import adoption, besteffort, procfs
 from oubliette.runtime.containers.engine import Engine
 from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 from oubliette.runtime.home import DATABASE
+from oubliette.runtime.zipapp import zipapp_path
+from oubliette.testing import releases
 
 if TYPE_CHECKING:
     import socket
@@ -92,9 +94,15 @@ class ServerProcess:
     # ------------------------------------------------------------ life
 
     async def start(
-        self, *, failpoints: str = "", settings: Mapping[str, object] | None = None
+        self,
+        *,
+        failpoints: str = "",
+        settings: Mapping[str, object] | None = None,
+        versions: tuple[int, int] | None = None,
     ) -> Self:
         """Start the server and wait until it is ready; the port is the one it had before.
+
+        `versions`: it is of a release that speaks these of the relay's protocol.
 
         Raises:
             RuntimeError: it ended instead; with the end of its log.
@@ -105,6 +113,11 @@ class ServerProcess:
             name: value for name, value in os.environ.items() if not name.startswith("OUBLIETTE_")
         }
         environment["OUBLIETTE_FAILPOINTS"] = failpoints
+        if versions is not None:
+            zipapp = self.home / f"release-{versions[0]}-{versions[1]}.pyz"
+            if not zipapp.exists():
+                releases.build(zipapp, zipapp_path(), versions)
+            environment |= releases.variable(zipapp, versions)
         for key, value in {**self._settings, **(settings or {})}.items():
             environment["OUBLIETTE_" + key.replace(".", "__").upper()] = str(value)
         arguments = ["serve", "--home", str(self.home), "--port", str(self._port), "-o", "json"]

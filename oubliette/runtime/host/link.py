@@ -303,7 +303,7 @@ class HostLink:
             HostRefused: (from the stream's first read) there is no such process.
         """
         ticket = (await self.ticket("attach"))[0]
-        header = wire.Attach(proc, out, err, ticket).line()
+        header = wire.Attach(proc, out, err, ticket, self.version).line()
         reader, writer = await dialing.open_link(self._dial, header, wire.MAX_FRAME)
         return ProcessStream(reader, writer)
 

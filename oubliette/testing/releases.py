@@ -1,0 +1,57 @@
+"""Other releases, as far as their protocol goes: a server and a zipapp that speak other versions.
+
+There is one version so far. What an upgrade will be like is tried with the program of today that
+takes itself for the next one, or the one after it.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from incontainer import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLE: Final = "OUBLIETTE_TEST_RELEASE"
+WIRE: Final = "incontainer/wire.py"
+
+
+def build(target: Path, zipapp: Path, versions: tuple[int, int]) -> Path:
+    """A copy of `zipapp` at `target` whose host speaks `versions`, the lowest and the highest."""
+    with zipfile.ZipFile(zipapp) as old, target.open("wb") as file:
+        file.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(file, "w") as new:
+            for name in old.namelist():
+                data = old.read(name)
+                if name == WIRE:
+                    for constant, value in zip(("MIN", "MAX"), versions, strict=True):
+                        pattern = rb"(?m)^PROTOCOL_%s = \d+$" % constant.encode()
+                        data, count = re.subn(
+                            pattern, b"PROTOCOL_%s = %d" % (constant.encode(), value), data
+                        )
+                        assert count == 1, constant
+                if name != WIRE + "c":  # its bytecode is that of the old one
+                    new.writestr(name, data)
+    target.chmod(0o755)
+    return target
+
+
+def variable(zipapp: Path, versions: tuple[int, int]) -> dict[str, str]:
+    """The environment of a server of that release; see `become`."""
+    return {VARIABLE: f"{versions[0]} {versions[1]} {zipapp}"}
+
+
+def become(environment: Mapping[str, str]) -> None:
+    """Make this process a server of the release that its environment names, if it names one."""
+    named = environment.get(VARIABLE)
+    if named is None:
+        return
+    import oubliette.server
+
+    low, high, path = named.split(" ", 2)
+    wire.PROTOCOL_MIN, wire.PROTOCOL_MAX = int(low), int(high)
+    oubliette.server.zipapp_path = lambda: Path(path)

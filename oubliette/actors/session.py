@@ -6,23 +6,20 @@ told. When it fails, a new one reads the log and takes the agent over where the 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oubliette.actors import session_state
-from oubliette.actors.container_messages import Release
 from oubliette.actors.journal import RING_BYTES, Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
     AnswerPermission,
-    EndSession,
     InterruptSession,
 )
-from oubliette.actors.session_agent import AttendedSession
+from oubliette.actors.session_end import IdleCheck, RestingSession
 from oubliette.actors.session_link import SessionLink
 from oubliette.actors.session_messages import (
     AgentAttached,
@@ -34,7 +31,6 @@ from oubliette.actors.session_messages import (
     ChildSpawned,
     ChildTurnEnded,
     ClientPaired,
-    CloseLink,
     EndAgent,
     LimitNotice,
     LinkAnswered,
@@ -64,44 +60,22 @@ from oubliette.runtime.store.ops import PutIdempotency, PutTurn
 if TYPE_CHECKING:
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
-    from oubliette.kit import Deferred
-
-END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
 
 
-class _IdleCheck(Message):
-    pass
-
-
-class _LetGo(Message):
-    pass
-
-
-class _EndOverdue(Message):
-    pass
-
-
-class SessionActor(AttendedSession):
+class SessionActor(RestingSession):
     """Runs one session until it rests; named `…/sessions/<id>`, found through the Directory."""
 
     mailbox_size = 10_000
 
     def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
         super().__init__(services, gate, session_id)
-        self.link: SessionLink
         self.patience = Patience(self)
-        self._process: str | None = None
-        """Of a session that has finished: the process that its agent was."""
         self._queue: deque[Turn] = deque()
         self._turn: Turn | None = None
         self._turn_number = 0
         self._turn_error: str | None = None
         """The last error that the agent has told in the running turn."""
-        self._ending: list[Deferred] = []
-        self._end_reason: str | None = None
-        self._end_final = True
         self._permissions = Permissions(self)
-        self._last_activity = 0.0
 
     # ------------------------------------------------------------------ life
 
@@ -143,13 +117,13 @@ class SessionActor(AttendedSession):
         await self._permissions.take_over(self.turn)
         await self.patience.take_over()
         if self._crashed_too_often():
-            self._finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
+            self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
         if record.pairing_secret is None:
             self.journal.change(pairing_secret=secrets.token_urlsafe(32))
         self._open_link()
         self._run_agent()
-        self.after(self.services.config.sessions.idle_timeout_seconds, _IdleCheck())
+        self.after(self.services.config.sessions.idle_timeout_seconds, IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Leave the directory; whoever waits here is told."""
@@ -187,11 +161,6 @@ class SessionActor(AttendedSession):
         following = self._turn or (self._queue[0] if self._queue else None)
         return following.number - 1 if following is not None else self._turn_number
 
-    @property
-    def stopping(self) -> bool:
-        """Whether it takes nothing new."""
-        return self._finished or self._end_reason is not None
-
     # ------------------------------------------------------------------ turns
 
     @handles(SubmitTurn)
@@ -224,7 +193,7 @@ class SessionActor(AttendedSession):
         if message.idempotency is not None:
             self.journal.put(PutIdempotency(message.idempotency))
         self.journal.then(lambda: answer.set((number, self.journal.log_end)))
-        self._activity()
+        self.active()
         self._next_turn()
 
     def _next_turn(self) -> None:
@@ -306,7 +275,7 @@ class SessionActor(AttendedSession):
         if not was_attached:
             self._permissions.attached()
         self.patience.attached(again=was_attached)
-        self._activity()
+        self.active()
         self._next_turn()
 
     @handles(AgentSpoke)
@@ -326,7 +295,7 @@ class SessionActor(AttendedSession):
         except Exception:
             self._broken = True  # who asked tells us so again, see OutputRefused
             raise
-        self._activity()
+        self.active()
         self.journal.then(lambda: self._ack(offset))
         if self.journal.full:
             self._held.append(answer)
@@ -335,7 +304,8 @@ class SessionActor(AttendedSession):
 
     def _take_in(self, item: AgentItem, source: str) -> None:
         data = item.data
-        self.patience.heard(item.type, data)
+        if item.type != "system":
+            self.patience.heard(item.type, data)
         match item.type:
             case "completion":
                 outcome = str(data.get("status", "completed"))
@@ -359,6 +329,12 @@ class SessionActor(AttendedSession):
             case "error":
                 self._turn_error = str(data.get("message") or "") or None
                 self.journal.append("error", data, source=source)
+            case "system":
+                # What readers are told has a `type` of its own: that of the event.
+                kind = data.get("kind", data.get("type"))
+                told = data if kind is None else {**data, "kind": kind}
+                self.journal.append("system", told, source=source)
+                self.patience.heard("system", data)
             case _:
                 self.journal.append(item.type, data, source=source)
 
@@ -408,7 +384,7 @@ class SessionActor(AttendedSession):
         if self._finished:
             return
         if self._end_reason is not None:
-            self._finish("ended", "completed", self._end_reason)
+            self.finish("ended", "completed", self._end_reason)
             return
         step: session_state.Step = "start_failed" if message.start_failed else "agent_lost"
         reason = self.patience.given_up or message.reason
@@ -420,7 +396,7 @@ class SessionActor(AttendedSession):
                 "signal": message.signal,
             },
         )
-        self._finish(
+        self.finish(
             step if session_state.allowed(self.journal.record.status, step) else "agent_lost",
             "failed",
             reason,
@@ -477,42 +453,9 @@ class SessionActor(AttendedSession):
         if message.action == "interrupt" and self._turn is not None:
             self.patience.interrupt(self._turn.number)
         elif message.action == "time_out":
-            self._finish("time_ran_out", "timed_out", message.message)
+            self.finish("time_ran_out", "timed_out", message.message)
 
-    @handles(EndSession)
-    def _end_session(self, message: EndSession) -> None:
-        self._ending.append(self.defer())
-        if self._finished or self._end_reason is not None:
-            return
-        self._end_reason = message.reason
-        self._end_final = message.final
-        self.link.cancel_all("the session was ended")
-        if self._agent is not None and self._agent.is_alive():
-            self._agent.tell(EndAgent())
-            self.after(END_LIMIT - 0.5, _EndOverdue())
-        else:
-            self._finish("ended", "completed", message.reason)
-
-    @handles(_EndOverdue)
-    def _end_overdue(self, _: _EndOverdue) -> None:
-        if not self._finished:
-            self._finish("ended", "completed", self._end_reason or "session_end")
-
-    @handles(_IdleCheck)
-    def _idle_check(self, _: _IdleCheck) -> None:
-        limit = self.services.config.sessions.idle_timeout_seconds
-        left = self._last_activity + limit - self.clock.monotonic()
-        if self.journal.record.status == "running":
-            left = max(left, min(limit, 60.0))
-        if left > 0:
-            self.after(left, _IdleCheck())
-        elif not self._finished and self._end_reason is None:
-            self._finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
-
-    def _activity(self) -> None:
-        self._last_activity = self.clock.monotonic()
-
-    def _finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
+    def finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
         """Come to rest: settle what is open, write the end, then let go of everything."""
         self._finished = True
         self.link.cancel_all(reason)
@@ -531,41 +474,7 @@ class SessionActor(AttendedSession):
             process_id=None,
         )
         self.journal.append("status", {"status": outcome, "reason": reason})
-        self.journal.then(self._rest)
-
-    def _rest(self) -> None:
-        if not self.journal.settled:  # what was settled meanwhile goes into the log first
-            self.journal.then(self._rest)
-            return
-        # Who hears of the end may stop the container at once; that it is free is told below.
-        self.host_gate.leases.discard(self.session_id)
-        for answer in self._ending:
-            answer.set(self.journal.record.status)
-        self._ending.clear()
-        self._wake_waiters()
-        self.host_gate.links.pop(self.session_id, None)
-        self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
-        self.services.secrets.pop(self.session_id, None)
-        self.services.directory.leave(self.session_id, self.name)
-        self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
-
-    async def _let_go(self) -> None:
-        """End the agent, where it still lives, and the keys that were minted for it."""
-        if self.services.keys is not None:
-            await self.services.keys.end_session(self.session_id)
-        if self._agent is not None and self._agent.is_alive():
-            self._agent.tell(EndAgent())
-            async with asyncio.timeout(END_LIMIT):
-                await self._agent_down.wait()
-        elif self._process is not None and (link := self.host_gate.current) is not None:
-            # Whoever held it has failed: what the agent does now nobody would hear of.
-            await link.end(self._process)
-
-    @handles(_LetGo)
-    def _let_gone(self, _: _LetGo) -> None:
-        self.host_gate.leases.discard(self.session_id)
-        self.host_gate.container.tell(Release(session_id=self.session_id))
-        self.stop()
+        self.journal.then(self.rest)
 
     # ------------------------------------------------------------------ the link, the caller
 
@@ -579,7 +488,7 @@ class SessionActor(AttendedSession):
 
     @handles(LinkRequest)
     def _link_request(self, message: LinkRequest) -> None:
-        self._activity()
+        self.active()
         self.patience.contacted()
         self.link.request(message)
 
@@ -589,12 +498,12 @@ class SessionActor(AttendedSession):
 
     @handles(AnswerPermission)
     def _permission_answered(self, message: AnswerPermission) -> bool | None:
-        self._activity()
+        self.active()
         return self._permissions.answered(message)
 
     @handles(RequestSettled)
     def _settled(self, message: RequestSettled) -> None:
-        self._activity()
+        self.active()
         self.link.settled(message)
 
     @handles(SettleRequest)
@@ -611,5 +520,5 @@ class SessionActor(AttendedSession):
 
     @handles(ChildTurnEnded)
     def _child_turn_ended(self, message: ChildTurnEnded) -> None:
-        self._activity()
+        self.active()
         self.link.children.turn_ended(message)

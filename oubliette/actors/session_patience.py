@@ -6,6 +6,7 @@ model answers within so many tries, that an interrupt is heeded. Lives and dies 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from oubliette.actors.session import SessionActor
 
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
+LAST_WORDS: Final = 500  # bytes of its standard error that a failure quotes
 _CALLED: Final = "tool_call"
 _RETURNED: Final = "tool_result"
 
@@ -138,14 +140,26 @@ class Patience:
             return
         limit = self._config.start_timeout_seconds
         runtime = self._session.services.agents.get(record.agent)
-        why = getattr(runtime, "slow_start", "") or "see its stderr, or raise"
+        why = runtime.slow_start if runtime is not None else ""
+        remedy = f"{why}, or raise" if why else "raise"
         self._session.agent_gone(
             AgentGone(
                 reason=f"{record.agent} was not ready {limit:g} seconds after its start"
-                f" ({why} agents.start_timeout_seconds)",
+                f" ({remedy} agents.start_timeout_seconds){self._last_words()}",
                 start_failed=True,
             )
         )
+
+    def _last_words(self) -> str:
+        """The end of what the agent wrote to standard error."""
+        path = self._session.services.folders.stderr_log(self._session.session_id)
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS))
+                words = file.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+        return f": {words}" if words else ""
 
     def _await_contact(self) -> None:
         session = self._session
@@ -168,7 +182,7 @@ class Patience:
                 reason=f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
                 " seconds, so it has none of the tools that it is lent; it has to start the MCP"
                 " servers that it is given with its session (ACP: mcpServers of session/new)"
-                " (its stderr may say why; or raise agents.contact_timeout_seconds)"
+                f" (or raise agents.contact_timeout_seconds){self._last_words()}"
             )
         )
 

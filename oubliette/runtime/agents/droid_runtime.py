@@ -60,6 +60,19 @@ class DroidRuntime(StreamExecution):
         """Conversations lie in its HOME."""
         return True
 
+    @property
+    def slow_start(self) -> str:
+        """It waits for servers of Factory; a network that refuses is quick, one that drops is not.
+
+        Measured: over 60 s with a proxy that takes connections and never answers, 2 to 5 s where
+        nothing can be reached or everything is refused.
+        """
+        return (
+            "it waits for Factory's servers when the network takes its packets and never answers:"
+            " let the network refuse them, have process.network or containers.network none, or set"
+            " HTTPS_PROXY=http://127.0.0.1:9 and NO_PROXY=<host of your model> in droid.env"
+        )
+
     async def initialize(self, config: Mapping[str, Any]) -> None:
         """Take `[droid]`."""
         self._config |= {key: value for key, value in config.items() if value is not None}

@@ -1,0 +1,131 @@
+"""How a session comes to rest: it is ended, it idles, it lets go of what it holds (DESIGN 13.4)."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from oubliette.actors.container_messages import Release
+from oubliette.actors.protocol import EndSession
+from oubliette.actors.session_agent import AttendedSession
+from oubliette.actors.session_messages import CloseLink, EndAgent
+from oubliette.kit import Message, handles
+
+if TYPE_CHECKING:
+    from oubliette.actors import session_state
+    from oubliette.actors.gate import HostGate
+    from oubliette.actors.services import Services
+    from oubliette.actors.session_link import SessionLink
+    from oubliette.kit import Deferred
+
+END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
+
+
+class IdleCheck(Message):
+    """Perhaps nothing has happened for too long."""
+
+
+class _LetGo(Message):
+    pass
+
+
+class _EndOverdue(Message):
+    pass
+
+
+class RestingSession(AttendedSession):
+    """Knows when it is over, and what has to be let go of then."""
+
+    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
+        super().__init__(services, gate, session_id)
+        self.link: SessionLink
+        """Set by the subclass."""
+        self._process: str | None = None
+        """Of a session that has finished: the process that its agent was."""
+        self._ending: list[Deferred] = []
+        self._end_reason: str | None = None
+        self._end_final = True
+        self._last_activity = 0.0
+
+    @abc.abstractmethod
+    def finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
+        """Come to rest: settle what is open and write the end, then `rest`."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes nothing new."""
+        return self._finished or self._end_reason is not None
+
+    # ------------------------------------------------------------------ when
+
+    @handles(EndSession)
+    def _end_session(self, message: EndSession) -> None:
+        self._ending.append(self.defer())
+        if self._finished or self._end_reason is not None:
+            return
+        self._end_reason = message.reason
+        self._end_final = message.final
+        self.link.cancel_all("the session was ended")
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(EndAgent())
+            self.after(END_LIMIT - 0.5, _EndOverdue())
+        else:
+            self.finish("ended", "completed", message.reason)
+
+    @handles(_EndOverdue)
+    def _end_overdue(self, _: _EndOverdue) -> None:
+        if not self._finished:
+            self.finish("ended", "completed", self._end_reason or "session_end")
+
+    @handles(IdleCheck)
+    def _idle_check(self, _: IdleCheck) -> None:
+        limit = self.services.config.sessions.idle_timeout_seconds
+        left = self._lastactive + limit - self.clock.monotonic()
+        if self.journal.record.status == "running":
+            left = max(left, min(limit, 60.0))
+        if left > 0:
+            self.after(left, IdleCheck())
+        elif not self._finished and self._end_reason is None:
+            self.finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
+
+    def active(self) -> None:
+        """Something happened: it is not idle."""
+        self._lastactive = self.clock.monotonic()
+
+    # ------------------------------------------------------------------ what is let go of
+
+    def rest(self) -> None:
+        """Let go of everything, once its end is in the log."""
+        if not self.journal.settled:  # what was settled meanwhile goes into the log first
+            self.journal.then(self.rest)
+            return
+        # Who hears of the end may stop the container at once; that it is free is told below.
+        self.host_gate.leases.discard(self.session_id)
+        for answer in self._ending:
+            answer.set(self.journal.record.status)
+        self._ending.clear()
+        self._wake_waiters()
+        self.host_gate.links.pop(self.session_id, None)
+        self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
+        self.services.secrets.pop(self.session_id, None)
+        self.services.directory.leave(self.session_id, self.name)
+        self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
+
+    async def _let_go(self) -> None:
+        """End the agent, where it still lives, and the keys that were minted for it."""
+        if self.services.keys is not None:
+            await self.services.keys.end_session(self.session_id)
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(EndAgent())
+            async with asyncio.timeout(END_LIMIT):
+                await self._agent_down.wait()
+        elif self._process is not None and (link := self.host_gate.current) is not None:
+            # Whoever held it has failed: what the agent does now nobody would hear of.
+            await link.end(self._process)
+
+    @handles(_LetGo)
+    def _let_gone(self, _: _LetGo) -> None:
+        self.host_gate.leases.discard(self.session_id)
+        self.host_gate.container.tell(Release(session_id=self.session_id))
+        self.stop()

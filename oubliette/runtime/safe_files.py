@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import secrets
 import stat
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -160,12 +160,40 @@ def write_below(folder: int, path: str, data: bytes, mode: int, uid: int = -1) -
 
 
 def remove(parent: int, name: str) -> None:
-    """Remove an entry and all below it; links are removed, not followed."""
+    """Remove an entry and all below it; links are removed, not followed.
+
+    However deep it is: folders are moved up into `parent` first, so neither the stack nor the
+    descriptors run out.
+
+    Raises:
+        RuntimeFailure: the file system refused.
+    """
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        if not stat.S_ISDIR(mode):
+            os.unlink(name, dir_fd=parent)
+            return
+        waiting = [name]
+        while waiting:
+            waiting += _emptied(parent, waiting.pop())
     except FileNotFoundError:
         return
-    if stat.S_ISDIR(mode):
-        shutil.rmtree(name, dir_fd=parent)
-    else:
-        os.unlink(name, dir_fd=parent)
+    except OSError as error:
+        raise RuntimeFailure(f"{name!r} cannot be removed: {error.strerror}") from error
+
+
+def _emptied(parent: int, name: str) -> list[str]:
+    """Remove one folder and the files in it; the names that its folders have now in `parent`."""
+    moved: list[str] = []
+    fd = os.open(name, FOLDER, dir_fd=parent)
+    try:
+        for entry in os.listdir(fd):  # noqa: PTH208 -- of a descriptor
+            try:
+                os.unlink(entry, dir_fd=fd)
+            except IsADirectoryError:
+                moved.append(f".{secrets.token_hex(16)}.gone")
+                os.rename(entry, moved[-1], src_dir_fd=fd, dst_dir_fd=parent)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)
+    return moved

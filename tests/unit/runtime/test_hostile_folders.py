@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 PROJECT = Project(id="proj_x", name="x", created_at=1.0, default_workspace_id="ws", uid=4_200_000)
 FILES = {".factory/settings.json": (b"{}", 0o600), ".config/a/b.json": (b"{}", 0o600)}
@@ -176,6 +176,23 @@ def test_a_home_itself_may_be_anything(
         before = look(outside)
         everything(folders)
         assert look(outside) == before, place
+
+
+def test_a_folder_of_any_depth_is_removed(folders: Folders, outside: Path) -> None:
+    before = look(outside)
+    fd = os.open(folders.workspace("proj_x", "ws"), os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=fd)
+        os.symlink(outside / "etc", "link", dir_fd=fd)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = deeper
+    os.close(fd)
+    folders.remove_workspace("proj_x", "ws")
+    assert os.listdir(folders.project("proj_x") / "workspaces") == []
+    folders.remove_project("proj_x")
+    assert list(folders.projects.iterdir()) == []
+    assert look(outside) == before
 
 
 def test_what_is_no_plain_file_is_not_read_and_not_waited_for(outside: Path) -> None:

@@ -147,7 +147,7 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
 
     default: str = "auto"
     """auto, scripted, opencode, opencode-acp, droid or acp; auto: one whose section is filled in."""
-    start_timeout_seconds: Seconds = 60.0
+    start_timeout_seconds: Seconds = 120.0
     """From the start of the process to its first sign of life."""
     contact_timeout_seconds: Seconds = 60.0
     """For an agent that is ready to start our MCP server; without it the session fails."""

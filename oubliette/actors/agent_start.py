@@ -83,11 +83,29 @@ def _told(
         api_key=services.secrets.get(session.id),
         model=session.model,
         autonomy=session.autonomy,
-        mcp_servers=servers,
+        mcp_servers=identified(servers, session),
         agent_session_id=session.agent_session_id,
         env=secrets.env,
         credentials=secrets.values,
     )
+
+
+def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
+    """MCP servers, those over HTTP with headers that say whose call it is (seed 003).
+
+    They say so to servers of the project; to us the record says it, whatever a header claims.
+    """
+    identity = {
+        "X-Oubliette-Session": session.id,
+        "X-Oubliette-Project": session.project_id,
+        "X-Oubliette-Depth": str(session.depth),
+    }
+    return {
+        name: {**server, "headers": {**(server.get("headers") or {}), **identity}}
+        if server.get("url")
+        else server
+        for name, server in servers.items()
+    }
 
 
 async def start_request(

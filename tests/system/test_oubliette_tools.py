@@ -6,6 +6,7 @@ there; the requirement stands in the docstring.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -193,3 +194,49 @@ async def test_missing_api_key_skips_tool_registration(kind: Kind) -> None:
     assert kind.ours(listed) == set()
     names = {name.removeprefix(kind.prefix) for name in json.loads(listed)}
     assert {"session_message", "session_events", "session_map"} <= names
+
+
+@pytest.mark.requires("opencode")
+async def test_identity_and_depth_reach_http_servers_of_the_generated_configuration(
+    both: Site,
+) -> None:
+    """Seed 003, Recursive Depth Tracking: `X-Oubliette-Depth`, incremented automatically."""
+    heads: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(SLOW):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        pairs = (line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+        heads.put_nowait({name.lower(): value for name, value in pairs})
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async def of_depth(depth: str) -> dict[str, str]:
+        async with asyncio.timeout(SLOW):
+            while True:
+                head = await heads.get()
+                if head.get("x-oubliette-depth") == depth:
+                    return head
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        project = await both.new_project(
+            mcp_servers={"probe": {"type": "http", "url": url, "headers": {"X-Own": "kept"}}}
+        )
+        async with both.caller("http-auto") as caller:
+            ask = json.dumps({"message": "say I am the child"})
+            agent = await both.spawn(
+                caller,
+                f"call oubliette_session_message {ask}",
+                agent="opencode",
+                project_id=project["id"],
+            )
+            root, child = await of_depth("0"), await of_depth("1")
+            await agent.turn(SLOW)
+            (child_id,) = (await agent.get())["child_session_ids"]
+        assert root["x-oubliette-session"] == agent.session_id
+        assert child["x-oubliette-session"] == child_id
+        assert {root["x-oubliette-project"], child["x-oubliette-project"]} == {project["id"]}
+        assert root["x-own"] == "kept"
+    await both.tidy()

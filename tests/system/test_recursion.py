@@ -180,3 +180,17 @@ async def test_two_trees_with_equally_named_tools_never_mix(site) -> None:
             assert marks
             assert all(mark.startswith(side) for mark in marks)
             assert len(set(marks)) == len(marks)
+
+
+async def test_ending_a_tree_settles_what_its_children_had_pending(site) -> None:
+    tools = {"wait": lambda: "never"}
+    async with site.caller("http-auto", tools=tools, answers=False) as caller:
+        await caller.listen()
+        agent = await site.spawn(caller, message("call myapp_wait {}"))
+        asked = await caller.event("caller_tool_request", timeout=LONG)
+        await agent.end(tree=True)
+        settled = await caller.event("caller_tool_settled", request_id=asked["request_id"])
+        assert settled["outcome"] == "cancelled"
+        (child,) = (await agent.get())["child_session_ids"]
+        assert (await site.agent(child).get())["status"] == "completed"
+        assert not site.server.agents(child)

@@ -33,7 +33,7 @@ KEY: Final = "OUBLIETTE_MODEL_KEY"
 """Variable with the model's key: Droid puts it in where its settings name it."""
 RULING: Final = ".factory/oubliette.json"
 """Settings of one process, which come before all others; of its HOME."""
-TOOL_TIMEOUT: Final = 24 * 3600 * 1000
+TOOL_TIMEOUT: Final = 25 * 3600 * 1000
 """Milliseconds that Droid waits for a tool of ours, which end earlier (DESIGN 9.10)."""
 
 

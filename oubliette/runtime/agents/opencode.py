@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECTION: Final = "opencode"
 PROVIDER: Final = "oubliette"
 """Name of the provider that is made of `base_url`."""
-TOOL_TIMEOUT: Final = 24 * 3600 * 1000
+TOOL_TIMEOUT: Final = 25 * 3600 * 1000
 """Milliseconds that OpenCode waits for an MCP tool: ours ends earlier (DESIGN 9.10)."""
 
 _DISABLED: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import sys
 import pytest
 
 from incontainer import wire
-from tests.unit.incontainer.hostclient import ROOT, HostProcess
+from tests.unit.incontainer.hostclient import ROOT, HostProcess, Link
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,6 +59,45 @@ def test_a_stale_socket_is_replaced(host: HostProcess) -> None:
     assert process.wait(5) == 0
     process.stdout.close()
     assert not os.path.exists(path)
+
+
+def test_a_key_may_come_over_standard_input_and_the_word_go_over_standard_output(
+    host: HostProcess,
+) -> None:
+    """For engines on which no file and no FIFO of the server is seen (`docs/runtimes.md`)."""
+    path = str(host.folder / "other.sock")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "incontainer", "host", f"--socket={path}", "--key=-"]
+        + ["--ready-fd=1"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for half in (host.key[:10], host.key[10:] + b"what follows is nobody's"):
+        process.stdin.write(half)
+        process.stdin.flush()
+    assert process.stdout.readline() == b"ready\n"
+    with contextlib.closing(Link(path)) as link:
+        nonce = "0" * 32
+        link.send(wire.HostLink(nonce).line())
+        offer = wire.decode_json(link.line())
+        assert offer["proof"] == wire.host_proof(host.key, nonce, offer["challenge"])
+    assert os.readlink(f"/proc/{process.pid}/fd/0") == os.devnull
+    assert os.readlink(f"/proc/{process.pid}/fd/1").startswith("pipe:")
+    process.terminate()
+    assert process.wait(5) == 0
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_standard_input_without_a_whole_key_is_refused() -> None:
+    argv = [sys.executable, "-m", "incontainer", "host", "--key", "-"]
+    done = subprocess.run(
+        argv, cwd=ROOT, input=b"x" * 31, capture_output=True, timeout=10, check=False
+    )
+    assert (done.returncode, b"not 32 bytes" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +147,7 @@ def test_a_folder_that_is_not_there_is_named(host: HostProcess) -> None:
 def test_without_a_subcommand_the_usage_is_shown() -> None:
     done = run()
     assert done.returncode == 2
-    assert "host|relay|client|scripted-agent" in done.stderr
+    assert "host|relay|client|bridge|opencode|scripted-agent" in done.stderr
 
 
 STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); sys.stdin.read(); signal.pause()"

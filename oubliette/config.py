@@ -6,12 +6,9 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
 import os
 import re
-import sys
 import tomllib
 import types
 from pathlib import Path
@@ -32,6 +29,7 @@ import msgspec
 
 from oubliette.container_options import TYPE_NAME, ContainerOptions, ContainerOverrides, given
 from oubliette.errors import ConfigError
+from oubliette.struct_docs import field_docs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -146,7 +144,8 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
     """Agents of every runtime."""
 
     default: str = "auto"
-    """auto, scripted, opencode, opencode-acp, droid or acp; auto: one whose section is filled in."""
+    """auto, scripted, opencode, opencode-acp, droid or acp; auto: one whose section is filled
+    in."""
     start_timeout_seconds: Seconds = 120.0
     """From the start of the process to its first sign of life."""
     contact_timeout_seconds: Seconds = 60.0
@@ -577,31 +576,6 @@ def _described(
     for name, text in docs.items():
         part["properties"][name]["description"] = text
     return part
-
-
-def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """What the source says below each field of `kind`; empty where there is no source."""
-    docs: dict[str, str] = {}
-    for base in kind.__bases__:
-        if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
-            docs |= field_docs(base)
-    try:
-        tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
-    except (OSError, SyntaxError):
-        return docs
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
-            continue
-        for field, after in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-            ):
-                docs[field.target.id] = " ".join(after.value.value.split())
-    return docs
 
 
 def schema_keys() -> dict[str, object]:

@@ -86,10 +86,12 @@ async def test_droid_keeps_to_the_time_that_it_is_told(
         )
         events = executor.events()
         await executor.send("call oubliette___wait {}")
+        failed = {}
         async for event in events:
             if event.type == "tool_result" and event.data["tool"] == "oubliette___wait":
+                failed = event.data
                 break
         await events.aclose()
         await executor.close()
-    assert event.data["is_error"]
-    assert "timed out" in json.dumps(event.data)
+    assert failed["is_error"]
+    assert "timed out" in json.dumps(failed)

@@ -22,6 +22,7 @@ import msgspec
 
 from oubliette import ids
 from oubliette.runtime.agents import (
+    AcpRuntime,
     AgentRuntime,
     AgentSession,
     DroidRuntime,
@@ -87,6 +88,8 @@ class Agent:
     """Output that ends the handshake."""
     seconds: float = SECONDS
     """For whatever it is waited for; far more than it ever takes."""
+    engines: tuple[str, ...] | None = None
+    """Where it runs the suite, if that is less than others of its kind do."""
     resumes: bool = True
     """A new process goes on where an ended one stopped."""
 
@@ -163,6 +166,36 @@ def opencode_acp() -> OpencodeAcpRuntime:
     return OpencodeAcpRuntime(opencode_config())
 
 
+def acp() -> AcpRuntime:
+    """OpenCode again, as an agent of which nothing is known but its command line: `[acp]`."""
+    config: dict[str, Any] = {"command": ["opencode", "acp"]}
+    if requirements.missing("opencode") is None:
+        options = {"baseURL": model_url(), "apiKey": "none"}
+        limit = {"context": 10_000_000, "output": 32_000}
+        models = {"scripted": {"name": "scripted", "tool_call": True, "limit": limit}}
+        provider = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": models}
+        settings = {
+            "autoupdate": False,
+            "provider": {"here": provider},
+            "enabled_providers": ["here"],
+            "model": "here/scripted",
+            "small_model": "here/scripted",
+            "permission": {"*": "ask"},
+        }
+        config |= {
+            "path": requirements.program("opencode"),
+            "env": [
+                f"OPENCODE_CONFIG_CONTENT={json.dumps(settings)}",
+                "OPENCODE_DISABLE_MODELS_FETCH=1",
+                "OPENCODE_DISABLE_AUTOUPDATE=1",
+            ],
+        }
+    runtime = AcpRuntime()
+    with contextlib.suppress(StopIteration):
+        runtime.initialize(config).send(None)  # it waits for nothing
+    return runtime
+
+
 def droid() -> DroidRuntime:
     config: dict[str, Any] = {"model": "scripted"}
     if requirements.missing("droid") is None:
@@ -227,6 +260,23 @@ AGENTS = [
         seconds=SLOW,
     ),
     Agent(
+        name="acp",
+        runtime=acp,
+        transcript=(WIRE / "opencode_acp.jsonl").read_bytes(),
+        kinds=tuple((WIRE / "opencode_acp.kinds").read_text(encoding="utf-8").split()),
+        opening=b"".join((WIRE / "opencode_acp.jsonl").read_bytes().splitlines(True)[:2]),
+        say=lambda text: f"say {text}",
+        wait="slow 1000",
+        ask='call bash {"command": "echo allow", "description": "says something"}',
+        crash='call bash {"command": "kill -9 $PPID", "description": "ends its parent"}',
+        remember=("say the colour is blue", "history", "blue"),
+        requires="opencode",
+        models=True,
+        asks={"autonomy": "ask"},
+        seconds=SLOW,
+        engines=("process",),
+    ),
+    Agent(
         name="droid",
         runtime=droid,
         transcript=(WIRE / "droid.jsonl").read_bytes(),
@@ -271,7 +321,7 @@ def pairs(test: Callable[..., Any]) -> list[tuple[Agent, Engine]]:
         (agent, engine)
         for agent in AGENTS
         for engine in ENGINES
-        if (agent.requires is None or engine.name in real)
+        if (agent.requires is None or engine.name in (agent.engines or real))
         and (agent.resumes or not getattr(test, "resuming", False))
     ]
 

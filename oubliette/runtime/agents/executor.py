@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette import ids
 from oubliette.errors import Conflict, RuntimeFailure
+from oubliette.runtime.agents.port import AgentEvent
 from oubliette.runtime.host import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
 from oubliette.runtime.host.errors import VerbFailed
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from oubliette.runtime.agents.port import (
         AgentAdapter,
         AgentCommand,
-        AgentEvent,
         AgentFile,
         AgentSession,
     )
@@ -58,6 +58,7 @@ class Executor:
         self._turn = 0
         self._busy = False
         self._waiting: str | None = None
+        self._withdrawn = False
         self._writing = asyncio.Lock()
         self._ends = [0, 0]
         self._acked = 0
@@ -89,8 +90,14 @@ class Executor:
         return self._turn
 
     async def interrupt(self) -> None:
-        """End the running turn early; its `completion` still comes. Nothing before it began."""
-        if not self._busy or self._waiting is not None:
+        """End the running turn early; its `completion` still comes. Nothing before it began.
+
+        A prompt that waits for the agent to be ready is withdrawn: the agent never hears of it.
+        """
+        if not self._busy or self._withdrawn:
+            return
+        if self._waiting is not None:
+            self._waiting, self._withdrawn = None, True
             return
         data = self._adapter.interrupt(self._turn)
         if data is None:
@@ -121,12 +128,20 @@ class Executor:
                             self._busy = False
                         yield event
                     await self._answer()
+                    if self._withdrawn and self._adapter.ready:
+                        yield self._unheard()
                 else:
                     self._stderr = (self._stderr + item.data)[-STDERR_KEPT:]
                 await self._ack()
             elif isinstance(item, Gap | StdinOk):
                 continue
         self._busy = False
+
+    def _unheard(self) -> AgentEvent:
+        """The end of a turn that was withdrawn."""
+        self._busy = self._withdrawn = False
+        told = {"turn": self._turn, "final_text": "", "status": "interrupted"}
+        return AgentEvent(type="completion", data=told, end_offset=0, ordinal=0, ack_offset=0)
 
     async def _answer(self) -> None:
         """Say what the protocol wants said, and what had to wait for it."""

@@ -89,8 +89,6 @@ class FakeEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-
-
 def runs(program: Callable[[bytes], Awaitable[list[str]]] | list[str]) -> Any:
     """An exec that really runs a program, its streams as an engine carries them."""
 

@@ -65,11 +65,7 @@ class DroidAdapter(TurnAdapter):
         known = self._opening.agent_session_id
         if known is None:
             return self._initialize()
-        params = {
-            "sessionId": known,
-            "cwd": self._opening.cwd,
-            "mcpServers": list(self._opening.mcp_servers),
-        }
+        params = {"sessionId": known, "mcpServers": list(self._opening.mcp_servers)}
         return _request(_LOAD, "droid.load_session", params)
 
     def _initialize(self) -> bytes:

@@ -335,6 +335,10 @@ class AppleRuntime:
             with contextlib.suppress(EngineMissing, DeadlineExceeded):
                 info = await self._look(container)
                 if info.state != "running":
+                    # The services remove it too, a moment later: until then it would be accepted
+                    # by nobody. A start that is under way has its own.
+                    if not container.lock.locked():
+                        apple_folders.socket_of(container.spec).unlink(missing_ok=True)
                     return info
                 held = await self._hold(container)
                 began = asyncio.get_running_loop().time()

@@ -52,6 +52,18 @@ async def test_an_interrupted_turn_says_so_and_the_next_one_works(
         assert (await talk.turn(agent.say("still here"))).data["final_text"] == "still here"
 
 
+async def test_an_interrupt_right_behind_the_prompt_ends_the_turn(
+    bench: Bench, agent: Agent
+) -> None:
+    """Before an agent is ready its prompt is withdrawn; it never hears of it."""
+    running = await agent.start(bench)
+    async with talking(agent, running) as talk:
+        await talk.executor.send(agent.wait)
+        await talk.executor.interrupt()
+        assert (await talk.until("completion")).data["status"] == "interrupted"
+        assert (await talk.turn(agent.say("still here"))).data["final_text"] == "still here"
+
+
 async def test_a_permission_reaches_the_agent_either_way(bench: Bench, agent: Agent) -> None:
     running = await agent.start(bench)
     session = new_session(running, **agent.asks)

@@ -25,10 +25,8 @@ _STORY: Final = """\
 say I ask the program that sent me for an order.
 call {ours}shop_find_order {{"order": "A-17"}}
 say Two helpers look at the halves of it at the same time.
-parallel
-call {ours}session_message {{"message": "sleep 0.5\\nsay the invoice is right"}}
-call {ours}session_message {{"message": "sleep 0.5\\nsay the parcel left on Monday"}}
-end
+call {ours}session_map {{"messages": ["sleep 0.5\\nsay the invoice is right", \
+"sleep 0.5\\nsay the parcel left on Monday"]}}
 say Now Oubliette's own tools: my key may read, and nothing else.
 call {ours}oubliette_project_list {{}}
 call {ours}oubliette_project_create {{"name": "not-for-me"}}
@@ -39,7 +37,7 @@ say Done: the refund is approved.
 _FOR_MODELS: Final = """\
 The lines below are a script; go through it line by line, and do nothing else. `say TEXT`: write
 TEXT. `call TOOL JSON`: call that tool with exactly these arguments, even where you expect to be
-refused; a refusal is part of the script. Calls between `parallel` and `end` are made at once.
+refused; a refusal is part of the script.
 
 """
 

@@ -57,7 +57,7 @@ class ModelServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.create_server((host, port))
-        # Asyncio sees no TCP in such a socket's number, and would leave each piece to wait 40 ms.
+        # Asyncio does that for sockets made with IPPROTO_TCP only; small pieces would wait 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.url: Final = f"http://{host}:{self._socket.getsockname()[1]}/v1"
         """What agents call their base URL."""

@@ -19,62 +19,71 @@ async def caller(site):
         yield caller
 
 
-async def spawn(site, caller, project, prompt="say hi", **more):
+async def spawn(site, caller, project, prompt="say hi", tool="session_spawn", **more):
     more = {"new_session": True, **more}
-    answer = await caller.call("session_spawn", project_id=project["id"], prompt=prompt, **more)
+    more["prompt" if tool == "session_spawn" else "message"] = prompt
+    answer = await caller.call(tool, project_id=project["id"], **more)
     return answer, site.agent(answer["session_id"], caller)
 
 
 # ---------------------------------------------------------------- the resolution table
 
 
-async def test_without_anything_the_default_workspace_is_used(site, caller):
+@pytest.fixture(params=["session_spawn", "session_message"])
+def tool(request):
+    """Both tools that resolve a workspace."""
+    return request.param
+
+
+async def test_without_anything_the_default_workspace_is_used(site, caller, tool):
     """Seed 003, Workspace Resolution: omitted, false."""
     project = await site.new_project()
-    answer, agent = await spawn(site, caller, project, "exec pwd")
+    answer, agent = await spawn(site, caller, project, "exec pwd", tool=tool)
     assert answer["workspace_id"] == project["default_workspace_id"]
     assert answer["workspace_created"] is False
     outcome = await agent.outcome()
     assert outcome["stdout"].strip() == f"/workspace/workspaces/{answer['workspace_id']}"
 
 
-async def test_a_workspace_is_used_by_its_id(site, caller):
+async def test_a_workspace_is_used_by_its_id(site, caller, tool):
     """Seed 003, Workspace Resolution: given, false."""
     project = await site.new_project()
-    made, _ = await spawn(site, caller, project, create_workspace=True)
+    made, _ = await spawn(site, caller, project, create_workspace=True, tool=tool)
     answer, agent = await spawn(
-        site, caller, project, "exec pwd", workspace_id=made["workspace_id"]
+        site, caller, project, "exec pwd", workspace_id=made["workspace_id"], tool=tool
     )
     assert answer["workspace_id"] == made["workspace_id"]
     assert answer["workspace_created"] is False
     assert made["workspace_id"] in (await agent.outcome())["stdout"]
 
 
-async def test_a_workspace_that_is_not_there_is_an_error(site, caller):
+async def test_a_workspace_that_is_not_there_is_an_error(site, caller, tool):
     """Seed 003, Workspace Resolution: given, false, missing: error if not found."""
     project = await site.new_project()
     wanted = str(uuid.uuid4())
     with pytest.raises(ToolFailed, match=rf"workspace_id.*{wanted}.*create_workspace"):
-        await spawn(site, caller, project, workspace_id=wanted)
+        await spawn(site, caller, project, workspace_id=wanted, tool=tool)
 
 
-async def test_a_missing_workspace_is_created_under_its_id(site, caller):
+async def test_a_missing_workspace_is_created_under_its_id(site, caller, tool):
     """Seed 003, Workspace Resolution: given, true: created if missing, then used."""
     project = await site.new_project()
     wanted = str(uuid.uuid4())
     first, agent = await spawn(
-        site, caller, project, "exec pwd", workspace_id=wanted, create_workspace=True
+        site, caller, project, "exec pwd", workspace_id=wanted, create_workspace=True, tool=tool
     )
     assert (first["workspace_id"], first["workspace_created"]) == (wanted, True)
     assert wanted in (await agent.outcome())["stdout"]
-    again, _ = await spawn(site, caller, project, workspace_id=wanted, create_workspace=True)
+    again, _ = await spawn(
+        site, caller, project, workspace_id=wanted, create_workspace=True, tool=tool
+    )
     assert (again["workspace_id"], again["workspace_created"]) == (wanted, False)
 
 
-async def test_a_new_workspace_gets_a_new_id(site, caller):
+async def test_a_new_workspace_gets_a_new_id(site, caller, tool):
     """Seed 003, Workspace Resolution: omitted, true."""
     project = await site.new_project()
-    made = [await spawn(site, caller, project, create_workspace=True) for _ in range(2)]
+    made = [await spawn(site, caller, project, create_workspace=True, tool=tool) for _ in range(2)]
     found = {answer["workspace_id"] for answer, _ in made}
     assert len(found) == 2
     assert all(answer["workspace_created"] for answer, _ in made)
@@ -85,11 +94,17 @@ async def test_a_new_workspace_gets_a_new_id(site, caller):
     }
 
 
-async def test_a_workspace_carries_the_callers_own_id(site, caller):
+async def test_a_workspace_carries_the_callers_own_id(site, caller, tool):
     """Seed 003: External ID."""
     project = await site.new_project()
     answer, _ = await spawn(
-        site, caller, project, create_workspace=True, external_id="user-7", source="signal"
+        site,
+        caller,
+        project,
+        create_workspace=True,
+        external_id="user-7",
+        source="signal",
+        tool=tool,
     )
     listed = await caller.call("workspace_list", project_id=project["id"])
     (mine,) = [each for each in listed["workspaces"] if not each["is_default"]]
@@ -98,14 +113,14 @@ async def test_a_workspace_carries_the_callers_own_id(site, caller):
     assert mine["last_session_at"] is not None
 
 
-async def test_a_workspace_of_another_project_is_not_there(site, caller):
+async def test_a_workspace_of_another_project_is_not_there(site, caller, tool):
     """DESIGN 5: the project is taken from the record."""
     one, two = await site.new_project(), await site.new_project()
     theirs = one["default_workspace_id"]
     with pytest.raises(ToolFailed, match="no workspace"):
-        await spawn(site, caller, two, workspace_id=theirs)
+        await spawn(site, caller, two, workspace_id=theirs, tool=tool)
     with pytest.raises(ToolFailed, match="taken"):
-        await spawn(site, caller, two, workspace_id=theirs, create_workspace=True)
+        await spawn(site, caller, two, workspace_id=theirs, create_workspace=True, tool=tool)
     with pytest.raises(ToolFailed, match="not found"):
         await caller.call("workspace_delete", project_id=two["id"], workspace_id=theirs)
 

@@ -25,8 +25,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import httpx2
+import tenacity
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
 from oubliette.testing.http_client import HttpClient, HttpError
 
@@ -81,6 +83,22 @@ def _tls() -> ssl.SSLContext:
 
 def _error(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"error": (meta or {}).get(ERROR_KEY, {})}
+
+
+def _refused_for_now(error: BaseException) -> bool:
+    """429: the same request is taken a little later, and an answer must not be lost."""
+    if isinstance(error, HttpError):
+        return error.status == 429
+    return isinstance(error, MCPError) and str(error).startswith("too many calls")
+
+
+def _insisting() -> tenacity.AsyncRetrying:
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception(_refused_for_now),
+        wait=tenacity.wait_fixed(1.0),  # what Retry-After says at the usual rates
+        stop=tenacity.stop_after_attempt(20),
+        reraise=True,
+    )
 
 
 class Caller(abc.ABC):
@@ -183,7 +201,7 @@ class Caller(abc.ABC):
             answer["error"] = f"{type(error).__name__}: {error}"
         # Too late is no failure of this caller: the request was settled another way.
         with contextlib.suppress(ToolFailed):
-            await self.call("caller_tool_response", **answer)
+            await _insisting()(self.call, "caller_tool_response", **answer)
 
     async def _decide(self, event: dict[str, Any]) -> None:
         assert self.decide is not None

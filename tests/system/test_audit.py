@@ -153,3 +153,21 @@ async def test_an_agent_that_calls_too_often_is_told_so_over_its_link(zygote) ->
                 assert "1 a second are allowed, 25 at once" in last["text"]
                 again = await agent.ask("say 1")
                 assert again == 1
+
+
+@pytest.mark.parametrize("kind", ["http-auto", "sdk-legacy"])
+async def test_answers_that_come_too_fast_are_sent_again_and_none_is_lost(zygote, kind) -> None:
+    settings = {"callers.calls_per_second": 5, "callers.calls_burst": 12}
+    async with ServerProcess(zygote=zygote, settings=settings) as server:
+        await server.start()
+        site = Site(server)
+        async with (
+            site.eyes,
+            site.caller(kind, tools={"number": lambda n: n}) as caller,
+        ):
+            await site.open()
+            await caller.listen()
+            calls = [f'call myapp_number {{"n": {n}}}' for n in range(20)]
+            agent = await site.spawn(caller, "\n".join(["parallel", *calls, "end"]))
+            outcomes = json.loads((await agent.turn(60))[-1])
+            assert [each["text"] for each in outcomes] == [str(n) for n in range(20)]

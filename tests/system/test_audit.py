@@ -169,5 +169,6 @@ async def test_answers_that_come_too_fast_are_sent_again_and_none_is_lost(zygote
             await caller.listen()
             calls = [f'call myapp_number {{"n": {n}}}' for n in range(20)]
             agent = await site.spawn(caller, "\n".join(["parallel", *calls, "end"]))
-            outcomes = json.loads((await agent.turn(60))[-1])
+            await caller.event("completion", session_id=agent.session_id, timeout=60)
+            outcomes = json.loads((await agent.turn())[-1])
             assert [each["text"] for each in outcomes] == [str(n) for n in range(20)]

@@ -54,7 +54,9 @@ def content() -> bytes:
             # The path in tracebacks is the one inside, or bytes would differ by the checkout
             code = compile(source, name, "exec", dont_inherit=True, optimize=0)
             source_hash = importlib.util.source_hash(source)
-            bytecode = importlib.util.MAGIC_NUMBER + UNCHECKED + source_hash + marshal.dumps(code)
+            head = importlib.util.MAGIC_NUMBER + UNCHECKED + source_hash
+            # Later formats write a reference for what has more than one in this very process.
+            bytecode = head + marshal.dumps(code, 2)
             _add(archive, name + "c", bytecode)
     return b"#!/usr/bin/env python3\n" + file.getvalue()
 

@@ -18,6 +18,7 @@ SESSIONS = 200
 SETTINGS = {
     "sessions.caller_tool_timeout_seconds": 60.0,  # the default, said aloud
     "callers.max_calls_in_flight": 1000,
+    "callers.calls_per_second": 100_000,
 }
 LATE = 45.0
 
@@ -107,7 +108,8 @@ async def test_two_hundred_sessions_each_with_a_pending_call_are_answered_in_any
         async with asyncio.timeout(10):
             while len(caller.of("caller_tool_request")) < SESSIONS:
                 await caller.event(after=len(caller.events))
-        assert len(list(tasks.iterdir())) <= threads + 4
+        # Pools of a fixed size may have filled up meanwhile (their threads start on demand).
+        assert len(list(tasks.iterdir())) <= threads + 10
         events = random.Random(6).sample(caller.of("caller_tool_request"), SESSIONS)
         for event in events:
             await caller.call(

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import os
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import structlog
+import tenacity
 
 from oubliette.errors import (
     ContainerLost,
@@ -377,8 +379,19 @@ class DockerRuntime:
             await asyncio.gather(ready, ended, return_exceptions=True)
 
     async def _last_words(self, container: _Container) -> str:
+        # Podman's log of a container that has just ended may come a moment after its end.
+        again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(operator.not_),
+            wait=tenacity.wait_fixed(0.1),
+            stop=tenacity.stop_after_delay(1.0),
+            retry_error_callback=lambda _: "",
+        )
+
+        async def read() -> str:
+            return (await self._logs(container, 5)).text.strip()
+
         with contextlib.suppress(OublietteError):
-            text = (await self._logs(container, 5)).text.strip()
+            text: str = await again(read)
             return f": {text[-500:]}" if text else ""
         return ""
 

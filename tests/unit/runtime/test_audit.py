@@ -47,10 +47,10 @@ def test_a_line_that_a_crash_has_cut_is_passed_over(tmp_path) -> None:
 
 
 def test_a_log_that_cannot_be_written_holds_nobody_up_and_is_told(tmp_path, capsys) -> None:
-    log = AuditLog(tmp_path, max_bytes=1, files=3)  # a rotation at each line
-    log.write(entry(0))
     (tmp_path / f"{FILE_NAME}.1").mkdir()
     (tmp_path / f"{FILE_NAME}.1" / "in the way").touch()
+    log = AuditLog(tmp_path, max_bytes=1, files=3)  # a rotation at each line
+    log.write(entry(0))
     for number in range(1, 4):
         log.write(entry(number))
     log.close()

@@ -185,14 +185,14 @@ class _Fan:
     async def _turn_end(self, session_id: str, since: int) -> None:
         """Wait until its agent has answered, or is no more."""
         record = await self._house.owned(session_id)
+        wait = 0.0  # it may have ended before we look
         while True:
             if self._context.door == "http" and self._params.caller_id is not None:
                 await self._house.caller_seen(record.principal, self._params.caller_id)
-            slice_seconds = self._house.config.callers.poll_grace_seconds / 2
-            reading = ReadEvents(since_index=since, max_events=1, wait_seconds=slice_seconds)
+            reading = ReadEvents(since_index=since, max_events=1, wait_seconds=wait)
             try:
                 found: SessionEvents = await self._house.ask_session(
-                    session_id, reading, slice_seconds + ASK_MARGIN
+                    session_id, reading, wait + ASK_MARGIN
                 )
             except (ActorDead, NotFound, Unavailable):
                 session = await self._house.reader.session(session_id)
@@ -202,6 +202,8 @@ class _Fan:
             if found.turn_done:
                 return
             since = found.log_end
+            # In slices: a caller that waits here is present (DESIGN 4.3).
+            wait = self._house.config.callers.poll_grace_seconds / 2
 
     async def _result(self, session_id: str) -> MapResult:
         reader = self._house.reader

@@ -85,6 +85,10 @@ class AlreadyExists(Conflict):
     code = "already_exists"
 
 
+class ChangingHands(Conflict):
+    """Nobody runs the session at this moment, and somebody is about to; ask again."""
+
+
 class LimitExceeded(OublietteError):
     """A limit holds this back; the message names the limit, its value and who set it."""
 

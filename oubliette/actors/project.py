@@ -30,6 +30,7 @@ from oubliette.actors.store import Transact
 from oubliette.actors.unit import ContainerUnit, StartSession, UnitKey
 from oubliette.errors import (
     AlreadyExists,
+    ChangingHands,
     Conflict,
     InvalidParameter,
     LimitExceeded,
@@ -137,7 +138,7 @@ class ProjectActor(Supervisor):
                         raise
                     target = None
         if target is not None and session_state.live(target):
-            raise Conflict("the session is changing hands", hint="try again in a moment")
+            raise ChangingHands("the session is changing hands", hint="try again in a moment")
         if target is not None:
             return await self._resume(message, target)
         return await self._new(message, workspace, created=created)

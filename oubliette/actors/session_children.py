@@ -17,7 +17,7 @@ from oubliette.actors.protocol import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_messages import AgentWaits, ChildSpawned, ChildTurnEnded
 from oubliette.actors.session_params import optional_text, rpc_error, text_param
-from oubliette.errors import InvalidParameter
+from oubliette.errors import ChangingHands, InvalidParameter
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 
@@ -143,7 +143,7 @@ class ChildCalls:
     ) -> ChildSpawned:
         """Ask the project; one that is being restarted is asked again, as the call id allows."""
         again = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(ActorDead),
+            retry=tenacity.retry_if_exception_type((ActorDead, ChangingHands)),
             wait=tenacity.wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.05),
             stop=tenacity.stop_after_delay(RESTART_SECONDS),
             reraise=True,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+import tenacity
 from msgspec import Meta
 
 from oubliette.actors.protocol import EndSession, InterruptSession, SpawnSession
-from oubliette.errors import InvalidParameter, NotFound
+from oubliette.errors import ChangingHands, InvalidParameter, NotFound
 from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.ops import PurgeSession
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SPAWN_SECONDS: Final = 60.0
 """A spawn is answered once its turn is in the log; the agent starts after that."""
+HANDOVER_SECONDS: Final = 10.0
 INTERRUPT_SECONDS: Final = 30.0
 END_SECONDS: Final = 15.0
 
@@ -276,7 +278,15 @@ async def spawn(
     caller_id, tools = await lent(house, context, params)
     ref = await house.project_ref(project_id)
     async with session_key(house, context, params, project_id) as key:
-        answer: SpawnResult = await ref.ask(
+        # Right after a restart its session may not be run yet, by anybody.
+        again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(ChangingHands),
+            wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.5, jitter=0.02),
+            stop=tenacity.stop_after_delay(HANDOVER_SECONDS),
+            reraise=True,
+        )
+        answer: SpawnResult = await again(
+            ref.ask,
             SpawnSession(
                 principal=context.principal,
                 prompt=prompt,

@@ -88,6 +88,8 @@ class AlreadyExists(Conflict):
 class ChangingHands(Conflict):
     """Nobody runs the session at this moment, and somebody is about to; ask again."""
 
+    code = "changing_hands"
+
 
 class LimitExceeded(OublietteError):
     """A limit holds this back; the message names the limit, its value and who set it."""

@@ -281,7 +281,7 @@ async def spawn(
         # Right after a restart its session may not be run yet, by anybody.
         again = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(ChangingHands),
-            wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.5, jitter=0.02),
+            wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
             stop=tenacity.stop_after_delay(HANDOVER_SECONDS),
             reraise=True,
         )

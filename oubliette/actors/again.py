@@ -16,16 +16,26 @@ RESTART_SECONDS: Final = 5.0  # for a failed actor to be there again
 T = TypeVar("T")
 
 
-async def ask_again(ask: Callable[[], Awaitable[T]]) -> T:
+async def ask_again(
+    ask: Callable[[], Awaitable[T]],
+    on: type[BaseException] | tuple[type[BaseException], ...] = ActorDead,
+    *,
+    seconds: float = RESTART_SECONDS,
+) -> T:
     """Await `ask()`; when who was asked ended before it answered, ask its successor.
 
+    Args:
+        ask: Makes the request; called again for each attempt.
+        on: Errors after which it is asked again.
+        seconds: For how long.
+
     Raises:
-        ActorDead: nobody was there for `RESTART_SECONDS`.
+        ActorDead: nobody was there for so long; as for the other errors of `on`.
     """
     async for attempt in tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(ActorDead),
-        stop=tenacity.stop_after_delay(RESTART_SECONDS),
-        wait=tenacity.wait_exponential_jitter(initial=0.02, max=0.5, jitter=0.02),
+        retry=tenacity.retry_if_exception_type(on),
+        stop=tenacity.stop_after_delay(seconds),
+        wait=tenacity.wait_exponential(multiplier=0.02, max=0.5) + tenacity.wait_random(0, 0.02),
         reraise=True,
     ):
         with attempt:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import tenacity
-
 from oubliette import ids
+from oubliette.actors.again import ask_again
 from oubliette.actors.protocol import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_messages import AgentWaits, ChildSpawned, ChildTurnEnded
@@ -128,34 +127,26 @@ class ChildCalls:
         self._open[call_id] = call
         if call.wait:
             self._tell_waiting()
+
+        async def ask() -> ChildSpawned:
+            return await self._ask_project(
+                call_id, message, session_id, own_workspace=own_workspace
+            )
+
         self._session.pipe_to_self(
-            self._spawn_child(call_id, message, session_id, own_workspace),
+            # As the call id allows, over a restart of the project too.
+            ask_again(ask, (ActorDead, ChangingHands), seconds=RESTART_SECONDS),
             lambda spawned: spawned,
             lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
         )
-
-    async def _spawn_child(
-        self,
-        call_id: str,
-        message: str,
-        session_id: str | None,
-        own_workspace: bool,  # noqa: FBT001 - passed on by tenacity, which takes positions
-    ) -> ChildSpawned:
-        """Ask the project; one that is being restarted is asked again, as the call id allows."""
-        again = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((ActorDead, ChangingHands)),
-            wait=tenacity.wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.05),
-            stop=tenacity.stop_after_delay(RESTART_SECONDS),
-            reraise=True,
-        )
-        return await again(self._ask_project, call_id, message, session_id, own_workspace)
 
     async def _ask_project(
         self,
         call_id: str,
         message: str,
         session_id: str | None,
-        own_workspace: bool,  # noqa: FBT001
+        *,
+        own_workspace: bool,
     ) -> ChildSpawned:
         record = self._session.journal.record
         system = self._session.system

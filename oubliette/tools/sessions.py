@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import tenacity
 from msgspec import Meta
 
+from oubliette.actors.again import ask_again
 from oubliette.actors.protocol import EndSession, InterruptSession, SpawnSession
 from oubliette.errors import ChangingHands, InvalidParameter, NotFound
 from oubliette.kit import ActorDead
@@ -25,7 +25,6 @@ from oubliette.tools.views import SessionView, session_view
 
 if TYPE_CHECKING:
     from oubliette import records
-    from oubliette.actors.protocol import SpawnResult
     from oubliette.tools.house import House
     from oubliette.tools.tool import CallContext
 
@@ -278,36 +277,31 @@ async def spawn(
     caller_id, tools = await lent(house, context, params)
     ref = await house.project_ref(project_id)
     async with session_key(house, context, params, project_id) as key:
-        # Right after a restart its session may not be run yet, by anybody.
-        again = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(ChangingHands),
-            wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
-            stop=tenacity.stop_after_delay(HANDOVER_SECONDS),
-            reraise=True,
+        message = SpawnSession(
+            principal=context.principal,
+            prompt=prompt,
+            session_id=session_id,
+            workspace_id=params.workspace_id,
+            create_workspace=params.create_workspace,
+            new_session=params.new_session,
+            external_id=params.external_id,
+            source=params.source,
+            caller_id=caller_id,
+            caller_tools=tools,
+            agent=params.agent,
+            model=params.model,
+            autonomy=params.autonomy,
+            api_key=key.text,
+            minted_token_id=key.token_id,
+            # What an agent starts through this door counts in its own tree.
+            parent_session_id=context.session_id if session_id is None else None,
+            idempotency=claim(name, params),
         )
-        answer: SpawnResult = await again(
-            ref.ask,
-            SpawnSession(
-                principal=context.principal,
-                prompt=prompt,
-                session_id=session_id,
-                workspace_id=params.workspace_id,
-                create_workspace=params.create_workspace,
-                new_session=params.new_session,
-                external_id=params.external_id,
-                source=params.source,
-                caller_id=caller_id,
-                caller_tools=tools,
-                agent=params.agent,
-                model=params.model,
-                autonomy=params.autonomy,
-                api_key=key.text,
-                minted_token_id=key.token_id,
-                # What an agent starts through this door counts in its own tree.
-                parent_session_id=context.session_id if session_id is None else None,
-                idempotency=claim(name, params),
-            ),
-            timeout=SPAWN_SECONDS,
+        # Right after a restart its session may not be run yet, by anybody.
+        answer = await ask_again(
+            lambda: ref.ask(message, timeout=SPAWN_SECONDS),
+            ChangingHands,
+            seconds=HANDOVER_SECONDS,
         )
         await key.taken_by(answer.session_id)
     return Spawned(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import structlog
 from msgspec import Meta
 
 from oubliette import ids
 from oubliette.actors.caller_messages import CloseListener, NextEvents, OpenListener
 from oubliette.actors.protocol import AnswerCallerTool
 from oubliette.errors import NotFound
-from oubliette.kit import ActorDead
 from oubliette.tools import fields
+from oubliette.tools.answering import Accepted, deliver
 from oubliette.tools.caller_tools import LentTool, normalised
 from oubliette.tools.tool import HTTP_ONLY, Params, Result, tool
 from oubliette.tools.views import event_view
@@ -28,12 +27,7 @@ POLL_SECONDS: Final = 20.0
 MAX_LISTEN: Final = 86_400.0  # seconds
 MAX_POLL: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
-ASK_SECONDS: Final = 30.0
 MAX_ERROR: Final = 64 * fields.KIB
-NOT_OPEN: Final = "request not found or already resolved"
-"""The one answer for what is unknown, settled, or somebody else's (DESIGN 9.3)."""
-
-_log = structlog.get_logger("oubliette.tools")
 
 
 class CallerListen(Params, frozen=True, kw_only=True):
@@ -82,12 +76,6 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
     ] = None
 
 
-class Accepted(Result, frozen=True, kw_only=True):
-    """Result of `caller_tool_response`."""
-
-    accepted: bool
-
-
 @tool(CallerListen, CallerListenResult, scope="write", doors=HTTP_ONLY, streamed=True)
 async def caller_listen(
     house: House, context: CallContext, params: CallerListen
@@ -107,17 +95,33 @@ async def caller_tool_response(
     house: House, context: CallContext, params: CallerToolResponse
 ) -> Accepted:
     """Answer a caller_tool_request event with the result of the tool, or with an error."""
-    if await _may_answer(house, context, params.session_id) and await _answered(
-        house, context, params
-    ):
-        return Accepted(accepted=True)
-    _log.info(
-        "answer to no open request",
-        session_id=params.session_id,
-        request_id=ids.shown(params.request_id),
+    answer = AnswerCallerTool(
         principal=context.principal,
+        request_id=params.request_id,
+        result=params.result,
+        error=params.error,
     )
-    raise NotFound(NOT_OPEN)
+
+    async def settled() -> bool | None:
+        request = await house.reader.request(params.request_id)
+        if request is None or request.session_id != params.session_id:
+            return False
+        if request.outcome is None:
+            return None
+        return (request.result, request.error) == (answer.result, answer.error) or (
+            answer.error is not None and request.error == answer.error
+        )
+
+    may = await _may_answer(house, context, params.session_id)
+    return await deliver(
+        house,
+        context,
+        params,
+        answer,
+        what="answer to no open request",
+        may=may,
+        settled=settled,
+    )
 
 
 async def _may_answer(house: House, context: CallContext, session_id: str) -> bool:
@@ -126,46 +130,6 @@ async def _may_answer(house: House, context: CallContext, session_id: str) -> bo
     except NotFound:
         return False
     return owned.principal == context.principal and context.scope.reaches(owned.project_id)
-
-
-async def _is_open(house: House, params: CallerToolResponse) -> bool:
-    """Whether the store knows of this request and of no outcome."""
-    request = await house.reader.request(params.request_id)
-    return (
-        request is not None and request.session_id == params.session_id and request.outcome is None
-    )
-
-
-async def _answered(house: House, context: CallContext, params: CallerToolResponse) -> bool:
-    answer = AnswerCallerTool(
-        principal=context.principal,
-        request_id=params.request_id,
-        result=params.result,
-        error=params.error,
-    )
-    ref = house.session_ref(params.session_id)
-    if ref is None and await _is_open(house, params) and house.appears is not None:
-        # This server has just started and told of the request before the session's actor was up.
-        await house.appears(params.session_id)
-        ref = house.session_ref(params.session_id)
-    if ref is None:
-        return False
-    try:
-        return await ref.ask(answer)
-    except ActorDead:
-        pass  # it failed and starts anew, with what is in the store
-    request = await house.reader.request(params.request_id)
-    if request is None or request.session_id != params.session_id:
-        return False
-    if request.outcome is not None:
-        # Settled before it died: by this very answer?
-        return (request.result, request.error) == (answer.result, answer.error) or (
-            answer.error is not None and request.error == answer.error
-        )
-    try:
-        return await house.ask_session(params.session_id, answer, ASK_SECONDS)
-    except (ActorDead, NotFound):
-        return False
 
 
 def listener_tools(house: House, params: CallerListen) -> tuple[CallerTool, ...] | None:

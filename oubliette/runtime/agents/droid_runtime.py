@@ -7,26 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp_runtime import MCP_SERVER
+from oubliette.runtime.agents.configured import ConfiguredProgram
 from oubliette.runtime.agents.droid import DroidAdapter
 from oubliette.runtime.agents.environment import (
     base_environment,
-    check_reference,
-    check_variables,
     environment,
     secret,
 )
-from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.port import AgentCommand, AgentFile
-from oubliette.runtime.agents.program import Program
 from oubliette.runtime.agents.turns import Opening, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oubliette.runtime.agents.port import AgentSession, Availability
-    from oubliette.runtime.containers.port import Inside, Mount
+    from oubliette.runtime.agents.port import AgentSession
+    from oubliette.runtime.containers.port import Inside
 
 SECTION: Final = "droid"
 KEY: Final = "OUBLIETTE_MODEL_KEY"
@@ -37,28 +33,16 @@ TOOL_TIMEOUT: Final = 25 * 3600 * 1000
 """Milliseconds that Droid waits for a tool of ours, which end earlier (DESIGN 9.10)."""
 
 
-class DroidRuntime(StreamExecution):
+class DroidRuntime(ConfiguredProgram):
     """`AgentRuntime` of Droid."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        self._program = Program("droid", package="droid", section=SECTION)
-        self._config: dict[str, Any] = dict(config or {})
-        self._take()
+    program = "droid"
+    package = "droid"
 
     @property
     def name(self) -> str:
         """`droid`."""
         return "droid"
-
-    @property
-    def reattach(self) -> bool:
-        """A turn's output is read again from its beginning."""
-        return True
-
-    @property
-    def resume(self) -> bool:
-        """Conversations lie in its HOME."""
-        return True
 
     @property
     def slow_start(self) -> str:
@@ -72,29 +56,6 @@ class DroidRuntime(StreamExecution):
             " let the network refuse them, have process.network or containers.network none, or set"
             " HTTPS_PROXY=http://127.0.0.1:9 and NO_PROXY=<host of your model> in droid.env"
         )
-
-    async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take `[droid]`."""
-        self._config |= {key: value for key, value in config.items() if value is not None}
-        self._take()
-
-    def _take(self) -> None:
-        config = self._config
-        self._program.configure(config.get("path"))
-        check_variables(config.get("env") or (), SECTION)
-        if (reference := config.get("api_key")) is not None:
-            check_reference(reference, f"{SECTION}.api_key")
-        if config.get("base_url") and not config.get("model"):
-            raise ConfigError(f"{SECTION}.model: needed beside {SECTION}.base_url")
-
-    async def is_available(self) -> Availability:
-        """Where its program is."""
-        return self._program.availability
-
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """Its program."""
-        return self._program.mounts
 
     def _model(self, session: AgentSession) -> str | None:
         model = session.model or self._config.get("model")

@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp import AcpAdapter
 from oubliette.runtime.agents.acp_runtime import opening
+from oubliette.runtime.agents.configured import ConfiguredProgram
 from oubliette.runtime.agents.environment import (
     base_environment,
-    check_reference,
-    check_variables,
     environment,
     secret,
 )
-from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.port import AgentCommand
-from oubliette.runtime.agents.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oubliette.runtime.agents.port import AgentSession, Availability
-    from oubliette.runtime.containers.port import Inside, Mount
+    from oubliette.runtime.agents.port import AgentSession
+    from oubliette.runtime.containers.port import Inside
 
 SECTION: Final = "opencode"
 PROVIDER: Final = "oubliette"
@@ -53,46 +49,11 @@ _PERMISSIONS: Final[dict[str, dict[str, str]]] = {
 }
 
 
-class OpencodeProgram(StreamExecution):
+class OpencodeProgram(ConfiguredProgram):
     """What its two doors have in common: one program, one configuration."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        self._program = Program("opencode", package="opencode-ai", section=SECTION)
-        self._config: dict[str, Any] = dict(config or {})
-        self._take()
-
-    @property
-    def reattach(self) -> bool:
-        """A turn's output is read again from its beginning."""
-        return True
-
-    @property
-    def resume(self) -> bool:
-        """Conversations lie in its HOME."""
-        return True
-
-    async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take `path`, `model`, `base_url`, `api_key` and `env` of `[opencode]`."""
-        self._config |= {key: value for key, value in config.items() if value is not None}
-        self._take()
-
-    def _take(self) -> None:
-        config = self._config
-        self._program.configure(config.get("path"))
-        check_variables(config.get("env") or (), SECTION)
-        if (reference := config.get("api_key")) is not None:
-            check_reference(reference, f"{SECTION}.api_key")
-        if config.get("base_url") and not config.get("model"):
-            raise ConfigError(f"{SECTION}.model: needed beside {SECTION}.base_url")
-
-    async def is_available(self) -> Availability:
-        """Where its program is."""
-        return self._program.availability
-
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """Its program."""
-        return self._program.mounts
+    program = "opencode"
+    package = "opencode-ai"
 
     def _environment(
         self, session: AgentSession, inside: Inside, settings: Mapping[str, Any]

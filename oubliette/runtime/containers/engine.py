@@ -13,6 +13,7 @@ import functools
 import os
 import shutil
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -70,7 +71,8 @@ def sdk() -> Any:
         import docker
     except ImportError as error:
         raise EngineMissing(
-            "the docker SDK for Python is not installed", hint="pip install 'oubliette[docker]'"
+            "the docker SDK for Python cannot be imported",
+            hint=f"{sys.executable} -m pip install 'docker>=7.1,<8'",
         ) from error
     return docker
 

@@ -93,25 +93,22 @@ class HostProcess:
             epoch = self.epoch
         return Control(self.socket, self.key, epoch)
 
-    def fds(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
     def __enter__(self) -> HostProcess:
-        assert self.ready, self.stderr()
+        if not self.ready:
+            trouble = self.stderr()
+            self.__exit__(AssertionError)
+            raise AssertionError(trouble)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        for link in [link for link in _open if link.path == self.socket]:
-            link.close()
-        if self.process.poll() is None:
-            self.process.terminate()
         try:
+            for link in [link for link in _open if link.path == self.socket]:
+                link.close()
+            self.process.terminate()
             self.process.wait(10)
-        except subprocess.TimeoutExpired:
+        finally:
             self.process.kill()
             self.process.wait()
-            raise
-        finally:
             trouble = self.stderr()
             shutil.rmtree(self.folder)
         assert kind is not None or "Traceback" not in trouble, trouble
@@ -222,6 +219,10 @@ class Control(Link):
         that the peer is gone again, and one more is after all of these.
         """
         return [self.ask("stats") for _ in range(5)][-1]
+
+    def fds(self) -> int:
+        """How many descriptors the host holds, by its own word: only root may look into it."""
+        return self.settle()["fds"]
 
     def request(self, verb: str, **fields: object) -> int:
         self._last += 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +21,22 @@ from tests.unit.incontainer.hostclient import ROOT, HostProcess, Link
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "incontainer", *arguments]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
+
+
+@contextlib.contextmanager
+def begun(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A host on pipes of ours, which is gone with the block."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "incontainer", "host", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_the_key_is_gone_before_anybody_can_connect_and_the_socket_is_the_owners(
@@ -38,26 +56,13 @@ def test_a_stale_socket_is_replaced(host: HostProcess) -> None:
     old.bind(path)
     old.close()
     (host.folder / "key2").write_bytes(host.key)
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "incontainer",
-            "host",
-            f"--socket={path}",
-            f"--key={host.folder}/key2",
-            "--ready-fd=1",
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    with socket.socket(socket.AF_UNIX) as link:
-        link.connect(path)
-    process.terminate()
-    assert process.wait(5) == 0
-    process.stdout.close()
+    with begun(f"--socket={path}", f"--key={host.folder}/key2", "--ready-fd=1") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(path)
+        process.terminate()
+        assert process.wait(5) == 0
     assert not os.path.exists(path)
 
 
@@ -66,30 +71,25 @@ def test_a_key_may_come_over_standard_input_and_the_word_go_over_standard_output
 ) -> None:
     """For engines on which no file and no FIFO of the server is seen (`docs/runtimes.md`)."""
     path = str(host.folder / "other.sock")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "incontainer", "host", f"--socket={path}", "--key=-"]
-        + ["--ready-fd=1"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    for half in (host.key[:10], host.key[10:] + b"what follows is nobody's"):
-        process.stdin.write(half)
-        process.stdin.flush()
-    assert process.stdout.readline() == b"ready\n"
-    with contextlib.closing(Link(path)) as link:
-        nonce = "0" * 32
-        link.send(wire.HostLink(nonce).line())
-        offer = wire.decode_json(link.line())
-        assert offer["proof"] == wire.host_proof(host.key, nonce, offer["challenge"])
-    assert os.readlink(f"/proc/{process.pid}/fd/0") == os.devnull
-    assert os.readlink(f"/proc/{process.pid}/fd/1").startswith("pipe:")
-    process.terminate()
-    assert process.wait(5) == 0
-    process.stdin.close()
-    process.stdout.close()
+    with begun(f"--socket={path}", "--key=-", "--ready-fd=1") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for half in (host.key[:10], host.key[10:] + b"what follows is nobody's"):
+            process.stdin.write(half)
+        assert process.stdout.readline() == b"ready\n"
+        with contextlib.closing(Link(path)) as link:
+            nonce = "0" * 32
+            link.send(wire.HostLink(nonce).line())
+            offer = wire.decode_json(link.line())
+            assert offer["proof"] == wire.host_proof(host.key, nonce, offer["challenge"])
+        with pytest.raises(BrokenPipeError):  # nobody can read on where the key was
+            process.stdin.write(b"x")
+        assert not select.select([process.stdout], [], [], 0)[0]  # still open
+        if os.geteuid() == 0:  # nobody else may look
+            assert os.readlink(f"/proc/{process.pid}/fd/0") == os.devnull
+            assert os.readlink(f"/proc/{process.pid}/fd/1").startswith("pipe:")
+        process.terminate()
+        assert process.wait(5) == 0
 
 
 def test_standard_input_without_a_whole_key_is_refused() -> None:

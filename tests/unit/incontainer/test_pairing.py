@@ -273,7 +273,7 @@ def test_hello_tells_which_sessions_are_paired(host: HostProcess, expecting: Con
 def test_any_number_of_reconnects_leaves_nothing_behind(
     host: HostProcess, expecting: Control
 ) -> None:
-    fds = host.fds()
+    fds = expecting.fds()
     for i in range(100):
         down, up = downstream(host), expecting.upstream("s")
         down.send(b"%d\n" % i)
@@ -282,8 +282,7 @@ def test_any_number_of_reconnects_leaves_nothing_behind(
         one.close()
         assert other.rest() == b""
         other.close()
-    expecting.settle()
-    assert host.fds() <= fds
+    assert expecting.fds() <= fds
 
 
 # Bare clients
@@ -467,8 +466,7 @@ def test_cutting_the_upstream_after_every_byte_loses_and_repeats_nothing_that_wa
 def test_cutting_the_header_after_every_byte_leaves_nothing_behind(shared: HostProcess) -> None:
     control = shared.control()
     control.expect("head", "sec")
-    control.settle()
-    fds = shared.fds()
+    fds = control.fds()
     header = wire.Downstream("p", "head", "sec").line()
     for cut in range(len(header) + 1):
         link = Link(shared.socket)
@@ -477,4 +475,4 @@ def test_cutting_the_header_after_every_byte_leaves_nothing_behind(shared: HostP
             link.sock.shutdown(socket.SHUT_RDWR)
         link.close()
     assert control.settle()["links"] == 0
-    assert shared.fds() <= fds
+    assert control.fds() <= fds

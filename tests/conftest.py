@@ -1,16 +1,20 @@
-"""What every test gets: asyncio as the backend, Hypothesis profiles, leak checks, `requires`."""
+"""What every test gets: asyncio as the backend, Hypothesis profiles, leak checks, `requires`.
+
+Which tests are run at all, and what is said of the others, is told in `selection`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import requirements
+from tests import requirements, selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -65,6 +69,8 @@ async def no_leaked_tasks() -> AsyncIterator[None]:
 # ---------------------------------------------------------------- requires
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse names in OUBLIETTE_REQUIRE that nothing goes by."""
+    config.addinivalue_line("markers", "whole: run by `make test-all` alone (see `selection`)")
+    config.stash[LEFT_OUT] = Counter()
     unknown = requirements.demanded() - requirements.PROBES.keys()
     if unknown:
         known = ", ".join(sorted(requirements.PROBES))
@@ -75,13 +81,46 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip, or fail where it is demanded, a test whose requirement the machine does not meet."""
-    for mark in item.iter_markers("requires"):
-        for name in mark.args:
-            if name not in requirements.PROBES:
-                pytest.fail(f"requires({name!r}): there is no such requirement", pytrace=False)
-            reason = requirements.missing(name)
-            if reason is None:
-                continue
-            if name in requirements.demanded():
-                pytest.fail(f"{name} is demanded, and missing: {reason}", pytrace=False)
-            pytest.skip(f"needs {name}: {reason}")
+    for name in selection.needs(item):
+        if name not in requirements.PROBES:
+            pytest.fail(f"requires({name!r}): there is no such requirement", pytrace=False)
+        reason = requirements.missing(name)
+        if reason is None:
+            continue
+        if name in requirements.demanded():
+            pytest.fail(f"{name} is demanded, and missing: {reason}", pytrace=False)
+        pytest.skip(f"needs {name}: {reason}")
+
+
+# ---------------------------------------------------------------- core and whole
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not of the core, where that alone is asked for."""
+    if not selection.is_core():
+        return
+    kept, without = selection.choose(items)
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
+    config.stash[LEFT_OUT] = without
+    if hasattr(config, "workeroutput"):  # every worker of xdist collects all
+        config.workeroutput["left_out"] = dict(without)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Hear from a worker of xdist what it has left out."""
+    told = getattr(node, "workeroutput", {}).get("left_out")
+    if told is not None:
+        node.config.stash[LEFT_OUT] = Counter(told)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
+    """Say last, after all other summaries, what was left out, and how to have it."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    for line in selection.summary(config.stash[LEFT_OUT], skipped):
+        terminalreporter.write_line(line)

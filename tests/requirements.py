@@ -113,6 +113,10 @@ def _python39() -> str | None:
     return None if python39() else "no python3.9 on PATH or among pyenv's versions"
 
 
+def _root() -> str | None:
+    return None if os.geteuid() == 0 else "other users, mounts and daemons are root's"
+
+
 def _pykka_sdist() -> str | None:
     from tests.unit.kit.pykka_sdist import fetch
 
@@ -132,4 +136,20 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "podman": functools.partial(_engine, "podman"),
     "pykka-sdist": _pykka_sdist,
     "python3.9": _python39,
+    "root": _root,
 }
+
+_ENGINES = "as root .ci/engines make test-all"
+_AGENTS = ".ci/agents"
+REMEDIES: dict[str, str] = {
+    "apple-standin": _ENGINES,
+    "bubblewrap": "apt-get install bubblewrap",
+    "docker": _ENGINES,
+    "droid": _AGENTS,
+    "opencode": _AGENTS,
+    "podman": _ENGINES,
+    "pykka-sdist": "a package index that pip reaches",
+    "python3.9": "pyenv install 3.9",
+    "root": "to be root",
+}
+"""How to have what is missing."""

@@ -4,8 +4,9 @@ It is the ordinary program, with two seams that production code has no need of. 
 an actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind
 can be failed at any message. And each line on stdin replaces the active failpoints (see
 `oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
-which fails every actor of that class, or `tasks`, which logs what every task waits for; it is
-answered by `{"armed": line}` on stdout.
+which fails every actor of that class, or `tasks`, which logs what every task waits for, or
+`await <Class>.<Message>`, which an actor is soon to handle; it is answered by `{"armed": line}` on
+stdout, an `await` when that message comes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 CUT: Final = "cut"
 FAIL: Final = "fail "
 TASKS: Final = "tasks"
+AWAIT: Final = "await "
+AWAIT_SECONDS: Final = 60.0
+
+_awaited: dict[str, threading.Event] = {}
 
 
 def seam() -> None:
@@ -38,7 +43,10 @@ def seam() -> None:
 
     def faulty(self: Any, envelope: Any) -> Any:
         self.envelope = envelope  # who asked must get the error
-        failpoints.failpoint(f"{type(self).__name__}.{type(envelope.message).__name__}")
+        name = f"{type(self).__name__}.{type(envelope.message).__name__}"
+        failpoints.failpoint(name)
+        if name in _awaited:
+            _awaited[name].set()
         return handle(self, envelope)
 
     setattr(Actor, "_actor_receive", faulty)  # noqa: B010 - on purpose: nothing else may know of it
@@ -52,6 +60,9 @@ def _arm() -> None:
             tasks()
         elif line.startswith(FAIL):
             fail(line.removeprefix(FAIL))
+        elif line.startswith(AWAIT):
+            if not passed(line.removeprefix(AWAIT)):
+                continue
         else:
             failpoints.activate(line)
         os.write(1, json.dumps({"armed": line}).encode() + b"\n")
@@ -83,6 +94,15 @@ def fail(kind: str) -> None:
             actor.system.gate.loop.call_soon_threadsafe(
                 broke, failpoints.FailpointError(f"failpoint {kind}")
             )
+
+
+def passed(name: str) -> bool:
+    """Wait until an actor is about to handle such a message; False if none does in time."""
+    event = _awaited.setdefault(name, threading.Event())
+    try:
+        return event.wait(AWAIT_SECONDS)
+    finally:
+        del _awaited[name]
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

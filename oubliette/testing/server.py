@@ -34,7 +34,7 @@ from oubliette.runtime.containers.engine import Engine
 from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 from oubliette.runtime.home import DATABASE
 from oubliette.runtime.zipapp import zipapp_path
-from oubliette.testing import releases
+from oubliette.testing import faulty, releases
 
 if TYPE_CHECKING:
     import socket
@@ -212,11 +212,22 @@ class ServerProcess:
 
     async def arm(self, failpoints: str) -> None:
         """Replace the active failpoints of the running server; "" takes them away."""
+        await self._tell(failpoints, timeout=10)
+
+    async def passes(self, message: str) -> None:
+        """Wait until an actor of the running server is about to handle `<Class>.<Message>`.
+
+        Raises:
+            TimeoutError: none does within a minute.
+        """
+        await self._tell(faulty.AWAIT + message, timeout=faulty.AWAIT_SECONDS)
+
+    async def _tell(self, line: str, timeout: float) -> None:
         assert self._stdin is not None
         assert self._stdout is not None
-        os.write(self._stdin, failpoints.encode() + b"\n")
-        async with asyncio.timeout(10):
-            assert json.loads(await self._stdout.readline()) == {"armed": failpoints}
+        os.write(self._stdin, line.encode() + b"\n")
+        async with asyncio.timeout(timeout):
+            assert json.loads(await self._stdout.readline()) == {"armed": line}
 
     # ------------------------------------------------------------ look
 

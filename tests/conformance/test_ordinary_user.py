@@ -39,8 +39,8 @@ def openings() -> list[str]:
     return options
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the suite is run by an ordinary user already")
-@pytest.mark.requires("bubblewrap")
+@pytest.mark.requires("root", "bubblewrap")
+@pytest.mark.whole
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "choice",

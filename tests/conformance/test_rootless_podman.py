@@ -38,7 +38,7 @@ exec setpriv --reuid="$2" --regid="$2" --clear-groups --inh-caps=-all env -i PAT
 NEEDED = ("podman", "newuidmap", "newgidmap", "unshare", "setpriv", "bwrap")
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="root plays the ordinary user"),
+    pytest.mark.requires("root"),
     pytest.mark.skipif(
         any(shutil.which(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"
     ),

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from tests.faults.load import Crashed, Load
+from tests.selection import core
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +28,9 @@ KINDS = [
     "ProjectsActor",
     "StoreActor",
 ]
+
+# What a turn goes through on its way; the core of the suite has these alone.
+CORE = ["SessionActor", "LinkActor", "ContainerActor", "AgentProcessActor", "StoreActor"]
 
 # Class.Message@pass, told and not asked: an error in the answer to an ask is the asker's.
 MESSAGES = {
@@ -51,7 +55,7 @@ async def goes_on(load: Load) -> None:
     assert "FailpointError" in load.server.log(), "nothing failed"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", core(CORE, KINDS))
 async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
     """DESIGN 3.4: agents live, pending calls go on, nothing is lost or told twice."""
     await server.start()
@@ -61,7 +65,7 @@ async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
         await goes_on(load)
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("message", core([f"of {kind}" for kind in CORE], MESSAGES))
 async def test_an_actor_that_fails_at_a_message_costs_nobody_a_turn(server, message):
     """DESIGN 3.4, in the middle of the traffic."""
     await server.start()

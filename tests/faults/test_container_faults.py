@@ -145,6 +145,7 @@ async def test_an_agent_that_floods_its_output_is_held_back_and_nobody_else(
         check_nothing_left(any_server)
 
 
+@pytest.mark.whole
 async def test_a_line_without_an_end_ends_its_agent_and_takes_no_memory(
     server: ServerProcess,
 ) -> None:

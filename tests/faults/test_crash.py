@@ -13,6 +13,7 @@ import random
 import pytest
 
 from tests.faults.load import Load, crash
+from tests.selection import core
 
 pytestmark = pytest.mark.anyio
 
@@ -58,20 +59,6 @@ MORE_POINTS = [
     "host.line@3",
     "host.line@15",
 ]
-
-
-@pytest.mark.parametrize("point", POINTS + MORE_POINTS * SOAK)
-async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(server, point):
-    """Issue 2 section 5; DESIGN 3.4 last row but one; invariants I1, I2, I4, I5, I8."""
-    name, _, at = point.partition("@")
-    await server.start(failpoints=f"{name}=kill@{at}")
-    async with Load(server) as load:
-        await crash(server, load)
-        await server.start()
-        await load.come_back()
-        await load.finish()
-
-
 # One of each kind: what containers themselves go through, and what goes on in them. All of the
 # others differ in nothing that an engine has to do with.
 ENGINE_POINTS = [
@@ -82,6 +69,18 @@ ENGINE_POINTS = [
     "session.child_spawned@1",
     "session.agent_spoke@40",
 ]
+
+
+@pytest.mark.parametrize("point", core(ENGINE_POINTS, POINTS + MORE_POINTS * SOAK))
+async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(server, point):
+    """Issue 2 section 5; DESIGN 3.4 last row but one; invariants I1, I2, I4, I5, I8."""
+    name, _, at = point.partition("@")
+    await server.start(failpoints=f"{name}=kill@{at}")
+    async with Load(server) as load:
+        await crash(server, load)
+        await server.start()
+        await load.come_back()
+        await load.finish()
 
 
 @pytest.mark.timeout(120)

@@ -55,7 +55,7 @@ async def site(shared_site: Site) -> AsyncIterator[Site]:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of caller in turn."""
+    """Each kind of caller in turn; the core of the suite has one of them per test."""
     return str(request.param)
 
 

@@ -125,6 +125,11 @@ class Site:
             "project_create", name=f"project {self._names}", init_git=False, **more
         )
 
+    def workspaces(self, project: dict[str, Any]) -> str:
+        """The folder of the project's workspaces, as its agents see it: as it is, without a sandbox."""
+        folder = self.server.home / "projects" / project["id"] / "workspaces"
+        return "/workspace/workspaces" if self.server.sandboxed else str(folder)
+
     def principal(self, scope: str = "write") -> str:
         """A key of somebody new."""
         return self.server.token(scope)

@@ -53,6 +53,7 @@ async def late(shared_site):
         yield late
 
 
+@pytest.mark.whole
 async def test_an_answer_after_45_seconds_arrives(site, late):
     """Issue 2 section 7: with the default timeout of 60 s."""
     site.agents.append(late.agent)

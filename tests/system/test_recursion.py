@@ -127,6 +127,7 @@ async def test_a_grandchild_calls_a_tool_of_the_roots_caller_who_sees_the_ancest
         assert "you" in (await agent.outcome(LONG))["text"]
 
 
+@pytest.mark.whole
 async def test_two_trees_with_equally_named_tools_never_mix(site) -> None:
     """Over 50 random interleavings; children inherit the caller's tools."""
     chance = random.Random(7)

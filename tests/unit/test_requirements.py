@@ -79,3 +79,53 @@ def test_an_unknown_name_in_a_mark_fails_that_test(tmp_path: Path) -> None:
     done = run(tmp_path, "", text)
     assert done.returncode == 1
     assert "requires('podmann'): there is no such requirement" in done.stdout
+
+
+SUITE = (
+    TEST.replace('"docker"] = lambda: "no engine here"', '"docker"] = lambda: None')
+    + """
+@pytest.mark.whole
+def test_of_the_whole():
+    pass
+
+@pytest.mark.requires("bubblewrap")
+def test_sandbox():
+    pass
+
+requirements.PROBES["bubblewrap"] = lambda: "no bwrap"
+
+@pytest.mark.parametrize("kind", ["sdk-auto", "sdk-legacy", "http-auto", "http-legacy"])
+def test_kinds(kind):
+    pass
+"""
+)
+LEFT_OUT = (
+    "Left out: 4 of the whole suite alone, 1 need docker, 1 need podman, 1 need bubblewrap.\n"
+)
+REMEDY = (
+    "To have it: apt-get install bubblewrap, as root .ci/engines make test-all, make test-all.\n"
+)
+
+
+def test_the_core_leaves_engines_and_matrices_to_the_whole_and_says_so_in_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUBLIETTE_SUITE", "core")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n 2")
+    done = run(tmp_path, "", SUITE)
+    assert done.returncode == 0
+    assert f"\n{LEFT_OUT}{REMEDY}1 passed, 1 skipped" in done.stdout
+
+
+def test_the_core_has_what_is_demanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUBLIETTE_SUITE", "core")
+    done = run(tmp_path, "docker,podman", SUITE)
+    assert done.returncode == 0
+    assert "3 passed, 1 skipped" in done.stdout
+
+
+def test_the_whole_leaves_out_what_is_missing_alone(tmp_path: Path) -> None:
+    done = run(tmp_path, "", SUITE)
+    assert done.returncode == 0
+    assert "7 passed, 1 skipped" in done.stdout
+    assert "Left out: 1 need bubblewrap.\nTo have it: apt-get install bubblewrap.\n" in done.stdout

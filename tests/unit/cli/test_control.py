@@ -121,7 +121,7 @@ async def test_a_stranger_is_not_even_heard(home: Path, monkeypatch: pytest.Monk
     assert await raw(home, b'{"id":1,"verb":"status"}\n') == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.requires("root")
 async def test_another_user_is_told_by_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     try:

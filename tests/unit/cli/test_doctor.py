@@ -62,7 +62,7 @@ def test_a_home_is_ours_and_closed(home: Path) -> None:
     told(checks.home(home / "file" / "below"), "fail")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder away")
+@pytest.mark.requires("root")
 def test_a_home_of_somebody_else_is_no_good(home: Path) -> None:
     os.chown(home, 4321, 4321)
     assert "belongs to user 4321" in told(checks.home(home), "fail")

@@ -225,7 +225,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root sees everything; the test needs another user")
+@pytest.mark.requires("root")
 def test_an_agent_cannot_play_the_host_or_the_server_and_cannot_look_into_the_host() -> None:
     """DESIGN 4.1, 5: the host runs as the agent's own user here, the hardest case."""
     from incontainer.build import build

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.incontainer.hostclient import Control, HostProcess, Refusal
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes users")
+needs_root = pytest.mark.requires("root")
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,7 @@ def runtime(request):
 
 
 @pytest.mark.requires("pykka-sdist")
+@pytest.mark.whole
 @pytest.mark.timeout(300 + 60 * RUNS)
 def test_pykkas_own_tests_pass_on_our_actor_type(tmp_path: Path) -> None:
     root = pykka_sdist.unpack(tmp_path)

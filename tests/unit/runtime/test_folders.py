@@ -42,7 +42,7 @@ def test_a_base_that_is_a_file_is_refused(short: Path) -> None:
         folders.runtime_base(short)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else")
+@pytest.mark.requires("root")
 def test_a_base_of_somebody_else_is_refused(short: Path) -> None:
     (short / BASE).mkdir()
     os.chown(short / BASE, 12345, 12345)
@@ -106,7 +106,7 @@ def test_giving_a_link_away_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_uid == os.geteuid()
 
 
-ours = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+ours = pytest.mark.requires("root")
 
 
 def names(fd: int) -> list[str]:

@@ -169,7 +169,7 @@ def test_without_a_sandbox_root_refuses_folders_that_its_agents_cannot_reach(sho
     Plan(spec=spec, sandboxed=True, root=True).check(short, network_none=False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has agents of another user")
+@pytest.mark.requires("root")
 @pytest.mark.anyio
 async def test_without_a_sandbox_root_opens_its_own_home_for_its_agents_and_no_more() -> None:
     """Nothing can be mounted there, and `make demo` has to work in any container."""

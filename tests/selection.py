@@ -1,0 +1,107 @@
+"""What of the suite is run: its core (`make test`) or the whole (`make test-all`), and what is said.
+
+`OUBLIETTE_SUITE=core`, which `make test` sets, leaves out what is marked `whole` or `slow`, and
+what needs an engine or an agent, unless `OUBLIETTE_REQUIRE` demands it: that alone takes longer
+than all the rest. Plain `pytest` leaves nothing out.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+VARIABLE = "OUBLIETTE_SUITE"
+EXPENSIVE = {"apple-standin", "docker", "droid", "opencode", "podman"}
+"""Requirements that the core uses only where they are demanded."""
+KINDS = {"sdk-auto", "sdk-legacy", "http-auto", "http-legacy"}
+"""Kinds of caller, values of the parameter `kind`: the core has one of them per test."""
+WHOLE = "whole"
+OTHER = "other"
+PHRASES = {WHOLE: "of the whole suite alone", OTHER: "cannot be run here"}
+
+
+def is_core() -> bool:
+    """Whether only the core is to be run."""
+    return os.environ.get(VARIABLE, "") == "core"
+
+
+def needs(item: pytest.Item) -> list[str]:
+    """The names of what the machine must have for the test."""
+    return [str(name) for mark in item.iter_markers("requires") for name in mark.args]
+
+
+def left_out(item: pytest.Item) -> str | None:
+    """For what the core leaves the test out; None if it has it."""
+    undemanded = [name for name in needs(item) if name in EXPENSIVE - requirements.demanded()]
+    if undemanded:
+        return undemanded[0]
+    if item.get_closest_marker("whole") or item.get_closest_marker("slow"):
+        return WHOLE
+    return None
+
+
+def choose(items: list[pytest.Item]) -> tuple[list[pytest.Item], Counter[str]]:
+    """The tests of the core, and how many are left out for what."""
+    kinds: dict[str, list[str]] = {}
+    for item in items:
+        test, kind = kind_of(item)
+        kinds.setdefault(test, []).append(kind)
+    without: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    for item in items:
+        test, kind = kind_of(item)
+        # One each, and not always the same: all of them together have every kind.
+        in_turn = sorted(kinds[test])[zlib.crc32(test.encode()) % len(kinds[test])]
+        name = left_out(item) or (WHOLE if kind != in_turn else None)
+        if name is None:
+            kept.append(item)
+        else:
+            without[name] += 1
+    return kept, without
+
+
+def kind_of(item: pytest.Item) -> tuple[str, str]:
+    """The test without the kind of its caller, and that kind; empty for one that has none."""
+    callspec = getattr(item, "callspec", None)
+    kind = str(callspec.params.get("kind")) if callspec is not None else ""
+    return (item.nodeid.replace(kind, ""), kind) if kind in KINDS else (item.nodeid, "")
+
+
+def core(of: Container[str], values: Iterable[str]) -> list[Any]:
+    """Values to parametrize a test with, of which the core has those `of` alone."""
+    marks = {True: [], False: [pytest.mark.whole]}
+    return [pytest.param(value, marks=marks[value in of]) for value in values]
+
+
+def summary(without: Counter[str], skipped: Iterable[Any]) -> list[str]:
+    """Two lines: what was left out, and how to have it. None where nothing was.
+
+    Args:
+        without: what `choose` has left out.
+        skipped: reports of tests that were skipped.
+    """
+    counts = Counter(without)
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        name, _, _ = reason.removeprefix("Skipped: needs ").partition(":")
+        counts[name if name in requirements.PROBES else OTHER] += 1
+    if not counts:
+        return []
+    told = ", ".join(
+        f"{number} {PHRASES.get(name, f'need {name}')}" for name, number in counts.most_common()
+    )
+    remedies = [requirements.REMEDIES[name] for name in requirements.PROBES if counts[name]]
+    if without:
+        remedies.append("make test-all")
+    if counts[OTHER]:
+        remedies.append("the reasons of others: ARGS=-rs")
+    return [f"Left out: {told}.", f"To have it: {', '.join(dict.fromkeys(remedies))}."]

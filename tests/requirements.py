@@ -102,7 +102,10 @@ def _agent(name: str) -> str | None:
 def python39() -> str | None:
     """A Python 3.9, the oldest that must run `incontainer`: on PATH, or one of pyenv's."""
     root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
-    found = sorted(str(path) for path in root.glob("versions/3.9.*/bin/python3.9"))
+    try:
+        found = sorted(str(path) for path in root.glob("versions/3.9.*/bin/python3.9"))
+    except PermissionError:  # that of another user
+        found = []
     for program in ("python3.9", *found):
         if not _runs(program, "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 9))"):
             return shutil.which(program)

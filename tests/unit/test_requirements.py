@@ -29,7 +29,7 @@ def test_there():
 
 
 def run(
-    folder: Path, demanded: str, text: str = TEST, without: str = ""
+    folder: Path, demanded: str, text: str = TEST, without: str = "", suite: str = ""
 ) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
@@ -40,9 +40,14 @@ def run(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
-        env=os.environ | {"OUBLIETTE_REQUIRE": demanded, "OUBLIETTE_WITHOUT": without},
+        env=os.environ
+        | {
+            "OUBLIETTE_REQUIRE": demanded,
+            "OUBLIETTE_WITHOUT": without,
+            "OUBLIETTE_SUITE": suite,
+        },
     )
 
 
@@ -110,16 +115,14 @@ REMEDY = (
 def test_the_core_leaves_engines_and_matrices_to_the_whole_and_says_so_in_two_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OUBLIETTE_SUITE", "core")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-n 2")
-    done = run(tmp_path, "", SUITE)
+    done = run(tmp_path, "", SUITE, suite="core")
     assert done.returncode == 0
     assert f"\n{LEFT_OUT}{REMEDY}1 passed, 1 skipped" in done.stdout
 
 
-def test_the_core_has_what_is_demanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUBLIETTE_SUITE", "core")
-    done = run(tmp_path, "docker,podman", SUITE)
+def test_the_core_has_what_is_demanded(tmp_path: Path) -> None:
+    done = run(tmp_path, "docker,podman", SUITE, suite="core")
     assert done.returncode == 0
     assert "3 passed, 1 skipped" in done.stdout
 

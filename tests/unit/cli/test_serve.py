@@ -62,7 +62,12 @@ def served(home: Path, environ: dict[str, str]) -> Iterator[tuple[subprocess.Pop
 
 def cli(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, env=environ, check=False
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environ,
+        check=False,
     )
 
 

@@ -7,24 +7,27 @@ request is read, and nothing is kept of it, before it is known whose it is.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from sse_starlette import sse
 
 from oubliette import __version__
-from oubliette.errors import LimitExceeded, OublietteError, RateLimited, Unauthenticated
+from oubliette.errors import (
+    LimitExceeded,
+    OublietteError,
+    RateLimited,
+    Unauthenticated,
+    Unavailable,
+)
 from oubliette.mcp_front import errors, pages
 from oubliette.mcp_front.auth import Gatekeeper, Names, header
 from oubliette.mcp_front.connections import Deadlines
-from oubliette.mcp_front.dispatch import Dispatch
 from oubliette.mcp_front.exchange import SCOPE_KEY, Exchange
 from oubliette.mcp_front.http_server import HttpServer
 from oubliette.mcp_front.legacy_stream import SESSION_HEADER, LegacyStreams
 from oubliette.mcp_front.limits import Quotas
 from oubliette.mcp_front.listen import Listening
+from oubliette.mcp_front.sdk import LOADING, Sdk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,10 +76,7 @@ class Front:
         self.listening = Listening(callers, find, self.quotas, config.callers)
         """Serves `caller_listen`; give it to the tool table (`House.listen`)."""
         self._streams = LegacyStreams(self.listening, self.quotas)
-        self._dispatch = Dispatch(tools, self._streams.before_call)
-        self._manager = StreamableHTTPSessionManager(
-            self._dispatch.server, max_request_body_size=config.server.max_body_bytes
-        )
+        self._sdk = Sdk(tools, self._streams.before_call, config.server.max_body_bytes)
         self._http = HttpServer(
             cast("ASGI3Application", self),
             config.server.host,
@@ -89,8 +89,6 @@ class Front:
         )
         self._stopping = False
         self._calls: set[asyncio.Future[None]] = set()
-        self._sessions_end = asyncio.Event()
-        self._sessions: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ life
     def bind(self) -> str:
@@ -113,37 +111,31 @@ class Front:
         return self._http.connections
 
     async def start(self) -> str:
-        """Serve; the URL that clients use."""
-        _no_shutdown_watcher()
-        loop = asyncio.get_running_loop()
-        running = loop.create_future()
-        self._sessions = loop.create_task(self._run_sessions(running), name="mcp sessions")
-        await running
+        """Serve; the URL that clients use. The MCP SDK comes a moment later."""
         await self._http.start()
+        self._sdk.start()
         log.info("listening", url=self.url)
         return self.url
 
-    async def _run_sessions(self, running: asyncio.Future[None]) -> None:
-        async with self._manager.run():
-            running.set_result(None)
-            await self._sessions_end.wait()
+    async def ended(self) -> None:
+        """Wait for the end of what answers MCP requests.
+
+        Raises:
+            Exception: why there is nothing that answers them.
+        """
+        await self._sdk.ended()
 
     async def stop(self) -> None:
         """Tell listeners, let calls end, then cut what is left; within about two seconds."""
         self._stopping = True
         self.listening.stop()
-        self._dispatch.close()
+        self._sdk.close()
         if self._calls:
             await asyncio.wait(list(self._calls), timeout=CALLS_END)
         await self._streams.stop()
-        self._sessions_end.set()
-        if self._sessions is not None:
-            await asyncio.wait([self._sessions], timeout=CALLS_END)
+        await self._sdk.stop(CALLS_END)
         await self._http.stop(REST_ENDS)
-        if self._sessions is not None and not self._sessions.done():
-            self._sessions.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sessions
+        await self._sdk.cut()
 
     # ------------------------------------------------------------ requests
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,7 +177,8 @@ class Front:
 
     async def _reasons(self) -> list[str]:
         try:
-            return await self._ready()
+            reasons = await self._ready()
+            return reasons if self._sdk.loaded else [*reasons, LOADING]
         except OublietteError as error:
             return [error.message]
         except Exception:
@@ -221,7 +214,6 @@ class Front:
         if length is not None and length.isdigit() and int(length[:19]) > most:
             await errors.refuse(send, 413, f"the request body may have {most} bytes at most")
             return
-        scope["user"] = who.user
         if method == "GET":
             await self._get(who, scope, receive, send)
         else:
@@ -286,7 +278,9 @@ class Front:
         exchange = exchange or Exchange(who, scope, send)
         scope[SCOPE_KEY] = exchange
         try:
-            await self._manager.asgi_app(scope, receive, exchange.send)
+            await self._sdk(who.context.principal, scope, receive, exchange.send)
+        except Unavailable as error:
+            await errors.refuse(send, 503, error.message, headers=[_CLOSE, RETRY_AFTER])
         except Exception:
             log.exception("request_failed")
             if not exchange.status:
@@ -296,11 +290,3 @@ class Front:
         finally:
             exchange.end()
         return exchange
-
-
-def _no_shutdown_watcher() -> None:
-    """Keep sse-starlette from polling, twice a second and for ever, whether uvicorn got a signal.
-
-    Streams are ended by `Front.stop` instead. There is no public switch (sse-starlette 3.7).
-    """
-    sse._get_shutdown_state().watcher_started = True  # pyright: ignore[reportPrivateUsage]

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
-
 from oubliette.errors import Unauthenticated
 from oubliette.tools import scopes
 from oubliette.tools.tool import CallContext
@@ -76,16 +73,12 @@ def _without_port(value: str) -> str:
 class Who:
     """The holder of a key, for the length of one request."""
 
-    __slots__ = ("_gate", "_key", "context", "user")
+    __slots__ = ("_gate", "_key", "context")
 
-    def __init__(
-        self, gate: Gatekeeper, key: str, context: CallContext, user: AuthenticatedUser
-    ) -> None:
+    def __init__(self, gate: Gatekeeper, key: str, context: CallContext) -> None:
         self._gate = gate
         self._key = key
         self.context = context
-        self.user = user
-        """What the MCP SDK binds its sessions to: the principal, whatever the key."""
 
     async def still_good(self) -> bool:
         """Whether the key would be accepted now; long streams ask again and again."""
@@ -101,7 +94,7 @@ class Gatekeeper:
 
     def __init__(self, verify: Verify) -> None:
         self.verify = verify
-        self._known: dict[str, tuple[Token, CallContext, AuthenticatedUser]] = {}
+        self._known: dict[str, tuple[Token, CallContext]] = {}
 
     async def admit(self, authorization: bytes | None) -> Who:
         """The holder of the key in this header.
@@ -123,8 +116,8 @@ class Gatekeeper:
         if known is None or known[0] != token:
             if len(self._known) >= MAX_KNOWN:
                 self._known.pop(next(iter(self._known)))
-            known = self._known[token.id] = (token, _context(token), _user(token.principal))
-        return Who(self, key, known[1], known[2])
+            known = self._known[token.id] = (token, _context(token))
+        return Who(self, key, known[1])
 
 
 def _context(token: Token) -> CallContext:
@@ -136,7 +129,3 @@ def _context(token: Token) -> CallContext:
         minted=token.session_id is not None,
         expires_at=token.expires_at,
     )
-
-
-def _user(principal: str) -> AuthenticatedUser:
-    return AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))

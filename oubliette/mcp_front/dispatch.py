@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as t
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from oubliette import __version__
 from oubliette.mcp_front import exchange as exchanges
+from oubliette.mcp_front.current_call import CurrentCall, current_call
 from oubliette.mcp_front.errors import tool_failure, tool_result
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.models import InitializationOptions
 
-    from oubliette.mcp_front.exchange import Exchange
     from oubliette.mcp_front.ports import ToolTable
 
 INSTRUCTIONS: Final = (
@@ -31,34 +28,6 @@ INSTRUCTIONS: Final = (
     " caller_id and caller_tools, keep caller_listen open, and answer each caller_tool_request"
     " with caller_tool_response."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentCall:
-    """The call that is being answered, for the tool that answers it as a stream."""
-
-    context: ServerRequestContext[Any, Any]
-    exchange: Exchange
-
-    @property
-    def modern(self) -> bool:
-        """Whether the client speaks 2026-07-28 or later: no session, no GET stream."""
-        return self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-    @property
-    def takes_events(self) -> bool:
-        """Whether events may ride this call's response.
-
-        A handshake client always takes log messages; a modern one only where it has opted in
-        for this request, at a level that lets `info` through.
-        """
-        if not self.modern:
-            return True
-        level = (self.context.meta or {}).get(t.LOG_LEVEL_META_KEY)
-        return level in {"debug", "info"}
-
-
-current_call: ContextVar[CurrentCall] = ContextVar("oubliette_current_call")
 
 
 class Dispatch:

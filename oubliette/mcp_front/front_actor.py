@@ -15,6 +15,10 @@ class GetUrl(Message, Reply[str]):
     """Where clients connect to."""
 
 
+class Ended(Message):
+    """Nothing answers MCP requests any more."""
+
+
 class FrontActor(Actor):
     """Serves while it lives. Requests never pass through its mailbox."""
 
@@ -27,6 +31,7 @@ class FrontActor(Actor):
     async def on_start(self) -> None:
         """Accept connections."""
         await self._front.start()
+        self.pipe_to_self(self._front.ended(), ok=lambda _: Ended(), err=_fail)
 
     async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
         """End the listeners, then the server."""
@@ -36,3 +41,12 @@ class FrontActor(Actor):
     @handles(GetUrl)
     def _url(self, _: GetUrl) -> str:
         return self._front.url
+
+    @handles(Ended)
+    def _ended(self, _: Ended) -> None:
+        self.stop()
+
+
+def _fail(error: BaseException) -> Message:
+    """End the actor with this error: without the SDK there is no server."""
+    raise error

@@ -22,7 +22,7 @@ from oubliette.mcp_front.exchange import StreamClosed
 from oubliette.mcp_front.listen import BAD_KEY, GONE, STOPPING
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.dispatch import CurrentCall
+    from oubliette.mcp_front.current_call import CurrentCall
     from oubliette.mcp_front.exchange import Exchange
     from oubliette.mcp_front.limits import Quotas
     from oubliette.mcp_front.listen import Listening

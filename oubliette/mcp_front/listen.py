@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-import mcp_types as t
-
 from oubliette.actors.caller_messages import SUPERSEDED
 from oubliette.mcp_front import wire_events
 from oubliette.mcp_front.caller_link import CallerLink
-from oubliette.mcp_front.dispatch import current_call
+from oubliette.mcp_front.current_call import current_call
 from oubliette.mcp_front.exchange import StreamClosed
 from oubliette.tools.caller_tools import normalised
 from oubliette.tools.callers import CallerListenResult
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from oubliette.config import CallersConfig
     from oubliette.kit import Ref
-    from oubliette.mcp_front.dispatch import CurrentCall
+    from oubliette.mcp_front.current_call import CurrentCall
     from oubliette.mcp_front.exchange import Exchange
     from oubliette.mcp_front.limits import Quotas
     from oubliette.tools.callers import CallerListen
@@ -150,6 +148,8 @@ class Listening:
 
     async def _begin(self, call: CurrentCall, link: CallerLink, cursor: int) -> None:
         """Send the first event through the SDK, so that it begins the stream."""
+        import mcp_types as t
+
         opened = call.exchange.expect_open()
         data = {"type": "listening", "caller_id": link.caller_id, "seq": cursor}
         await call.context.session.send_notification(

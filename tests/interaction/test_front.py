@@ -74,6 +74,7 @@ async def test_initialise_says_that_tools_change_and_that_it_logs(mode):
 
 async def test_health_and_readiness_need_no_key():
     async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        await caller.call("echo")  # by then everything is there
         async with caller.http.request("GET", path="/health", headers={"authorization": ""}) as r:
             health = (r.status, [m async for m in r.messages()][0]["ok"])
         async with caller.http.request("GET", path="/ready", headers={"authorization": ""}) as r:

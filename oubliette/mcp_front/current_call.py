@@ -1,0 +1,44 @@
+"""The call that is being answered; nothing here imports the SDK, which comes later (`sdk.py`)."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
+
+    from oubliette.mcp_front.exchange import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentCall:
+    """The call that is being answered, for the tool that answers it as a stream."""
+
+    context: ServerRequestContext[Any, Any]
+    exchange: Exchange
+
+    @property
+    def modern(self) -> bool:
+        """Whether the client speaks 2026-07-28 or later: no session, no GET stream."""
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        return self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def takes_events(self) -> bool:
+        """Whether events may ride this call's response.
+
+        A handshake client always takes log messages; a modern one only where it has opted in
+        for this request, at a level that lets `info` through.
+        """
+        if not self.modern:
+            return True
+        from mcp_types import LOG_LEVEL_META_KEY
+
+        level = (self.context.meta or {}).get(LOG_LEVEL_META_KEY)
+        return level in {"debug", "info"}
+
+
+current_call: ContextVar[CurrentCall] = ContextVar("oubliette_current_call")

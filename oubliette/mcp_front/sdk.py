@@ -1,0 +1,179 @@
+"""The MCP SDK behind the front, imported while the server serves already.
+
+Its import takes longer than the rest of the start: its models are compiled one by one. So the port
+answers first, and a thread imports meanwhile; a request that needs the SDK waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from oubliette.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from starlette.types import Receive, Scope, Send
+
+    from oubliette.mcp_front.current_call import CurrentCall
+    from oubliette.mcp_front.dispatch import Dispatch
+    from oubliette.mcp_front.ports import ToolTable
+
+LOADING: Final = "the MCP library is still being loaded"
+LOAD_SECONDS: Final = 60.0  # for a request to wait; on a machine that is not swamped it takes one
+MAX_USERS: Final = 4096  # principals whose user is remembered
+
+_PARTS: Final = (
+    "pydantic",
+    "mcp_types",
+    "mcp_types.methods",
+    "starlette.responses",
+    "mcp.server.streamable_http_manager",
+    "oubliette.mcp_front.dispatch",
+)
+"""Each stands on those before it; between two of them a stop is heeded."""
+
+log = structlog.get_logger("oubliette.front")
+
+
+class Sdk:
+    """Serves requests with the MCP SDK. `start`, then `stop`; once each."""
+
+    def __init__(
+        self,
+        tools: ToolTable,
+        before_call: Callable[[CurrentCall, str, dict[str, Any] | None], Awaitable[None]],
+        max_body_bytes: int,
+    ) -> None:
+        self._tools = tools
+        self._before_call = before_call
+        self._max_body_bytes = max_body_bytes
+        self._stopping = False
+        self._end = asyncio.Event()
+        self._ready: asyncio.Future[StreamableHTTPSessionManager] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._dispatch: Dispatch | None = None
+        self._run: asyncio.Task[None] | None = None
+        self._users: dict[str, AuthenticatedUser] = {}
+
+    @property
+    def loaded(self) -> bool:
+        """Whether requests are served without a wait."""
+        return self._ready.done()
+
+    def start(self) -> None:
+        """Begin to import it."""
+        self._run = asyncio.get_running_loop().create_task(self._serve(), name="mcp sessions")
+
+    async def ended(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            Exception: what broke while it was imported, or while it ran.
+        """
+        assert self._run is not None, "start comes first"
+        await asyncio.shield(self._run)
+
+    async def __call__(self, principal: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of this principal.
+
+        Raises:
+            Unavailable: it is not there in time, or the server stops.
+        """
+        ready = self._ready
+        if not ready.done():
+            try:
+                async with asyncio.timeout(LOAD_SECONDS):
+                    await asyncio.shield(ready)
+            except TimeoutError as error:
+                raise Unavailable(LOADING) from error
+        scope["user"] = self._user(principal)
+        await ready.result().asgi_app(scope, receive, send)
+
+    def close(self) -> None:
+        """End open `subscriptions/listen` streams in good order; import nothing more."""
+        self._stopping = True
+        if self._dispatch is not None:
+            self._dispatch.close()
+
+    async def stop(self, seconds: float) -> None:
+        """End its sessions, within `seconds`."""
+        self._end.set()
+        if self._run is not None:
+            await asyncio.wait([self._run], timeout=seconds)
+
+    async def cut(self) -> None:
+        """Cancel what `stop` has not ended."""
+        if self._run is not None and not self._run.done():
+            self._run.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._run
+
+    async def _serve(self) -> None:
+        began = time.monotonic()
+        try:
+            if not await asyncio.to_thread(self._import):
+                self._fail(Unavailable("server stopping"))
+                return
+            manager = self._build()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        log.info("mcp library loaded", seconds=round(time.monotonic() - began, 3))
+        async with manager.run():
+            self._ready.set_result(manager)
+            await self._end.wait()
+
+    def _fail(self, error: BaseException) -> None:
+        self._ready.set_exception(error)
+        self._ready.exception()  # looked at: there may be no request that waits
+
+    def _import(self) -> bool:
+        for name in _PARTS:
+            if self._stopping:
+                return False
+            import_module(name)
+        return not self._stopping
+
+    def _build(self) -> StreamableHTTPSessionManager:
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        from oubliette.mcp_front.dispatch import Dispatch
+
+        _no_shutdown_watcher()
+        self._dispatch = Dispatch(self._tools, self._before_call)
+        return StreamableHTTPSessionManager(
+            self._dispatch.server, max_request_body_size=self._max_body_bytes
+        )
+
+    def _user(self, principal: str) -> AuthenticatedUser:
+        """What the SDK binds its sessions to: the principal, whatever the key."""
+        user = self._users.get(principal)
+        if user is None:
+            from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+            from mcp.server.auth.provider import AccessToken
+
+            if len(self._users) >= MAX_USERS:
+                self._users.pop(next(iter(self._users)))
+            user = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
+            self._users[principal] = user
+        return user
+
+
+def _no_shutdown_watcher() -> None:
+    """Keep sse-starlette from polling, twice a second and for ever, whether uvicorn got a signal.
+
+    Streams are ended by `Front.stop` instead. There is no public switch (sse-starlette 3.7).
+    """
+    from sse_starlette import sse
+
+    sse._get_shutdown_state().watcher_started = True  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,114 @@
+"""The front before the MCP library is there: it answers, waits, stops, and fails out loud."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from oubliette.kit import Actor, Down, handles
+from oubliette.mcp_front.sdk import LOADING
+from tests.interaction.frontkit import world
+
+pytestmark = pytest.mark.anyio
+
+
+class Imports:
+    """Stands in for the import of the library, and ends when it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.go = threading.Event()
+        self.names: list[str] = []
+
+    def __call__(self, name: str):
+        self.names.append(name)
+        assert self.go.wait(10)
+        if self.error is not None:
+            raise self.error
+        return importlib.__import__(name)
+
+
+@pytest.fixture
+def imports(mocker):
+    stand_in = Imports()
+    mocker.patch("oubliette.mcp_front.sdk.import_module", stand_in)
+    yield stand_in
+    stand_in.go.set()
+
+
+async def ask(caller, path):
+    async with caller.http.request("GET", path=path) as response:
+        return response.status, [m async for m in response.messages()][0]
+
+
+async def test_health_answers_before_the_library_is_there_and_readiness_says_so(imports):
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        health, _ = await ask(caller, "/health")
+        ready = await ask(caller, "/ready")
+        imports.go.set()
+        await caller.call("echo")
+        later, _ = await ask(caller, "/ready")
+    assert health == 200
+    assert ready == (503, {"ready": False, "reasons": [LOADING]})
+    assert later == 200
+
+
+async def test_a_call_that_comes_too_early_is_answered_once_the_library_is_there(imports):
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        call = asyncio.create_task(caller.call("echo", text="early"))
+        assert (await ask(caller, "/health"))[0] == 200  # the loop is free meanwhile
+        assert not call.done()
+        imports.go.set()
+        assert (await call)["said"] == {"text": "early"}
+
+
+async def test_a_server_that_stops_meanwhile_imports_nothing_more(imports):
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        call = asyncio.create_task(caller.ask("tools/list", {}))
+        await ask(caller, "/health")
+        stopped = asyncio.create_task(w.actor.stop(5.0))
+        await asyncio.sleep(0)
+        imports.go.set()
+        await stopped
+        with pytest.raises(Exception, match="503|server stopping|closed"):
+            await call
+    assert len(imports.names) == 1
+
+
+async def test_a_library_that_cannot_be_imported_ends_the_front(imports):
+    class Watcher(Actor):
+        def __init__(self, ended):
+            super().__init__()
+            self.ended = ended
+
+        def on_start(self):
+            self.watch(self.system.ref("front"))
+
+        @handles(Down)
+        def _down(self, message):
+            self.ended.set_result(message)
+
+    imports.error = ImportError("no module named pydantic")
+    async with world() as w, asyncio.timeout(10):
+        ended = asyncio.get_running_loop().create_future()
+        w.system.spawn(Watcher, ended)
+        imports.go.set()
+        down = await ended
+    assert (down.reason, down.error) == ("failed", "ImportError: no module named pydantic")
+
+
+def test_the_server_is_imported_without_the_library():
+    program = (
+        "import sys, oubliette.server;"
+        "print(*(name for name in ('mcp', 'mcp_types', 'pydantic', 'docker', 'typer')"
+        " if name in sys.modules))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.split() == []

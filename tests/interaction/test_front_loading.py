@@ -72,7 +72,8 @@ async def test_a_server_that_stops_meanwhile_imports_nothing_more(imports):
         call = asyncio.create_task(caller.ask("tools/list", {}))
         await ask(caller, "/health")
         stopped = asyncio.create_task(w.actor.stop(5.0))
-        await asyncio.sleep(0)
+        while (await ask(caller, "/ready"))[1]["reasons"] != ["server stopping"]:
+            pass
         imports.go.set()
         await stopped
         with pytest.raises(Exception, match="503|server stopping|closed"):

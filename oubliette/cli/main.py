@@ -14,10 +14,12 @@ import typer
 from oubliette import __version__
 from oubliette.cli import audit, configuration, doctor, project, serve, session, token
 from oubliette.cli.output import print_error
+from oubliette.cli.plain_values import LeanGroup
 from oubliette.errors import OublietteError
 
 app = typer.Typer(
     name="oubliette",
+    cls=LeanGroup,
     help="Runs coding agents in containers and lends them the tools of whoever sent them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback with local variables may hold keys

@@ -35,6 +35,9 @@ def serve(  # noqa: PLR0917 - one parameter per option
     import asyncio
     import sys
 
+    from oubliette.cli.lean_structlog import import_structlog
+
+    import_structlog()
     from oubliette.cli import logs
     from oubliette.config import find_home, load
     from oubliette.runtime.home import prepare

@@ -37,7 +37,7 @@ from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.containers.imaging import Imaging
 from oubliette.runtime.containers.presence import Presence
 from oubliette.runtime.folders import Folders
-from oubliette.runtime.home import DATABASE, HomeLock, prepare
+from oubliette.runtime.home import DATABASE, HomeLock, close, prepare
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.ops import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
@@ -245,6 +245,8 @@ async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> Cont
             "NO ISOLATION: agents run as plain child processes of this user",
             setting="process.sandbox = best-effort",
         )
+    else:
+        await asyncio.to_thread(close, home)
     return runtime
 
 

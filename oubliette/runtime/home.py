@@ -18,7 +18,11 @@ CONTROL_SOCKET: Final = "control.sock"
 
 
 def prepare(home: Path) -> None:
-    """Make the home, 0700.
+    """Make the home, 0700; one that a server has opened to be passed (0711) stays so.
+
+    Agents without a sandbox that run as another user reach their files, their programs and the
+    relay through it, and they live on when their server dies: neither the next one nor a command
+    may shut them out in the meantime. A server that has no such agents closes it (`close`).
 
     Raises:
         ConfigError: it cannot be made, or belongs to somebody else.
@@ -28,13 +32,19 @@ def prepare(home: Path) -> None:
         status = home.stat()
         if status.st_uid != os.geteuid():
             raise ConfigError(f"{home} belongs to user {status.st_uid}, not to {os.geteuid()}")
-        if status.st_mode & 0o077:
+        if status.st_mode & 0o066:
             home.chmod(0o700)
     except OSError as error:
         raise ConfigError(
             f"{home} cannot be used: {error.strerror}",
             hint="set OUBLIETTE_HOME, or pass --home",
         ) from error
+
+
+def close(home: Path) -> None:
+    """Let nobody else pass through the home."""
+    if home.stat().st_mode & 0o077:
+        home.chmod(0o700)
 
 
 class HomeLock:

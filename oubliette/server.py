@@ -33,6 +33,7 @@ from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.audit import AuditLog
 from oubliette.runtime.containers import settings
 from oubliette.runtime.containers.auto import choose
+from oubliette.runtime.containers.besteffort import stranger
 from oubliette.runtime.containers.folders import runtime_base
 from oubliette.runtime.containers.imaging import Imaging
 from oubliette.runtime.containers.presence import Presence
@@ -114,7 +115,9 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             folders = Folders(home)
             await asyncio.to_thread(folders.prepare)
         async with stages("runtime"):
-            base = runtime_base(config.containers.runtime_dir)
+            base = runtime_base(
+                config.containers.runtime_dir, stranger=stranger(config.process.sandbox)
+            )
             zipapp = await asyncio.to_thread(zipapp_path)
             runtime = await _runtime(config, base, zipapp, home)
             container_types = settings.types_of(config, images=runtime.capabilities.images)

@@ -70,7 +70,7 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
     from oubliette.cli import engine_checks, sandbox_checks
 
     yield from engine_checks.engines(config)
-    several, usable = sandbox_checks.sandbox(config)
+    several, usable = sandbox_checks.sandbox(config, place)
     if config.containers.runtime in ENGINES:
         yield from (sandbox_checks.not_asked_for(each) for each in several)
         return

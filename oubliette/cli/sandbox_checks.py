@@ -20,13 +20,14 @@ ROUND_TRIP_SECONDS: Final = 30.0
 _WORD: Final = b"oubliette\n"
 
 
-def sandbox(config: Config) -> tuple[list[Check], bool]:
+def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool]:
     """The folder for sockets, bubblewrap, and Python inside; whether a container can be tried."""
-    from oubliette.runtime.containers import folders
+    from oubliette.runtime.containers import besteffort, folders
     from oubliette.runtime.containers.probe import probe_best_effort, probe_bubblewrap
 
+    stranger = besteffort.stranger(config.process.sandbox)
     try:
-        base = folders.runtime_base(config.containers.runtime_dir)
+        base = folders.runtime_base(config.containers.runtime_dir, stranger=stranger)
     except OublietteError as error:
         return [failed("runtime folder", error)], False
     checks = [ok("runtime folder", f"{base} ({_longest(base)} of 103 bytes)")]
@@ -39,7 +40,7 @@ def sandbox(config: Config) -> tuple[list[Check], bool]:
                 "warn",
             )
         )
-        found = probe_best_effort(65534 if os.geteuid() == 0 else None)
+        found = probe_best_effort(stranger, base=base, home=home)
     else:
         found = probe_bubblewrap(base)
         if found.ok:
@@ -89,15 +90,23 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
         Mount,
         ProcessRuntime,
     )
-    from oubliette.runtime.containers.folders import new_runtime_dir, runtime_base
+    from oubliette.runtime.containers.besteffort import stranger
+    from oubliette.runtime.containers.folders import (
+        new_runtime_dir,
+        runtime_base,
+        temporary_folder,
+    )
     from oubliette.runtime.host import HostLink
 
-    base = runtime_base(config.containers.runtime_dir)
+    who = stranger(config.process.sandbox)
+    base = runtime_base(config.containers.runtime_dir, stranger=who)
     runtime = ProcessRuntime(base, zipapp, sandbox=config.process.sandbox)
     name = ids.new_id(ids.CONTAINER)
     began = asyncio.get_running_loop().time()
     try:
-        with tempfile.TemporaryDirectory(prefix="oubliette-doctor-") as workspace:
+        with tempfile.TemporaryDirectory(
+            prefix="oubliette-doctor-", dir=temporary_folder(who)
+        ) as workspace:
             spec = ContainerSpec(
                 id=name,
                 labels={LABEL_INSTANCE: ids.new_id(ids.INSTANCE), LABEL_CONTAINER: name},

@@ -61,7 +61,6 @@ class ServerProcess:
     ) -> None:
         # Short, because sockets lie below it.
         self.home = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-        self.sandboxed = shutil.which("bwrap") is not None
         self.url = ""
         self.pid = 0
         self._zygote = zygote
@@ -69,9 +68,10 @@ class ServerProcess:
             "containers.runtime_dir": self.home / "r",
             "containers.orphan_grace_seconds": ORPHAN_GRACE,
             "containers.runtime": "process",
-            "process.sandbox": "bubblewrap" if self.sandboxed else "best-effort",
+            "process.sandbox": "bubblewrap" if shutil.which("bwrap") else "best-effort",
             **(settings or {}),
         }
+        self.sandboxed = self._settings["process.sandbox"] == "bubblewrap"
         self.engine = str(self._settings["containers.runtime"])
         """`docker` or `podman`; anything else has no engine to be asked."""
         self._port = 0

@@ -23,7 +23,18 @@ WARNING: Final = (
     " user can; install bubblewrap to isolate them"
 )
 
+NOBODY: Final = 65534
+"""What agents run as under root when the spec names nobody."""
+
 _SWEEPS: Final = 20
+
+
+def stranger(sandbox: str) -> int | None:
+    """A user who must be able to walk to what agents use: without a sandbox nothing is mounted.
+
+    None where it is mounted, and where agents run as the server's own user.
+    """
+    return NOBODY if sandbox == "best-effort" and os.geteuid() == 0 else None
 
 
 def places(mounts: tuple[Mount, ...], runtime_dir: str) -> dict[str, str]:

@@ -27,18 +27,18 @@ _OPEN_PATH: Final = os.O_PATH | os.O_CLOEXEC if hasattr(os, "O_PATH") else os.O_
 _MAX_LINKS: Final = 40
 
 
-def runtime_base(configured: Path | str | None = None) -> Path:
+def runtime_base(configured: Path | str | None = None, *, stranger: int | None = None) -> Path:
     """The folder `oubliette-<uid>` that holds all runtime folders of this user; made if missing.
 
     It lies in `configured`, else in `XDG_RUNTIME_DIR`, else in `/run/user/<uid>`, else in the
-    folder for temporary files.
+    folder for temporary files. What user `stranger` may not pass to is left out there.
 
     Raises:
         ConfigError: it is a link, belongs to somebody else, may be entered by others, or its path
             is too long for a socket in it.
     """
     uid = os.geteuid()
-    parent = Path(configured) if configured is not None else _usual_parent(uid)
+    parent = Path(configured) if configured is not None else _usual_parent(uid, stranger)
     if configured is not None:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     base = parent.absolute() / f"oubliette-{uid}"
@@ -71,12 +71,28 @@ def runtime_base(configured: Path | str | None = None) -> Path:
     return base
 
 
-def _usual_parent(uid: int) -> Path:
+def _usual_parent(uid: int, stranger: int | None) -> Path:
     named = os.environ.get("XDG_RUNTIME_DIR", "")
     for candidate in (named, f"/run/user/{uid}"):
-        if candidate.startswith("/") and os.access(candidate, os.W_OK | os.X_OK):
+        if candidate.startswith("/") and _suits(Path(candidate), stranger):
             return Path(candidate)
-    return Path(tempfile.gettempdir())
+    return temporary_folder(stranger)
+
+
+def temporary_folder(stranger: int | None = None) -> Path:
+    """The folder for temporary files, or the machine's if user `stranger` may not pass to it.
+
+    It is the first one again if there is no better.
+    """
+    usual = Path(tempfile.gettempdir())
+    others = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 -- a new folder, 0700, is made in it
+    return next((each for each in (usual, *others) if _suits(each, stranger)), usual)
+
+
+def _suits(folder: Path, stranger: int | None) -> bool:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    return stranger is None or not closed_folders(folder, stranger)
 
 
 def _check_length(socket: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.containers import besteffort, bubblewrap, folders, record
+from oubliette.runtime.containers.besteffort import NOBODY
 from oubliette.runtime.containers.port import (
     KEY_FILE,
     LABEL_CONTAINER,
@@ -23,9 +24,6 @@ from oubliette.runtime.containers.port import (
 if TYPE_CHECKING:
     from oubliette.runtime.containers.kit import Kit
     from oubliette.runtime.containers.port import Mount
-
-NOBODY: Final = 65534
-"""What agents run as under root when the spec names nobody."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,8 @@ _INSTALL: Final = (
     "install bubblewrap (apt install bubblewrap, dnf install bubblewrap), or set process.sandbox ="
     ' "best-effort" to run agents without any isolation'
 )
+_HOME: Final = "choose another home with --home or OUBLIETTE_HOME, such as /var/lib/oubliette"
+_RUNTIME_DIR: Final = "set containers.runtime_dir to a folder that everybody may pass, such as /run"
 _NAMESPACES: Final = (
     "user namespaces are forbidden here; on Ubuntu give bwrap an AppArmor profile or set sysctl"
     " kernel.apparmor_restrict_unprivileged_userns=0, in Docker use --privileged or"
@@ -81,6 +83,15 @@ def _pythons() -> list[tuple[str, Path | None]]:
     if not prefix.is_relative_to("/usr") and own.exists():
         found.append((str(own), prefix))
     return found
+
+
+def _in_the_way(place: Path, uid: int, home: Path | None) -> list[Path]:
+    """Folders above `place` that user `uid` may not pass, and that are not the server's to open."""
+    return [
+        folder
+        for folder in folders.closed_folders(place.resolve().parent, uid)
+        if folder.exists() and (home is None or not folder.is_relative_to(home.resolve()))
+    ]
 
 
 def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
@@ -137,8 +148,23 @@ def _is_hello(text: str) -> bool:
     return False
 
 
-def probe_best_effort(uid: int | None) -> Probe:
-    """Find an interpreter that the agents' user may run."""
+def probe_best_effort(uid: int | None, *, base: Path, home: Path | None) -> Probe:
+    """Find an interpreter that the agents' user may run, and see that it may pass to their files.
+
+    `uid`: `besteffort.stranger`. The folders from `home` on, and `base`, are opened for it when
+    they are needed; what lies above them is not the server's to open.
+    """
+    if uid is not None:
+        for place, remedy in ((home, _HOME), (base, _RUNTIME_DIR)):
+            closed = [] if place is None else _in_the_way(place, uid, home)
+            if closed:
+                return Probe(
+                    ok=False,
+                    reason=f"without a sandbox agents run as users of their own, and these may not"
+                    f" pass {closed[0]} to reach {place}",
+                    remedy=f"{remedy}; or chmod o+x {closed[0]}; or install bubblewrap and set"
+                    ' process.sandbox = "bubblewrap"',
+                )
     own = Path(sys.base_prefix) / "bin" / "python3"
     for python in (str(own), *_SYSTEM_PYTHONS):
         if not os.access(python, os.X_OK):

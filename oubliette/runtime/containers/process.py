@@ -31,7 +31,7 @@ from oubliette.runtime.containers import (
     procfs,
     record,
 )
-from oubliette.runtime.containers.plan import NOBODY, Plan
+from oubliette.runtime.containers.plan import Plan
 from oubliette.runtime.containers.port import (
     KEY_FILE,
     LABEL_INSTANCE,
@@ -148,7 +148,9 @@ class ProcessRuntime:
             )
         if self._sandboxed:
             return probe.probe_bubblewrap(self._base, self._bwrap)
-        return probe.probe_best_effort(NOBODY if self._root else None)
+        return probe.probe_best_effort(
+            besteffort.stranger("best-effort"), base=self._base, home=self._home
+        )
 
     async def _ready(self) -> probe.Probe:
         status = await self.ping()

@@ -68,6 +68,26 @@ def test_without_configuration_the_base_is_in_the_users_runtime_folder(
     assert folders.runtime_base() == short / BASE
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone has agents of another user")
+def test_a_users_runtime_folder_that_its_agents_cannot_pass_is_passed_over(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, passable = short / "closed", short / "passable"
+    closed.mkdir(mode=0o700)
+    passable.mkdir(mode=0o755)
+    short.chmod(0o755)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(closed))
+    monkeypatch.setattr("tempfile.tempdir", str(passable))
+    assert folders.runtime_base() == closed / BASE
+    assert folders.temporary_folder(12345) == passable
+    monkeypatch.setattr("os.access", lambda place, _: str(place).startswith(str(short)))
+    assert folders.runtime_base(stranger=12345) == passable / BASE
+    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", str(closed))
+    assert folders.temporary_folder() == closed
+    assert folders.temporary_folder(12345) == Path("/tmp")
+
+
 def test_runtime_folders_get_names_that_nothing_else_has(short: Path) -> None:
     made = {folders.new_runtime_dir(short) for _ in range(50)}
     assert len(made) == 50

@@ -171,6 +171,29 @@ def test_without_a_sandbox_root_refuses_folders_that_its_agents_cannot_reach(sho
 
 @pytest.mark.requires("root")
 @pytest.mark.anyio
+@pytest.mark.parametrize("closed", ["above", "beside"])
+async def test_without_a_sandbox_root_hears_at_the_start_of_a_way_that_its_agents_cannot_pass(
+    short: Path, closed: str
+) -> None:
+    """Not from the first session: nothing that it runs could work."""
+    short.chmod(0o755)
+    for name in ("above", "beside"):
+        (short / name).mkdir(mode=0o755)
+    (short / closed).chmod(0o700)
+    home = short / "above" / "home"
+    home.mkdir(mode=0o700)
+    base = runtime_base(short / "beside")
+    runtime = ProcessRuntime(base, zipapp_path(zipapp_cache()), sandbox="best-effort", home=home)
+    status = await runtime.ping()
+    assert not status.ok
+    assert f"may not pass {short / closed} to reach" in str(status.reason)
+    assert f"chmod o+x {short / closed}" in str(status.remedy)
+    (short / closed).chmod(0o711)
+    assert (await runtime.ping()).ok
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has agents of another user")
+@pytest.mark.anyio
 async def test_without_a_sandbox_root_opens_its_own_home_for_its_agents_and_no_more() -> None:
     """Nothing can be mounted there, and `make demo` has to work in any container."""
     bench = Bench(ENGINES[1])

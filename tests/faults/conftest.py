@@ -58,6 +58,18 @@ async def any_server(
         print(process.log()[-50_000:] if process.log_file.exists() else "")
 
 
+@pytest.fixture(
+    params=[pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")), "best-effort"]
+)
+async def sandbox_server(
+    request: pytest.FixtureRequest, zygote: Zygote
+) -> AsyncIterator[ServerProcess]:
+    """As `server`, in a sandbox where there is one, and as plain processes everywhere."""
+    async with ServerProcess(zygote=zygote, settings={"process.sandbox": request.param}) as process:
+        yield process
+        print(process.log()[-50_000:] if process.log_file.exists() else "")
+
+
 @pytest.fixture
 async def server(zygote: Zygote) -> AsyncIterator[ServerProcess]:
     """A server process that is not started yet, on a home of its own."""

@@ -72,13 +72,13 @@ ENGINE_POINTS = [
 
 
 @pytest.mark.parametrize("point", core(ENGINE_POINTS, POINTS + MORE_POINTS * SOAK))
-async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(server, point):
+async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(sandbox_server, point):
     """Issue 2 section 5; DESIGN 3.4 last row but one; invariants I1, I2, I4, I5, I8."""
     name, _, at = point.partition("@")
-    await server.start(failpoints=f"{name}=kill@{at}")
-    async with Load(server) as load:
-        await crash(server, load)
-        await server.start()
+    await sandbox_server.start(failpoints=f"{name}=kill@{at}")
+    async with Load(sandbox_server) as load:
+        await crash(sandbox_server, load)
+        await sandbox_server.start()
         await load.come_back()
         await load.finish()
 
@@ -100,15 +100,15 @@ async def test_a_server_on_an_engine_killed_at_a_failpoint_comes_back_with_every
 
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(40 if SOAK else 3))
-async def test_a_server_killed_at_random_moments_comes_back_with_everything(server, round_):
+async def test_a_server_killed_at_random_moments_comes_back_with_everything(sandbox_server, round_):
     """Issue 2 section 5: kill -9 again and again, also while it takes over from the last time."""
     seed = int(os.environ.get("OUBLIETTE_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # shown if it fails
     moments = random.Random(seed)
-    await server.start()
-    async with Load(server) as load:
+    await sandbox_server.start()
+    async with Load(sandbox_server) as load:
         for _ in range(4):
-            await crash(server, load, after=moments.uniform(0.0, 0.9))
-            await server.start()
+            await crash(sandbox_server, load, after=moments.uniform(0.0, 0.9))
+            await sandbox_server.start()
         await load.come_back()
         await load.finish()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oubliette.cli.output import Format, Home, Output, moment, print_json, print_table
+from oubliette.cli.times import SINCE
 from oubliette.errors import InvalidParameter, NotFound
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def audit(  # noqa: PLR0917 - one parameter per option
     tail: Annotated[int, typer.Option("--tail", "-n", min=1, help="At most so many.")] = 100,
-    since: Annotated[
-        float | None, typer.Option(min=0, help="Only the last so many seconds.")
-    ] = None,
+    since: Annotated[float | None, SINCE] = None,
     principal: Annotated[str | None, typer.Option(help="Only of this principal.")] = None,
     token_id: Annotated[str | None, typer.Option("--token-id", help="Only with this key.")] = None,
     session: Annotated[str | None, typer.Option(help="Only by this session, or about it.")] = None,
@@ -38,11 +36,10 @@ def audit(  # noqa: PLR0917 - one parameter per option
         raise NotFound(
             f"{folder} has no audit log yet", hint="oubliette serve writes it, with each call"
         )
-    after = 0.0 if since is None else time.time() - since
 
     def wanted(entry: AuditEntry) -> bool:
         return (
-            entry.ts >= after
+            entry.ts >= (since or 0.0)
             and principal in {None, entry.principal}
             and token_id in {None, entry.token_id}
             and session in {None, entry.session_id, entry.target_session_id}

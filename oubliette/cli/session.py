@@ -19,10 +19,12 @@ from oubliette.cli.output import (
     print_json,
     print_table,
 )
+from oubliette.cli.resolver import whole_id
+from oubliette.cli.times import SINCE_IN_LOGS
 
 app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
 
-SessionId = Annotated[str, typer.Argument(help="Id of the session.")]
+SessionId = Annotated[str, typer.Argument(help="Id of the session, or the beginning or end of it.")]
 WAIT: Final = 30.0  # seconds of one long poll
 _MARGIN: Final = 30.0
 
@@ -39,7 +41,7 @@ def _call(
 @app.command("list")
 def list_sessions(
     project: Annotated[
-        str | None, typer.Option("--project", help="Id of a project; else of all projects.")
+        str | None, typer.Option("--project", help="Id or name of a project; else of all projects.")
     ] = None,
     status: Annotated[str | None, typer.Option(help="Those of this status only.")] = None,
     home: Home = None,
@@ -47,7 +49,7 @@ def list_sessions(
 ) -> None:
     """List sessions, oldest first."""
     if project is not None:
-        projects = [project]
+        projects = [whole_id(home, "project", project)]
     else:
         projects = [each["id"] for each in _pages(home, "project_list", "projects", {})]
     sessions = [
@@ -80,6 +82,7 @@ def list_sessions(
 @app.command("show")
 def show(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
     """Show a session."""
+    session_id = whole_id(home, "session", session_id)
     found = _call(home, "session_get", {"session_id": session_id})
     if output is Format.json:
         print_json(found)
@@ -96,6 +99,7 @@ def end(
     output: Output = Format.text,
 ) -> None:
     """End a session for good."""
+    session_id = whole_id(home, "session", session_id)
     done = _call(home, "session_end", {"session_id": session_id, "tree": tree})
     if output is Format.json:
         print_json(done)
@@ -109,13 +113,15 @@ def logs(  # noqa: PLR0917 - one parameter per option
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the session ends.")
     ] = False,
-    since: Annotated[int, typer.Option(help="Only events after this index.")] = -1,
+    after: Annotated[int, typer.Option(min=-1, help="Only events after this index.")] = -1,
+    since: Annotated[float | None, SINCE_IN_LOGS] = None,
     children: Annotated[bool, typer.Option("--children", help="Events of its whole tree.")] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
     """Print the events of a session; with -o json one object per line."""
-    index = since
+    session_id = whole_id(home, "session", session_id)
+    index, wait = after, 0.0
     while True:
         page = _call(
             home,
@@ -123,7 +129,7 @@ def logs(  # noqa: PLR0917 - one parameter per option
             {
                 "session_id": session_id,
                 "since_index": index,
-                "wait_seconds": WAIT if follow else 0,
+                "wait_seconds": wait,
                 "include_children": children,
             },
             timeout=WAIT + _MARGIN,
@@ -131,12 +137,15 @@ def logs(  # noqa: PLR0917 - one parameter per option
         if page["truncated_before"] is not None:
             note(f"older events were deleted; the first that is kept is {page['truncated_before']}")
         for event in page["events"]:
+            if since is not None and event["ts"] < since:
+                continue
             if output is Format.json:
                 print_json(event)
             else:
                 sys.stdout.write(_line(event, with_session=children) + "\n")
         sys.stdout.flush()
         index = page["last_index"]
+        wait = WAIT if follow else 0.0  # only a server has news; what there is needs none
         rests = page["status"] in {"completed", "failed", "timed_out"}
         if not page["more"] and (rests or not follow):
             return

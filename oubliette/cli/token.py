@@ -17,6 +17,8 @@ from oubliette.cli.output import (
     print_json,
     print_table,
 )
+from oubliette.cli.resolver import whole_id
+from oubliette.cli.times import duration
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
@@ -39,7 +41,13 @@ def create(  # noqa: PLR0917 - one parameter per option
         str | None, typer.Option(help="Whose key it is; else a new owner is made.")
     ] = None,
     expires_in: Annotated[
-        float | None, typer.Option("--expires-in", help="Seconds from now; else never.")
+        float | None,
+        typer.Option(
+            "--expires-in",
+            parser=duration,
+            metavar="DURATION",
+            help="From now, such as 90s, 12h or 30d; else never.",
+        ),
     ] = None,
     home: Home = None,
     output: Output = Format.text,
@@ -93,11 +101,12 @@ def list_tokens(home: Home = None, output: Output = Format.text) -> None:
 
 @app.command("revoke")
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="Id of the key, from token list.")],
+    token_id: Annotated[str, typer.Argument(help="Id of the key, or the beginning or end of it.")],
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
     """Revoke an API key; it is refused at once."""
+    token_id = whole_id(home, "token", token_id)
     done = _call(home, "token_revoke", {"token_id": token_id})
     if output is Format.json:
         print_json(done)

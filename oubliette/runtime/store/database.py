@@ -51,6 +51,7 @@ class Database:
         *,
         durability: Durability = "process",
         migrations: Sequence[Migration] | None = None,
+        read_only: bool = False,
     ) -> None:
         steps = released() if migrations is None else migrations
         self.path = None if str(path) == MEMORY else Path(path)
@@ -63,10 +64,14 @@ class Database:
             self._shared = _connect(None)
             self.version = migrate(self._shared, steps)
             return
-        _create(self.path)
+        if not read_only:
+            _create(self.path)
         try:
             with contextlib.closing(_connect(self.path)) as connection:
-                check(connection, steps[-1].version)  # before anything of it is changed
+                # before anything of it is changed
+                self.version = check(connection, steps[-1].version)
+            if read_only:
+                return
             with contextlib.closing(self.connect()) as connection:
                 self.version = migrate(connection, steps)
         except sqlite3.Error as error:

@@ -125,6 +125,8 @@ def test_exit_code_1_is_a_failure(run: Run) -> None:
         ["token", "create", "--scope", "all"],
         ["token", "create", "--scope", "read", "--expires-in", "soon"],
         ["token", "create", "--scope", "read", "--expires-in", "-5"],
+        ["session", "logs", "01k0", "--since", "5"],
+        ["audit", "--since", "yesterday"],
         ["token", "create", "--scope", "read", "--name", "a\nb"],
         ["token", "list", "--nope"],
         ["token", "list", "-o", "yaml"],
@@ -256,7 +258,7 @@ def test_nothing_that_an_agent_said_drives_the_terminal(run: Run, server: Any) -
         "truncated_before": None,
     }
     server({"ok": page})
-    out = run("session", "logs", "s").out
+    out = run("session", "logs", ids.new_id(ids.SESSION)).out
     assert "\x1b" not in out
     assert "\x07" not in out
     assert "\r" not in out
@@ -273,7 +275,7 @@ def test_logs_for_programs_are_one_event_a_line(run: Run, server: Any) -> None:
         "truncated_before": 2,
     }
     server({"ok": page})
-    done = run("session", "logs", "s", "-o", "json")
+    done = run("session", "logs", ids.new_id(ids.SESSION), "-o", "json")
     assert [json.loads(line) for line in done.out.splitlines()] == [event, event]
     assert "the first that is kept is 2" in done.err
 

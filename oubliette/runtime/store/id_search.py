@@ -1,0 +1,61 @@
+"""Ids by a piece of them: what a person types instead of a whole id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    import sqlite3
+
+Kind = Literal["project", "session", "token", "workspace"]
+
+MOST: Final = 100
+"""More are not looked for: nobody reads them."""
+
+_TABLES: Final[dict[Kind, str]] = {
+    "project": "projects WHERE deleted_at IS NULL AND",
+    "session": "sessions WHERE",
+    "token": "tokens WHERE",
+    "workspace": "workspaces WHERE deleted_at IS NULL AND",
+}
+
+
+def ids_with(connection: sqlite3.Connection, kind: Kind, beginning: str, end: str) -> list[str]:
+    """Ids of a kind that begin with `beginning` or end with `end`, in their order.
+
+    Args:
+        connection: to a database of ours.
+        kind: whose ids.
+        beginning: with the kind's prefix; empty: none begins so.
+        end: empty: none ends so.
+    """
+    rows = connection.execute(
+        f"SELECT id FROM {_TABLES[kind]} "  # noqa: S608 - one of four texts of ours
+        "(substr(id, 1, :first) = :beginning OR substr(id, -:last) = :end) ORDER BY id LIMIT :most",
+        {
+            "first": len(beginning) or 1,
+            "beginning": beginning,
+            "last": len(end) or 1,
+            "end": end,
+            "most": MOST,
+        },
+    )
+    return [each for (each,) in rows]
+
+
+def project_called(connection: sqlite3.Connection, name: str) -> list[str]:
+    """The id of the live project of exactly this name, if there is one."""
+    rows = connection.execute(
+        "SELECT id FROM projects WHERE name = ? AND deleted_at IS NULL", (name,)
+    )
+    return [each for (each,) in rows]
+
+
+def token_names(connection: sqlite3.Connection) -> dict[str, str]:
+    """What each key was called, by its id; revoked ones too."""
+    return dict(connection.execute("SELECT id, json_extract(data, '$.name') FROM tokens"))
+
+
+def project_names(connection: sqlite3.Connection) -> dict[str, str]:
+    """What each project is called, by its id; deleted ones too."""
+    return dict(connection.execute("SELECT id, name FROM projects"))

@@ -70,41 +70,60 @@ def socket_path(home: Path) -> Generator[str]:
         os.close(folder)
 
 
-class ControlSocket:
-    """Listens while the server runs. The holder of the home's lock may replace a stale socket."""
+@contextlib.contextmanager
+def listening(home: Path) -> Generator[socket.socket]:
+    """Listen at `<home>/control.sock`; whoever connects waits until a `ControlSocket` serves it.
 
-    def __init__(self, house: House, home: Path, status: Mapping[str, Any]) -> None:
+    For the holder of the home's lock, who may replace a stale socket. So commands that are given
+    while the server starts have something to wait for.
+
+    Raises:
+        ConfigError: the socket cannot be made.
+    """
+    place = home / CONTROL_SOCKET
+    try:
+        place.unlink(missing_ok=True)
+        with socket_path(home) as path:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                # Nobody can connect between bind and chmod: that is what listen allows.
+                listener.bind(path)
+                place.chmod(0o600)
+                listener.listen(MAX_LINKS)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+    except OSError as error:
+        raise ConfigError(
+            f"{place} cannot be made: {error.strerror}",
+            hint="choose another --home, on a local file system",
+        ) from error
+    try:
+        yield listener
+    finally:
+        listener.close()
+        place.unlink(missing_ok=True)
+
+
+class ControlSocket:
+    """Serves those who connect to `listener`, from `listening`, while the server runs."""
+
+    def __init__(
+        self, house: House, home: Path, status: Mapping[str, Any], listener: socket.socket
+    ) -> None:
         self._house = house
         self._home = home
         self._status = dict(status)
+        self._listener = listener
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Bind and listen.
-
-        Raises:
-            ConfigError: the socket cannot be made.
-        """
-        (self._home / CONTROL_SOCKET).unlink(missing_ok=True)
-        try:
-            with socket_path(self._home) as path:
-                listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                try:
-                    # Nobody can connect between bind and chmod: that is what listen allows.
-                    listener.bind(path)
-                    (self._home / CONTROL_SOCKET).chmod(0o600)
-                    self._server = await asyncio.start_unix_server(
-                        self._accept, sock=listener, limit=MAX_LINE
-                    )
-                except BaseException:
-                    listener.close()
-                    raise
-        except OSError as error:
-            raise ConfigError(
-                f"{self._home / CONTROL_SOCKET} cannot be made: {error.strerror}",
-                hint="choose another --home, on a local file system",
-            ) from error
+        """Serve; first those who have waited."""
+        self._server = await asyncio.start_unix_server(
+            self._accept, sock=self._listener, limit=MAX_LINE
+        )
 
     async def aclose(self) -> None:
         """Stop listening, end all links, remove the socket."""

@@ -23,7 +23,7 @@ from oubliette.actors.services import Services
 from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
-from oubliette.control import ControlSocket
+from oubliette.control import ControlSocket, listening
 from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError, Unauthenticated
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.app import Front
@@ -112,6 +112,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         async with stages("home"):
             prepare(home)
             stack.enter_context(HomeLock(home))
+            listener = stack.enter_context(listening(home))
             folders = Folders(home)
             await asyncio.to_thread(folders.prepare)
         async with stages("runtime"):
@@ -204,7 +205,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
         stack.push_async_callback(system.ref("front").stop, 5.0)
         control = ControlSocket(
-            house, home, {"pid": os.getpid(), "url": url, "version": __version__}
+            house, home, {"pid": os.getpid(), "url": url, "version": __version__}, listener
         )
         await control.start()
         stack.push_async_callback(control.aclose)

@@ -27,6 +27,7 @@ PYTHON: Final = (3, 11)
 FREE_FAIL: Final = 100 * 1024 * 1024  # bytes
 FREE_WARN: Final = 1024 * 1024 * 1024  # bytes
 START_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 2.0
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +102,8 @@ def server(place: Path) -> tuple[Check, bool]:
 
     try:
         with ControlClient(place) as client:
+            if not client.answers(ANSWER_SECONDS):
+                return _starting(place), True
             state = client.status()
         return ok("server", f"runs as process {state.get('pid')} at {state.get('url')}"), True
     except Unavailable as error:
@@ -121,6 +124,18 @@ def server(place: Path) -> tuple[Check, bool]:
         return bad("server", f"{place / LOCK}: {error.strerror}", f"check the rights of {place}"), (
             False
         )
+
+
+def _starting(place: Path) -> Check:
+    from oubliette.runtime.home import LOCK
+
+    owner = (place / LOCK).read_text(encoding="ascii", errors="replace").strip()[:20]
+    return bad(
+        "server",
+        f"process {owner} is starting, or too busy to answer within {ANSWER_SECONDS:g} s",
+        "try again in a moment; its own log says what it does",
+        "warn",
+    )
 
 
 def port(config: Config, *, running: bool) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import sys
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class ControlClient:
         self._link = _connect(home)
         self._lines = self._link.makefile("rb")
         self._last = 0
+        self._greeted = False
 
     def __enter__(self) -> Self:
         return self
@@ -73,11 +75,40 @@ class ControlClient:
         """The server's process id, address and version."""
         return self._request({"verb": "status"}, CONNECT_SECONDS)
 
+    def answers(self, seconds: float) -> bool:
+        """Whether the server says something within `seconds`. Ask again to wait for longer.
+
+        One that is starting lets commands in, and answers when it runs.
+
+        Raises:
+            Unavailable: it went away.
+        """
+        if not self._greeted:
+            self._send({"verb": "status"}, CONNECT_SECONDS)
+            self._greeted = True
+        readable, _, _ = select.select([self._link], [], [], seconds)
+        if readable:
+            self._greeted = False
+            self._answer(CONNECT_SECONDS)
+        return bool(readable)
+
     def _request(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        self._send(request, timeout)
+        return self._answer(timeout)
+
+    def _send(self, request: dict[str, Any], timeout: float) -> None:
         self._last += 1
         self._link.settimeout(timeout)
         try:
             self._link.sendall(json.dumps({"id": self._last, **request}).encode() + b"\n")
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"the server took nothing for {timeout:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"the link to the server broke: {error.strerror}") from error
+
+    def _answer(self, timeout: float) -> dict[str, Any]:
+        self._link.settimeout(timeout)
+        try:
             line = self._lines.readline()
         except TimeoutError as error:
             raise DeadlineExceeded(f"the server did not answer within {timeout:g} s") from error

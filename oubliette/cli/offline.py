@@ -1,15 +1,23 @@
-"""Tools without a server: the same handlers, on the database itself, under the home's lock."""
+"""Tools without a server: the same handlers, on the database itself.
+
+What only reads needs no lock, what writes needs the home's.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from oubliette.cli.control_client import RemoteError
+from oubliette.clock import SystemClock
 from oubliette.config import load
 from oubliette.control import OPERATOR
-from oubliette.errors import NotFound
+from oubliette.errors import ConfigError, NotFound, Unavailable
 from oubliette.runtime import home as homes
+from oubliette.runtime.audit import AuditLog
+from oubliette.runtime.store import Database, Reader, Writer
+from oubliette.runtime.store.migrations import released
+from oubliette.runtime.store.ops import RevokeToken
 from oubliette.tools.house import House
 from oubliette.tools.keys import Keys
 from oubliette.tools.table import call
@@ -20,56 +28,74 @@ if TYPE_CHECKING:
     from oubliette.kit import Ref
     from oubliette.runtime.store.ops import Op, Result
 
-TOOLS: Final = frozenset(
-    {
-        "token_create",
-        "token_list",
-        "token_revoke",
-        "project_list",
-        "project_get",
-        "session_list",
-        "session_get",
-        "session_events",
-        "event_read",
-        "workspace_list",
-        "config_limits",
-    }
-)
-"""Those that need no actor."""
+
+def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call a tool that only reads, beside whoever has the home's lock.
+
+    Raises:
+        OutOfDate: the database is of an earlier release, or has nothing in it yet.
+        NotFound: there is no database.
+        RemoteError: what the tool answered.
+    """
+    _check(home)
+    database = Database(home / homes.DATABASE, read_only=True)
+    if database.version < released()[-1].version:
+        raise OutOfDate(f"{database.path} has schema {database.version}")
+    return asyncio.run(_call(home, database, tool, arguments, read_only=True))
 
 
 def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool of `TOOLS`.
+    """Call a tool that needs no actor, under the home's lock.
 
     Raises:
         HomeInUse: a server, or another command, has the home.
         NotFound: there is no home here yet (`token_create` makes one).
         RemoteError: what the tool answered.
     """
-    if tool != "token_create" and not (home / homes.DATABASE).exists():
+    _check(home, makes=tool == "token_create")
+    with homes.HomeLock(home):
+        return call_locked(home, tool, arguments)
+
+
+def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """`call_offline` for who has the home's lock already."""
+    _check(home, makes=tool == "token_create")
+    durability = load(home).config.store.durability
+    database = Database(home / homes.DATABASE, durability=durability)
+    return asyncio.run(_call(home, database, tool, arguments, read_only=False))
+
+
+class OutOfDate(ConfigError):
+    """The database has to be brought up to date before this release can read it."""
+
+
+def _check(home: Path, *, makes: bool = False) -> None:
+    if not makes and not (home / homes.DATABASE).exists():
         raise NotFound(
             f"{home} has no database yet", hint="oubliette serve or token create makes it"
         )
     homes.prepare(home)
-    with homes.HomeLock(home):
-        return asyncio.run(_call(home, tool, arguments))
 
 
-async def _call(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from oubliette.clock import SystemClock
-    from oubliette.runtime.audit import AuditLog
-    from oubliette.runtime.store import Database, Reader, Writer
-
+async def _call(
+    home: Path, database: Database, tool: str, arguments: dict[str, Any], *, read_only: bool
+) -> dict[str, Any]:
     config = load(home).config
-    database = Database(home / homes.DATABASE, durability=config.store.durability)
-    writer = Writer(database)
+    writer = None if read_only else Writer(database)
     reader = Reader(database, threads=1)
-    audit = AuditLog(home, max_bytes=config.audit.max_file_mb << 20, files=config.audit.keep_files)
-    writer.start()
+    # Only who has the lock may begin a new file: a server may be writing this one.
+    most = 0 if read_only else config.audit.max_file_mb << 20
+    audit = AuditLog(home, max_bytes=most, files=config.audit.keep_files)
+    if writer is not None:
+        writer.start()
     try:
 
         async def commit(ops: tuple[Op, ...]) -> Result:
-            return await asyncio.wrap_future(writer.submit(ops))
+            if writer is not None:
+                return await asyncio.wrap_future(writer.submit(ops))
+            if all(isinstance(op, RevokeToken) for op in ops):
+                return ()  # of sessions that have ended; the next server writes it
+            raise Unavailable(f"{tool} writes, which needs the home's lock")
 
         clock = SystemClock()
         keys = Keys(commit, reader, clock)
@@ -91,7 +117,8 @@ async def _call(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, A
         result = await call(house, OPERATOR, tool, arguments)
         await keys.aclose()
     finally:
-        await asyncio.wrap_future(writer.close())
+        if writer is not None:
+            await asyncio.wrap_future(writer.close())
         await reader.aclose()
         database.close()
         await asyncio.to_thread(audit.close)

@@ -70,6 +70,19 @@ class HomeLock:
                 f"another process ({owner or 'unknown'}) uses {self._path.parent}",
                 hint="stop it, or choose another home with --home",
             ) from None
+        self._taken(fd)
+
+    def wait(self) -> None:
+        """Take the lock, waiting for as long as somebody has it. Blocks; see `cli.lock_wait`."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._taken(fd)
+
+    def _taken(self, fd: int) -> None:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd

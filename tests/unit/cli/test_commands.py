@@ -18,9 +18,13 @@ import pytest
 import structlog
 
 from oubliette import ids
-from oubliette.cli import logs, main, output
+from oubliette.cli import logs, main, output, server_access
 from oubliette.cli.control_client import exit_codes
+from oubliette.control import listening
+from oubliette.records import Session
 from oubliette.runtime.home import HomeLock
+from oubliette.runtime.store import Database, Writer
+from oubliette.runtime.store.ops import PutSession
 
 OUBLIETTE = [sys.executable, "-m", "oubliette.cli.main"]
 
@@ -95,6 +99,11 @@ def server(home: Path) -> Iterator[Callable[[dict[str, Any] | None], None]]:
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(5)
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_access, "PROMPT_SECONDS", 0.05)
+    monkeypatch.setattr(server_access, "WAIT_SECONDS", 0.1)
 
 
 def problem(code: str) -> dict[str, Any]:
@@ -191,11 +200,8 @@ def test_an_error_of_the_server_exits_with_the_code_of_its_kind(
 def test_exit_code_5_is_a_server_that_says_nothing(
     run: Run, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oubliette.cli import control_client, server_access
-
-    monkeypatch.setattr(control_client, "CALL_SECONDS", 0.05)
-    monkeypatch.setattr(server_access.call_tool, "__defaults__", (0.05,))
-    done = run("project", "list")
+    impatient(monkeypatch)
+    done = run("session", "end", ids.new_id(ids.SESSION))
     assert done.code == 5
     assert "did not answer within" in done.err
 
@@ -290,12 +296,152 @@ def test_tokens_need_no_server(run: Run, home: Path) -> None:
     assert oct((home / "oubliette.db").stat().st_mode)[-3:] == "600"
 
 
-def test_a_home_that_is_in_use_is_left_alone(run: Run, home: Path) -> None:
+def test_what_reads_needs_no_lock(run: Run, home: Path) -> None:
+    made = json.loads(run("token", "create", "--scope", "read", "-o", "json").out)
+    with HomeLock(home):
+        assert made["token_id"] in run("token", "list").out
+        assert run("session", "list").code == 0
+
+
+def test_what_reads_does_not_wait_for_a_server_that_says_nothing(
+    run: Run, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    run("token", "create", "--scope", "read")
+    assert run("token", "list").code == 5, "there is nothing to read yet"
+
+
+def test_what_reads_beside_a_server_that_says_nothing_is_what_is_stored(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    made = json.loads(run("token", "create", "--scope", "read", "-o", "json").out)
+    with listening(home), HomeLock(home):
+        done = run("token", "list")
+    assert (done.code, done.err) == (0, "")
+    assert made["token_id"] in done.out
+
+
+def test_a_read_leaves_the_audit_log_to_its_server_but_for_its_own_line(
+    run: Run, home: Path
+) -> None:
+    (home / "oubliette.toml").write_text("[audit]\nmax_file_mb = 1\n")
+    run("token", "create", "--scope", "read")
+    log = home / "audit.jsonl"
+    log.write_text("x" * 2_000_000 + "\n")
+    with HomeLock(home):
+        run("token", "list")
+    assert json.loads(log.read_text().splitlines()[-1])["tool"] == "token_list"
+    assert not (home / "audit.jsonl.1").exists()
+
+
+def test_what_writes_waits_for_the_lock_and_says_so(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_access, "PROMPT_SECONDS", 0.05)
+    run("token", "create", "--scope", "read")
+    lock = HomeLock(home)
+    lock.acquire()
+    said: list[str] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        lock.release()  # once we are waited for
+
+    monkeypatch.setattr(server_access, "note", note)
+    assert run("token", "create", "--scope", "read").code == 0
+    assert said == [
+        f"waiting for the server of {home} (process {os.getpid()}), which is starting or stopping …"
+    ]
+    HomeLock(home).acquire()  # and gave it back
+
+
+def test_what_writes_gives_up_at_a_deadline(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
     run("token", "create", "--scope", "read")
     with HomeLock(home):
-        done = run("token", "list")
-    assert done.code != 0
-    assert f"another process ({os.getpid()}) uses {home}" in done.err
+        done = run("token", "create", "--scope", "read")
+        told = run("token", "create", "--scope", "read", "-o", "json")
+    assert (done.code, done.out) == (5, "")
+    assert f"process {os.getpid()}" in done.err
+    assert "stop it" not in done.err
+    assert json.loads(told.err)["error"]["code"] == "deadline_exceeded"
+
+
+def test_what_needs_a_server_waits_for_one_that_starts(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps: the socket is there, nobody serves it; the command says so; then it is answered."""
+    monkeypatch.setattr(server_access, "PROMPT_SECONDS", 0.05)
+    with listening(home) as listener, HomeLock(home):
+        listener.settimeout(10)
+
+        def serve() -> None:
+            link, _ = listener.accept()
+            with link, link.makefile("rwb") as lines:
+                for line in lines:
+                    answer = {"id": json.loads(line)["id"], "ok": {"status": "completed"}}
+                    lines.write(json.dumps(answer).encode() + b"\n")
+                    lines.flush()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        monkeypatch.setattr(server_access, "note", lambda _: thread.start())
+        done = run("session", "end", ids.new_id(ids.SESSION))
+        thread.join(10)
+    assert done.code == 0
+    assert "is completed" in done.err
+
+
+def test_a_call_that_was_sent_is_not_sent_again(run: Run, home: Path) -> None:
+    calls: list[str] = []
+    with listening(home) as listener, HomeLock(home):
+        listener.settimeout(10)
+
+        def serve() -> None:
+            link, _ = listener.accept()
+            with link, link.makefile("rwb") as lines:
+                for line in lines:
+                    request = json.loads(line)
+                    calls.append(request["verb"])
+                    if request["verb"] == "call":
+                        return
+                    lines.write(json.dumps({"id": request["id"], "ok": {}}).encode() + b"\n")
+                    lines.flush()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        done = run("token", "create", "--scope", "read")
+        thread.join(10)
+    assert done.code == 1
+    assert "closed the link" in done.err
+    assert calls == ["status", "call"]
+
+
+def test_following_a_log_without_a_server_shows_what_there_is_and_ends(
+    run: Run, home: Path
+) -> None:
+    run("token", "create", "--scope", "read")
+    session = ids.new_id(ids.SESSION)
+    record = Session(
+        id=session,
+        project_id=ids.new_id(ids.PROJECT),
+        workspace_id=ids.new_uuid(),
+        principal="p",
+        agent="scripted",
+        status="idle",
+        created_at=1.0,
+        updated_at=1.0,
+        exploration_id=ids.new_id(ids.EXPLORATION),
+    )
+    writer = Writer(Database(home / "oubliette.db"))
+    writer.start()
+    writer.submit((PutSession(record),)).result(10)
+    writer.close().result(10)
+    done = run("session", "logs", "-f", session)
+    assert done.code == 1
+    assert "no server runs on" in done.err
 
 
 def test_listings_work_without_a_server(run: Run) -> None:

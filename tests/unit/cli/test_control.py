@@ -41,10 +41,17 @@ async def bench() -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def opened(bench: Bench, home: Path) -> AsyncIterator[ControlSocket]:
-    made = ControlSocket(bench.house, home, {"pid": 7, "url": "http://x/mcp"})
-    await made.start()
-    yield made
-    await made.aclose()
+    async with serving(bench, home, {"pid": 7, "url": "http://x/mcp"}) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def serving(bench: Bench, home: Path, status: dict[str, Any]) -> AsyncIterator[ControlSocket]:
+    with control.listening(home) as listener:
+        made = ControlSocket(bench.house, home, status, listener)
+        await made.start()
+        yield made
+        await made.aclose()
 
 
 async def client(home: Path, do: Any) -> Any:
@@ -175,28 +182,44 @@ async def test_a_stale_socket_is_replaced_and_taken_away_again(bench: Bench, hom
     stale.close()
     with pytest.raises(Unavailable, match="no server runs"):
         await client(home, lambda link: link.status())
-    opened = ControlSocket(bench.house, home, {"pid": 1})
-    await opened.start()
-    assert await client(home, lambda link: link.status()) == {"pid": 1}
-    await opened.aclose()
+    async with serving(bench, home, {"pid": 1}):
+        assert await client(home, lambda link: link.status()) == {"pid": 1}
     assert not (home / "control.sock").exists()
+
+
+async def test_who_comes_before_the_server_runs_is_answered_when_it_does(
+    bench: Bench, home: Path
+) -> None:
+    with control.listening(home) as listener:
+        early = asyncio.create_task(client(home, lambda link: link.status()))
+        silent = await client(home, lambda link: link.answers(0.05))
+        assert not silent
+        made = ControlSocket(bench.house, home, {"pid": 3}, listener)
+        await made.start()
+        assert await early == {"pid": 3}
+        await made.aclose()
+    assert not (home / "control.sock").exists()
+
+
+async def test_who_waits_for_a_server_that_does_not_come_is_told(home: Path) -> None:
+    with control.listening(home):
+        link = await asyncio.to_thread(ControlClient, home)
+        assert not await asyncio.to_thread(link.answers, 0.01)
+    with link, pytest.raises(Unavailable):
+        await asyncio.to_thread(link.answers, 5.0)
 
 
 async def test_a_home_with_a_long_path_works_as_well(bench: Bench, home: Path) -> None:
     long = home / ("d" * 120)
     long.mkdir()
-    opened = ControlSocket(bench.house, long, {"pid": 1})
-    await opened.start()
-    assert await client(long, lambda link: link.status()) == {"pid": 1}
-    assert stat.S_IMODE((long / "control.sock").stat().st_mode) == 0o600
-    await opened.aclose()
+    async with serving(bench, long, {"pid": 1}):
+        assert await client(long, lambda link: link.status()) == {"pid": 1}
+        assert stat.S_IMODE((long / "control.sock").stat().st_mode) == 0o600
     assert not (long / "control.sock").exists()
 
 
 async def test_the_end_of_the_server_ends_links_that_are_open(bench: Bench, home: Path) -> None:
-    opened = ControlSocket(bench.house, home, {"pid": 1})
-    await opened.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(5), serving(bench, home, {"pid": 1}) as opened:
         reader, writer = await asyncio.open_unix_connection(str(home / "control.sock"))
         writer.write(b'{"id":1,"verb":"status"}\n')
         await reader.readline()

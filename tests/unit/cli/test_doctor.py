@@ -27,6 +27,7 @@ from oubliette.config import (
     ProcessConfig,
     ServerConfig,
 )
+from oubliette.control import listening
 from oubliette.errors import ConfigError
 from oubliette.runtime.home import HomeLock
 
@@ -102,6 +103,14 @@ def test_the_lock_tells_whether_a_server_runs(home: Path) -> None:
         assert f"another process ({os.getpid()})" in told(check, "fail")
     check, running = checks.server(home)
     assert not running
+
+
+def test_a_server_that_starts_is_no_failure(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "ANSWER_SECONDS", 0.05)
+    with HomeLock(home), listening(home):
+        check, running = checks.server(home)
+    assert running
+    assert f"process {os.getpid()} is starting" in told(check, "warn")
 
 
 def test_a_database_is_looked_at_and_not_changed(home: Path) -> None:

@@ -58,6 +58,7 @@ class Client:
         self._key_answered = settings.api_key is None
         self._waiting_over = False  # for lists of tools
         self._calls_over = False  # for calls of tools that are not listed yet
+        self._unlisted: object = None  # revision of the tools whose list the agent has yet to fetch
         self._agent_full = self._link_full = False
         self._ending = False
         self._mcp = McpServer(self, self._to_agent)
@@ -106,6 +107,8 @@ class Client:
         """Answer `tools/list`, once the first configuration is there or not to be expected."""
         if self._waiting_over or self._known():
             self._mcp.answer_list(request, self._catalog.entries())
+            revision, self._unlisted = self._unlisted, None
+            self._tools_listed(revision)
         else:
             self._wait(request, lambda: self.list_tools(request))
 
@@ -222,7 +225,19 @@ class Client:
 
     def _config(self, params: Json) -> None:
         self._configured = True
-        self._changed(self._catalog.configure_caller(params))
+        changed = self._catalog.configure_caller(params)
+        revision: object = params.get("revision")
+        notified = changed and self._mcp.tools_changed()
+        if notified or self._unlisted is not None:
+            self._unlisted = revision
+        else:
+            self._tools_listed(revision)
+        self._work_off()
+
+    def _tools_listed(self, revision: object) -> None:
+        """Say that the agent has the tools of this `caller_tools_config`, or no older list."""
+        if revision is not None:  # a server that gives none does not wait for it
+            self._link.notify("tools_listed", {"revision": revision})
 
     def _connected(self) -> None:
         if self._api_key is None:

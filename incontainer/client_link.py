@@ -131,6 +131,13 @@ class Link:
         if self._calls.take(number) is not None:
             self._notify_cancelled(number)
 
+    def notify(self, method: str, params: Json) -> None:
+        """Send a notification, if there is a link."""
+        if self._lines is not None:
+            self._lines.send(
+                wire.encode_json({"jsonrpc": "2.0", "method": method, "params": params})
+            )
+
     def close(self) -> None:
         """Cancel all calls and make no new link; what is to be written may still be written."""
         self._closing = True
@@ -147,10 +154,7 @@ class Link:
             self._lines.send(call.line)
 
     def _notify_cancelled(self, number: int) -> None:
-        if self._lines is not None:
-            params = {"requestId": number}
-            note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-            self._lines.send(wire.encode_json(note))
+        self.notify("notifications/cancelled", {"requestId": number})
 
     # The link's state
 

@@ -101,13 +101,19 @@ class McpServer:
             traceback.print_exc(file=sys.stderr)
             self.send(error_message(None, INTERNAL_ERROR, "oubliette-client failed at this line"))
 
-    def tools_changed(self) -> None:
-        """Tell the agent, in the way of its generation, that the tool list is another one."""
+    def tools_changed(self) -> bool:
+        """Notify the agent, in the way of its generation, that the tool list is another one.
+
+        Returns:
+            Whether it has a list that is out of date, and has now been notified.
+
+        """
         if self._initialized and self._listed:
             self.notify("notifications/tools/list_changed", None)
         for request in self._subscriptions.values():
             meta = {META_SUBSCRIPTION: request.request_id}
             self.notify("notifications/tools/list_changed", {"_meta": meta})
+        return self._listed and (self._initialized or bool(self._subscriptions))
 
     def notify(self, method: str, params: Json | None) -> None:
         """Send a notification."""

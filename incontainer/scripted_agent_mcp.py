@@ -36,8 +36,11 @@ class McpError(Exception):
 class _Server:
     """One process of the MCP server, from its start to its end."""
 
-    def __init__(self, argv: list[str], environ: Mapping[str, str], moment: Moment) -> None:
+    def __init__(
+        self, argv: list[str], environ: Mapping[str, str], moment: Moment, listing: Json
+    ) -> None:
         self._moment = moment
+        self._listing = listing  # params of `tools/list`
         self._send_lock = threading.Lock()
         self._last_id = 0
         # what was asked, and once it is there: the answer, and when it came (`time.perf_counter`)
@@ -75,6 +78,16 @@ class _Server:
             self.answers[number] = None
         self.send({"id": number, "method": method, "params": params})
         return number
+
+    def _list_again(self) -> None:
+        """Fetch the tools, as agents do that hear of a change; nobody waits for the answer."""
+        with self._moment.condition:
+            self._last_id += 1
+            number = self._last_id
+        try:
+            self.send({"id": number, "method": "tools/list", "params": self._listing})
+        except McpError:
+            pass  # it is ending, and its tools with it
 
     def take(self, number: int) -> Json:
         """The result for request `number`, which is there by now."""
@@ -116,6 +129,8 @@ class _Server:
     def _message(self, message: Json) -> None:
         method: object = message.get("method")
         number: object = message.get("id")
+        if method == "notifications/tools/list_changed":
+            self._list_again()
         with self._moment.condition:
             if method == "notifications/tools/list_changed":
                 self.changes += 1
@@ -189,7 +204,7 @@ class McpClient:
         if server is not None and not server.ended:
             return server
         self.close()
-        server = _Server(self._argv, self._environ, self._moment)
+        server = _Server(self._argv, self._environ, self._moment, self._params({}))
         try:
             self._open(server)
         except BaseException:

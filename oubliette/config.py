@@ -209,6 +209,9 @@ class AcpConfig(_Section, frozen=True, kw_only=True):
     env: tuple[str, ...] = ()
     """Further variables for the agent: `NAME=env:X`, `NAME=file:/path`, `NAME=credential:X`; or
     `NAME=value` for what is no secret."""
+    hears_tool_changes: bool | None = None
+    """Whether it lists its tools again when they change; unset: what is known of the program, such
+    as that Codex and Qwen Code do not."""
 
 
 class ProjectsConfig(_Section, frozen=True, kw_only=True):

@@ -249,7 +249,7 @@ class ProjectActor(Supervisor):
 
     async def _submit(self, message: SpawnSession, target: Session, live: Ref) -> SpawnResult:
         result = _result(target, turn=0, log_end=-1)
-        number, log_end = await live.ask(
+        submitted = await live.ask(
             SubmitTurn(
                 prompt=message.prompt,
                 caller_id=message.caller_id,
@@ -258,7 +258,12 @@ class ProjectActor(Supervisor):
                 idempotency=self._claim(message, result),
             )
         )
-        return msgspec.structs.replace(result, turn=number, last_index=log_end)
+        return msgspec.structs.replace(
+            result,
+            turn=submitted.turn,
+            last_index=submitted.log_end,
+            warnings=submitted.warnings,
+        )
 
     async def _meet_caller(self, message: SpawnSession) -> None:
         """A message under a caller_id is a sign of life of that caller."""

@@ -103,6 +103,7 @@ class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool
     last_index: int
     turn: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 class SpawnSession(Message, Reply[SpawnResult]):

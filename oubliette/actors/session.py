@@ -38,6 +38,7 @@ from oubliette.actors.session_messages import (
     LinkRequest,
     RequestSettled,
     SettleRequest,
+    SubmittedTurn,
     SubmitTurn,
     WriteFrame,
 )
@@ -50,6 +51,7 @@ from oubliette.actors.session_patience import (
     StartOverdue,
 )
 from oubliette.actors.session_permissions import PermissionOverdue, Permissions
+from oubliette.actors.session_tools import ListingOverdue
 from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
@@ -186,18 +188,29 @@ class SessionActor(RestingSession):
         )
         self._queue.append(turn)
         self._tell_tree(AgentWorks(session_id=self.session_id, works=True))
+        warnings: tuple[str, ...] = ()
         if message.caller_id is not None or message.caller_tools is not None:
-            self.link.lend(message.caller_id, message.caller_tools)
+            warnings = self.link.lend(message.caller_id, message.caller_tools)
         self.journal.put(PutTurn(turn))
         self.journal.change(turn_count=number, last_prompt=message.prompt)
         if message.idempotency is not None:
             self.journal.put(PutIdempotency(message.idempotency))
-        self.journal.then(lambda: answer.set((number, self.journal.log_end)))
+        self.journal.then(
+            lambda: answer.set(
+                SubmittedTurn(turn=number, log_end=self.journal.log_end, warnings=warnings)
+            )
+        )
         self.active()
-        self._next_turn()
+        self.begin_turn()
 
-    def _next_turn(self) -> None:
-        if self._turn is not None or not self._queue or not self._attached or self._finished:
+    @property
+    def _held_up(self) -> bool:
+        """Whether the agent is not there yet, or has yet to see the tools that it was lent."""
+        return not self._attached or self.link.tools.awaited
+
+    def begin_turn(self) -> None:
+        """Begin the next turn, if there is one and nothing is in its way."""
+        if self._turn is not None or not self._queue or self._held_up or self._finished:
             return
         self._stdin_seq += 1
         turn = msgspec.structs.replace(
@@ -276,7 +289,7 @@ class SessionActor(RestingSession):
             self._permissions.attached()
         self.patience.attached(again=was_attached)
         self.active()
-        self._next_turn()
+        self.begin_turn()
 
     @handles(AgentSpoke)
     def _agent_spoke(self, message: AgentSpoke) -> None:
@@ -347,7 +360,7 @@ class SessionActor(RestingSession):
         if self.journal.record.status == "running":
             self.journal.change(final_response=text)
             self._status("turn_ended")
-        self._next_turn()
+        self.begin_turn()
         self.link.turn_ended()
 
     def end_unheard_turn(self) -> None:
@@ -426,8 +439,8 @@ class SessionActor(RestingSession):
     def _interrupt(self, _: InterruptSession) -> str:
         if self._turn is not None:
             self.patience.interrupt(self._turn.number)
-        elif self._queue and not self._attached:
-            turn = self._queue.popleft()  # the agent is not there yet to be told
+        elif self._queue and self._held_up:
+            turn = self._queue.popleft()  # the agent does not know of it yet
             if not self._queue:
                 self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
             told = {"turn": turn.number, "final_text": "", "status": "interrupted"}
@@ -481,6 +494,12 @@ class SessionActor(RestingSession):
     @handles(ClientPaired)
     def _client_paired(self, _: ClientPaired) -> None:
         self.patience.contacted()
+        self.link.tools.client_seen()
+
+    @handles(ListingOverdue)
+    def _listing_overdue(self, message: ListingOverdue) -> None:
+        if not self._finished:
+            self.link.tools.overdue(message)
 
     @handles(LinkReady)
     def _link_ready(self, message: LinkReady) -> None:
@@ -490,6 +509,7 @@ class SessionActor(RestingSession):
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
         self.patience.contacted()
+        self.link.tools.client_seen()
         self.link.request(message)
 
     @handles(AnswerCallerTool)

@@ -26,6 +26,7 @@ from oubliette.kit import handles
 if TYPE_CHECKING:
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
+    from oubliette.actors.session_link import SessionLink
     from oubliette.actors.session_patience import Patience
     from oubliette.kit import Ref
 
@@ -47,6 +48,8 @@ class AttendedSession(LoggedSession, abc.ABC):
         """Place in the agent's output of the newest thing that was taken in."""
         self._finished = False
         self.patience: Patience
+        """Set by the subclass."""
+        self.link: SessionLink
         """Set by the subclass."""
 
     @property
@@ -173,4 +176,5 @@ class AttendedSession(LoggedSession, abc.ABC):
         self._stdin_seq = 0
         self.journal.change(process_id=message.process_id, container_id=message.container_id)
         self.patience.starting()
+        self.link.tools.agent_starting()
         self.journal.then(lambda: answer.set(None))

@@ -17,7 +17,6 @@ from oubliette.actors.session_calls import (
     Asker,
     Calls,
     OpenCall,
-    lent_after,
     lent_tool,
     new_request_id,
     outcome_error,
@@ -27,7 +26,6 @@ from oubliette.actors.session_children import MAX_CALL_ID, ChildCalls
 from oubliette.actors.session_map import MapCalls
 from oubliette.actors.session_messages import (
     LinkAnswered,
-    LinkNotify,
     LinkReady,
     LinkReply,
     LinkRequest,
@@ -35,6 +33,7 @@ from oubliette.actors.session_messages import (
     SettleRequest,
 )
 from oubliette.actors.session_params import OutcomeError, optional_text, rpc_error, text_param
+from oubliette.actors.session_tools import LentTools
 from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
 from oubliette.failpoints import failpoint
 from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
@@ -57,7 +56,7 @@ class SessionLink:
     def __init__(self, session: SessionActor) -> None:
         self._session = session
         self._services = session.services
-        self._link: str | None = None
+        self.tools = LentTools(session)
         self.children = ChildCalls(self._session, self._reply)
         self._maps = MapCalls(self._session, self.children, self._reply)
         self._calls = Calls()
@@ -112,18 +111,14 @@ class SessionLink:
 
     def ready(self, message: LinkReady) -> None:
         """A new connection: tell the agent's client which tools its caller lends."""
-        self._link = message.link
-        self.send_tools()
+        self.tools.connected(message.link)
 
-    def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> None:
-        """Take over new tools of a caller (DESIGN 9.6)."""
-        record = self._record
-        lent = lent_after(record, caller_id, tools)
-        if lent != (record.caller_id, record.caller_tools):
-            self._session.journal.change(caller_id=lent[0], caller_tools=lent[1])
-            if not record.parent_session_id:
-                self._note_caller()
-            self._session.journal.then(self.send_tools)
+    def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> tuple[str, ...]:
+        """Take over new tools of a caller; what is to be said of them to whoever sent them."""
+        warnings = self.tools.lend(caller_id, tools)
+        if warnings is not None and not self._record.parent_session_id:
+            self._note_caller()
+        return warnings or ()
 
     def _note_caller(self) -> None:
         record = self._record
@@ -134,31 +129,6 @@ class SessionLink:
         """Principal and caller of the tree's root, as of now: who decides on permissions."""
         root = self._root
         return self._services.root_callers.get(root.id, (root.principal, root.caller_id))
-
-    def send_tools(self) -> None:
-        """Send `caller_tools_config` (seed 002)."""
-        record = self._record
-        self._notify(
-            "caller_tools_config",
-            {
-                "caller_id": record.caller_id or "",
-                "tools": [
-                    {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "inputSchema": tool.input_schema,
-                    }
-                    for tool in record.caller_tools
-                ],
-                "call_timeout_seconds": self._services.config.sessions.caller_tool_timeout_seconds,
-            },
-        )
-
-    def _notify(self, method: str, params: dict[str, Any]) -> None:
-        link = self._link
-        ref = self._session.system.lookup(link) if link else None
-        if ref is not None and ref.is_alive():
-            ref.tell(LinkNotify(method=method, params=params, legacy_type=True))
 
     def _reply(self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> None:
         ref = self._session.system.lookup(asker.link)
@@ -196,6 +166,8 @@ class SessionLink:
                     self._answer_later(asker, self._oubliette_call_tool(message.params))
                 case "notifications/cancelled":
                     self._cancelled(asker, message.params)
+                case "tools_listed":
+                    self.tools.listed(message.params)
                 case _ if message.id is not None:
                     self._reply(
                         asker,

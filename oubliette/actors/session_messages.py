@@ -12,8 +12,19 @@ from oubliette.records import CallerTool, IdempotencyKey
 # ------------------------------------------------------------- from the ProjectActor
 
 
-class SubmitTurn(Message, Reply[tuple[int, int]]):
-    """Run a prompt once the agent is free; answers its turn number and the log's end.
+class SubmittedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that is in the store."""
+
+    turn: int
+    """Its number in the session, from 1."""
+    log_end: int
+    """Index of the last event before it can have begun."""
+    warnings: tuple[str, ...] = ()
+    """What the sender should know of it, a sentence each."""
+
+
+class SubmitTurn(Message, Reply[SubmittedTurn]):
+    """Run a prompt once the agent is free.
 
     Answered once it is in the store: an accepted message survives a crash.
     """

@@ -70,6 +70,10 @@ class Spawned(Result, frozen=True, kw_only=True):
     last_index: Annotated[
         int, Meta(description="since_index for session_events to see what follows this message.")
     ]
+    warnings: Annotated[
+        tuple[str, ...],
+        Meta(description="What will not go as the message asked, such as tools seen too late."),
+    ] = ()
 
 
 class SessionOne(Params, frozen=True, kw_only=True):
@@ -313,6 +317,7 @@ async def spawn(
         spawned=answer.spawned,
         resumed=answer.resumed,
         last_index=answer.last_index,
+        warnings=answer.warnings,
     )
 
 

@@ -7,7 +7,6 @@ next gets a new session.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -267,25 +266,23 @@ async def test_the_agent_spawns_a_child_and_gets_what_it_said(talk: Talk) -> Non
     assert (child["agent"], child["final_response"]) == (talk.agent.name, "I am the child")
 
 
-async def test_a_tool_that_is_lent_late_becomes_visible_and_can_be_called(talk: Talk) -> None:
+async def test_a_tool_that_comes_with_a_message_can_be_called_in_that_very_turn(
+    talk: Talk,
+) -> None:
     before = talk.caller.specs
     try:
         talk.caller.tools["late"] = late
         talk.caller.specs = [*before, spec_of("late", late)]
-        await talk.turn("say hello", context=talk.caller.context)
         name = talk.tool("myapp_late")
-        # An agent hears of it beside its prompts, so it may be a turn later that it has it.
-        async with asyncio.timeout(SLOW):
-            while True:
-                said = await talk.turn(talk.call("myapp_late", n=7), "tools")
-                assert talk.session is not None
-                results = [
-                    json.dumps(event["result"])
-                    for event in talk.session.log
-                    if event["type"] == "tool_result" and event["tool"] == name
-                ]
-                if name in json.loads(said[-1]) and results and "7" in results[-1]:
-                    break
+        said = await talk.turn(talk.call("myapp_late", n=7), "tools", context=talk.caller.context)
+        assert talk.session is not None
+        results = [
+            json.dumps(event["result"])
+            for event in talk.session.log
+            if event["type"] == "tool_result" and event["tool"] == name
+        ]
+        assert name in json.loads(said[-1])
+        assert "7" in results[-1]
     finally:
         talk.caller.specs = before
 

@@ -70,6 +70,8 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = "5", 5
     elif key == "containers.ipc":
         text, wanted = "host", "host"
+    elif key == "acp.hears_tool_changes":
+        text, wanted = "false", False
     elif key.endswith(".api_key"):
         text, wanted = "file:/x", "file:/x"
     elif key.endswith(".sockets"):

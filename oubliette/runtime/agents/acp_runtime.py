@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from oubliette.runtime.agents.port import AgentSession
     from oubliette.runtime.containers.port import Inside, Mount
 
+DEAF: Final = frozenset(("codex", "codex-acp", "qwen"))
+"""Programs that list the tools of an MCP server once, at their start, and ignore that they change
+(seen with Codex 0.169 and Qwen Code 0.24)."""
+
 MCP_SERVER: Final = "oubliette"
 """What agents call our MCP server; most put it before the names of its tools."""
 
@@ -44,6 +48,7 @@ class AcpRuntime(StreamExecution):
         self._mounts = mounts
         self._env: tuple[str, ...] = ()
         self._program: Program | None = None
+        self._hears: bool | None = None
 
     @property
     def name(self) -> str:
@@ -60,8 +65,16 @@ class AcpRuntime(StreamExecution):
         """By `session/resume` or `session/load`, where the agent has one of them."""
         return True
 
+    @property
+    def hears_tool_changes(self) -> bool:
+        """As configured, else what is known of the program."""
+        if self._hears is not None:
+            return self._hears
+        return not any(word.rpartition("/")[2] in DEAF for word in self._command)
+
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take `command`, `path` and `env` of `[acp]`."""
+        """Take `command`, `path`, `env` and `hears_tool_changes` of `[acp]`."""
+        self._hears = config.get("hears_tool_changes", self._hears)
         self._command = tuple(config.get("command") or self._command)
         self._env = tuple(config.get("env") or ())
         check_variables(self._env, "acp")

@@ -205,6 +205,11 @@ class StreamExecution(abc.ABC):
     """`execute` and `execute_streaming` for runtimes that have `command` and `adapter`."""
 
     @property
+    def hears_tool_changes(self) -> bool:
+        """Most do; who inherits this and does not says so."""
+        return True
+
+    @property
     def starts_mcp(self) -> bool:
         """As most do."""
         return True

@@ -194,6 +194,11 @@ class AgentRuntime(Protocol):
         ...
 
     @property
+    def hears_tool_changes(self) -> bool:
+        """A running process lists the tools of an MCP server again when it is notified."""
+        ...
+
+    @property
     def slow_start(self) -> str:
         """What to look at when a process does not get ready; "" where nothing special is known."""
         ...

@@ -22,7 +22,10 @@ SPAWN = (
     " agent model autonomy api_key_scope api_key_project api_key_ttl_seconds api_key"
     " idempotency_key"
 )
-SPAWNED = "session_id project_id workspace_id workspace_created status spawned resumed last_index"
+SPAWNED = (
+    "session_id project_id workspace_id workspace_created status spawned resumed last_index"
+    " warnings"
+)
 PROJECT = (
     "id name description created_at default_workspace_id container_type agent model autonomy"
     " workspace_isolation limits remote_url containers"

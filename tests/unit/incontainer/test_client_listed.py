@@ -1,0 +1,81 @@
+"""`oubliette-client` says when the agent has fetched the tools of a configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.incontainer.fake_server import ADD, META, FakeServer, RawAgent
+
+pytestmark = pytest.mark.anyio
+
+LATE = {"name": "late", "description": "Lent late", "inputSchema": {"type": "object"}}
+CHANGED = "notifications/tools/list_changed"
+
+
+async def test_an_agent_that_has_listed_nothing_yet_has_no_older_list():
+    async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        link.config(ADD, revision=1)
+        assert (await link.request("tools_listed"))["params"] == {"revision": 1}
+
+
+async def test_an_agent_that_is_notified_has_the_tools_once_it_has_fetched_them():
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        await agent.tool_names()
+        link = await server.link()
+        link.config(ADD, LATE, revision=2)
+        await agent.note_of(CHANGED)
+        agent.call("session_message", message="before the list")
+        assert (await link.receive())["method"] == "session_message"  # and nothing before it
+        assert "ant_late" in await agent.tool_names()
+        assert (await link.receive())["params"] == {"revision": 2}
+
+
+async def test_a_subscriber_of_the_newer_generation_is_waited_for_too():
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.ask_modern("tools/list")
+        wanted = {"toolsListChanged": True}
+        agent.start("subscriptions/listen", notifications=wanted, _meta=META)
+        await agent.note_of("notifications/subscriptions/acknowledged")
+        link = await server.link()
+        link.config(ADD, LATE, revision=3)
+        await agent.note_of(CHANGED)
+        await agent.ask_modern("tools/list")
+        assert (await link.receive())["params"] == {"revision": 3}
+
+
+async def test_a_configuration_that_changes_nothing_is_listed_already():
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        await agent.tool_names()
+        link = await server.link()
+        link.config(ADD, revision=4)
+        assert (await link.receive())["params"] == {"revision": 4}
+
+
+async def test_of_two_configurations_before_the_list_the_newer_one_is_told():
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        await agent.tool_names()
+        link = await server.link()
+        link.config(ADD, LATE, revision=5)
+        link.config(ADD, LATE, revision=6)
+        call = agent.call("session_message", message="answered behind the configurations")
+        link.answer(await link.request(), "done")
+        await agent.reply(call)
+        await agent.tool_names()
+        assert (await link.receive())["params"] == {"revision": 6}
+
+
+async def test_a_server_that_numbers_nothing_is_told_nothing():
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        await agent.tool_names()
+        link = await server.link()
+        link.config(ADD, LATE)
+        await agent.note_of(CHANGED)
+        await agent.tool_names()
+        agent.call("session_message", message="the next line")
+        assert (await link.receive())["method"] == "session_message"

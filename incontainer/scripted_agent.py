@@ -189,7 +189,7 @@ def client_argv() -> list[str]:
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.isfile(home):
         # -I: what an agent's workspace or PYTHONPATH offers is not to be imported
-        return [sys.executable, "-I", home, "client"]
+        return [sys.executable, "-I", "-S", home, "client"]
     code = f"import sys; sys.path.insert(0, {home!r}); from incontainer import client; "
     return [sys.executable, "-c", code + "sys.exit(client.main(sys.argv[1:]))"]
 

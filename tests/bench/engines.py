@@ -31,7 +31,7 @@ from tests.conformance.engines import ENGINES, Bench
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-PROGRAM = ["python3", "-I", "/opt/oubliette/oubliette.pyz", "scripted-agent"]
+PROGRAM = ["python3", "-I", "-S", "/opt/oubliette/oubliette.pyz", "scripted-agent"]
 AT_ONCE = 20
 PINGS = 1000
 LONGEST = 120.0  # seconds for one of all these

@@ -49,7 +49,7 @@ def bare() -> float:
 
 def start(pyz: Path) -> float:
     started = time.perf_counter()
-    with HostProcess(target=["-I", str(pyz)]):
+    with HostProcess(target=["-I", "-S", str(pyz)]):
         return time.perf_counter() - started
 
 
@@ -139,7 +139,7 @@ def measure(rounds: int) -> dict[str, float]:
         figures["bare_python_ms"] = median(bare) * 1e3
         figures["start_ms"] = median(lambda: start(pyz)) * 1e3
         figures["start_over_floor_ms"] = figures["start_ms"] - figures["bare_python_ms"]
-        with HostProcess(target=["-I", str(pyz)]) as host:
+        with HostProcess(target=["-I", "-S", str(pyz)]) as host:
             control = host.control()
             figures["rss_mb"] = control.ask("stats")["rss"] / 1e6
             figures["popen_wait_ms"] = median(popened) * 1e3

@@ -127,10 +127,11 @@ class AcpRuntime(StreamExecution):
 
 def opening(session: AgentSession, inside: Inside) -> Opening:
     """What `session/new` is told about a session."""
+    command, *arguments = inside.program("client")
     ours = {
         "name": MCP_SERVER,
-        "command": inside.python,
-        "args": ["-I", inside.zipapp, "client"],
+        "command": command,
+        "args": arguments,
         "env": _pairs(client_environment(session, inside)),
     }
     theirs = [

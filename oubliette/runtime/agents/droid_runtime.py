@@ -163,11 +163,12 @@ def _servers(
 
     No value is in what becomes a file or is said to Droid: it puts variables of its environment in.
     """
+    command, *arguments = inside.program("client")
     servers: dict[str, dict[str, Any]] = {
         MCP_SERVER: {
             "type": "stdio",
-            "command": inside.python,
-            "args": ["-I", inside.zipapp, "client"],
+            "command": command,
+            "args": arguments,
             "env": {},
             "timeout": TOOL_TIMEOUT,
         }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from oubliette import ids
 from oubliette.errors import Conflict, RuntimeFailure
 from oubliette.runtime.agents.port import AgentEvent
+from oubliette.runtime.containers.port import ISOLATED
 from oubliette.runtime.host import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
 from oubliette.runtime.host.errors import VerbFailed
 
@@ -186,7 +187,7 @@ async def _place(link: HostLink, inside: Inside, command: AgentCommand, file: Ag
     """Write a file into the HOME of a session, as the user that it belongs to."""
     request = StartProcess(
         proc=ids.new_id(ids.PROCESS),
-        argv=(inside.python, "-I", "-c", _PLACE, file.path, str(file.mode)),
+        argv=(inside.python, *ISOLATED, "-c", _PLACE, file.path, str(file.mode)),
         env={**inside.env, "HOME": command.env["HOME"]},
         cwd=command.cwd,
         uid=inside.uid,

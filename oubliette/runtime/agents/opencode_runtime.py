@@ -42,7 +42,7 @@ class OpencodeRuntime(OpencodeProgram):
         settings["mcp"] = _servers(session, inside)
         program = f"--program={self._program.inside(inside)}"
         return AgentCommand(
-            argv=(inside.python, "-I", inside.zipapp, SUBCOMMAND, program),
+            argv=(*inside.program(SUBCOMMAND), program),
             env=self._environment(session, inside, settings),
             cwd=inside.path(session.cwd),
         )
@@ -68,7 +68,7 @@ def _servers(session: AgentSession, inside: Inside) -> dict[str, Any]:
             found[name] = server
     found[MCP_SERVER] = {
         "type": "local",
-        "command": [inside.python, "-I", inside.zipapp, "client"],
+        "command": [*inside.program("client")],
         "environment": client_environment(session, inside),
         "enabled": True,
         "timeout": TOOL_TIMEOUT,

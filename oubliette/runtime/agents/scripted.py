@@ -121,7 +121,7 @@ class ScriptedRuntime(StreamExecution):
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """Run it from the zipapp."""
         return AgentCommand(
-            argv=(inside.python, "-I", inside.zipapp, "scripted-agent"),
+            argv=inside.program("scripted-agent"),
             env=base_environment(session, inside),
             cwd=inside.path(session.cwd),
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.containers import bubblewrap, hardening
-from oubliette.runtime.containers.port import KEY_FILE, MIB, RELAY_DIR, RELAY_SOCKET
+from oubliette.runtime.containers.port import ISOLATED, KEY_FILE, MIB, RELAY_DIR, RELAY_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -130,7 +130,7 @@ def host_command(spec: ContainerSpec) -> list[str]:
     """What runs as the container: the host of the zipapp, or what the spec names."""
     if spec.command is not None:
         return list(spec.command)
-    command = ["python3", "-I", ZIPAPP, "host", "--socket", RELAY]
+    command = ["python3", *ISOLATED, ZIPAPP, "host", "--socket", RELAY]
     command += ["--key", f"{KEY_DIR}/{KEY_FILE}", "--spool", bubblewrap.SPOOL]
     command += ["--orphan-grace", f"{spec.orphan_grace:g}", "--ready", READY]
     if spec.accept_bare:

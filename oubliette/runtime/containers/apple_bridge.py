@@ -19,6 +19,7 @@ from oubliette.errors import OublietteError
 from oubliette.runtime.containers import apple_argv
 from oubliette.runtime.containers.engine_bridge import OPEN_SECONDS, BridgeTransport
 from oubliette.runtime.containers.engine_stream import STDERR
+from oubliette.runtime.containers.port import ISOLATED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.apple_cli import AppleCli
 
 STDOUT: Final = 1
-COMMAND: Final = ("python3", "-I", apple_argv.ZIPAPP, "bridge", apple_argv.RELAY)
+COMMAND: Final = ("python3", *ISOLATED, apple_argv.ZIPAPP, "bridge", apple_argv.RELAY)
 
 
 async def dial(

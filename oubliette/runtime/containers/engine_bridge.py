@@ -18,7 +18,7 @@ from incontainer import bridge_wire, wire
 from oubliette.errors import OublietteError
 from oubliette.runtime.containers import bubblewrap
 from oubliette.runtime.containers.engine_stream import STDERR, open_stream
-from oubliette.runtime.containers.port import RELAY_DIR, RELAY_SOCKET
+from oubliette.runtime.containers.port import ISOLATED, RELAY_DIR, RELAY_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ SAID_BYTES: Final = 4096  # of its standard error that go to the log
 
 COMMAND: Final = (
     "python3",
-    "-I",
+    *ISOLATED,
     bubblewrap.ZIPAPP,
     "bridge",
     f"{RELAY_DIR}/{RELAY_SOCKET}",

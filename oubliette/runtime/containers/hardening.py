@@ -12,6 +12,7 @@ import msgspec
 
 from oubliette.runtime.containers import bubblewrap
 from oubliette.runtime.containers.port import (
+    ISOLATED,
     KEY_FILE,
     MIB,
     RELAY_DIR,
@@ -46,7 +47,7 @@ def host_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
     """What runs as the container: the host of the zipapp, or what the spec names."""
     if spec.command is not None:
         return list(spec.command)
-    command = ["python3", "-I", bubblewrap.ZIPAPP, "host"]
+    command = ["python3", *ISOLATED, bubblewrap.ZIPAPP, "host"]
     command += ["--socket", f"{RELAY_DIR}/{RELAY_SOCKET}", "--key", f"{RELAY_DIR}/{KEY_FILE}"]
     command += ["--spool", bubblewrap.SPOOL, "--orphan-grace", f"{spec.orphan_grace:g}"]
     command += ["--ready", f"{RELAY_DIR}/{READY}"]

@@ -25,7 +25,7 @@ class Kit(msgspec.Struct, frozen=True):
 
 
 def _wrapper(python: str, zipapp: str, command: str) -> str:
-    return f'#!/bin/sh\nexec {shlex.quote(python)} {shlex.quote(zipapp)} {command} "$@"\n'
+    return f'#!/bin/sh\nexec {shlex.quote(python)} -S {shlex.quote(zipapp)} {command} "$@"\n'
 
 
 def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit:

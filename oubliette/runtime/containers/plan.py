@@ -102,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return list(spec.command)
         folder = RELAY_DIR if self.sandboxed else str(spec.runtime_dir)
         spool = bubblewrap.SPOOL if self.sandboxed else str(self.spool)
-        command = [inside.python, "-I", inside.zipapp, "host"]
+        command = [*inside.program("host")]
         command += ["--socket", f"{folder}/{RELAY_SOCKET}", "--key", f"{folder}/{KEY_FILE}"]
         command += ["--spool", spool, "--orphan-grace", f"{spec.orphan_grace:g}"]
         command += ["--ready-fd", str(ready_fd)]

@@ -27,6 +27,10 @@ RELAY_DIR: Final = "/mcp"
 RELAY_SOCKET: Final = "relay.sock"
 KEY_FILE: Final = "key"
 
+ISOLATED: Final = ("-I", "-S")
+"""How our own programs are started: nothing of an agent's workspace or environment is imported, nor
+`site`, whose packages nothing of ours uses and which is half of an interpreter's start."""
+
 MIB: Final = 1 << 20
 
 ContainerState: TypeAlias = Literal["created", "running", "exited", "unknown"]
@@ -158,6 +162,10 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
     """Where mount targets really are, for runtimes that cannot mount; empty = at their targets."""
     uid: int | None = None
     """User id to name in `StartProcess`; None = the host's own."""
+
+    def program(self, name: str) -> tuple[str, ...]:
+        """The command line of a program of the zipapp, such as `client`."""
+        return (self.python, *ISOLATED, self.zipapp, name)
 
     def path(self, path: str) -> str:
         """Where `path` (absolute, as documented, like `/workspace/…`) is for a process inside."""

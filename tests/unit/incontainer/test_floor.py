@@ -20,7 +20,7 @@ MODULES = build.sources()
 SINCE_3_10 = frozenset(
     ("tomllib", "_aix_support", "_collections_abc")
 )  # not in 3.9's library, or not public
-RUN = [sys.executable, "-I"]
+RUN = [sys.executable, "-I", "-S"]
 
 
 def imports(tree: ast.AST) -> set[str]:

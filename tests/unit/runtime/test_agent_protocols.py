@@ -89,7 +89,7 @@ def test_what_we_say_to_acp_agents_is_the_protocol(can: dict[str, Any], method: 
     assert opened["method"] == method
     servers = check(opened).mcp_servers
     assert [server.name for server in servers] == ["oubliette", "tracker"]
-    assert servers[0].args == ["-I", Inside().zipapp, "client"]
+    assert servers[0].args == ["-I", "-S", Inside().zipapp, "client"]
     adapter.feed(line({"id": "session", "result": {"sessionId": "before"}}), len(offset))
     assert check(said([adapter.prompt(1, "hi")])[0]).prompt[0].text == "hi"
     (cancel,) = said([adapter.interrupt(1) or b""])

@@ -125,7 +125,7 @@ def test_the_relay_is_published_and_the_host_is_told_where_to_listen() -> None:
     _, options, positionals = parsed(BASE)
     assert options["publish_socket"] == [f"{BASE.runtime_dir}/relay.sock:/mcp/relay.sock"]
     assert options["entrypoint"] == "python3"
-    assert positionals[1:4] == ["-I", "/opt/oubliette/kit/oubliette.pyz", "host"]
+    assert positionals[1:5] == ["-I", "-S", "/opt/oubliette/kit/oubliette.pyz", "host"]
     assert positionals[positionals.index("--key") + 1] == "/var/lib/oubliette/key"
     assert options["cap_drop"] == ["ALL"]
     assert "/opt/oubliette/kit/bin" in dict(each.split("=", 1) for each in options["env"])["PATH"]

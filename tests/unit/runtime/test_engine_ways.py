@@ -71,7 +71,18 @@ def test_folders_that_are_not_shared_are_named_as_the_cause() -> None:
 def test_nothing_but_plain_files_crosses_where_links_are_bridged(flavour: Any, owner: str) -> None:
     body: dict[str, Any] = {
         "User": "7:8",
-        "Cmd": ["-I", "z", "host", "--key", "/mcp/key", "--ready", "/mcp/ready", "--label", "x"],
+        "Cmd": [
+            "-I",
+            "-S",
+            "z",
+            "host",
+            "--key",
+            "/mcp/key",
+            "--ready",
+            "/mcp/ready",
+            "--label",
+            "x",
+        ],
         "HostConfig": {
             "Mounts": [
                 {"Target": target}
@@ -85,7 +96,7 @@ def test_nothing_but_plain_files_crosses_where_links_are_bridged(flavour: Any, o
     assert targets == ["/opt/oubliette/oubliette.pyz", "/w"]
     assert sorted(body["HostConfig"]["Tmpfs"]) == ["/mcp", "/tmp", "/var/spool/oubliette"]
     assert body["HostConfig"]["Tmpfs"]["/mcp"].endswith(f"mode=0700,{owner}")
-    assert body["Cmd"] == ["-I", "z", "host", "--key", "-", "--ready-fd", "1", "--label", "x"]
+    assert body["Cmd"] == ["-I", "-S", "z", "host", "--key", "-", "--ready-fd", "1", "--label", "x"]
     assert body["OpenStdin"]
 
 

@@ -259,7 +259,7 @@ def test_the_kit_is_a_copy_by_content_that_everybody_may_read(short: Path) -> No
     assert os.access(second.wrappers / "oubliette-client", os.X_OK)
     plain = kit.install(short, zipapp, python="/a b/python3", inside=None)
     text = (plain.wrappers / "oubliette-relay").read_text(encoding="utf-8")
-    assert text == f"#!/bin/sh\nexec '/a b/python3' {plain.zipapp} relay \"$@\"\n"
+    assert text == f"#!/bin/sh\nexec '/a b/python3' -S {plain.zipapp} relay \"$@\"\n"
 
 
 def test_a_record_is_read_back_as_it_was_and_a_broken_one_is_left_alone(short: Path) -> None:

@@ -17,11 +17,16 @@ from oubliette.actors.store import Transact
 from oubliette.errors import LimitExceeded
 from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
 from oubliette.records import TERMINAL, Limits
+from oubliette.runtime.store import queries
 from oubliette.runtime.store.ops import PutMeta
 
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
     from oubliette.actors.services import Services
     from oubliette.actors.session_messages import LimitAction
+    from oubliette.records import Session
 
 WARN_AT: Final = 0.8  # share of a limit
 AGAIN_SECONDS: Final = 1.0  # until those are looked for again that should have ended
@@ -108,8 +113,8 @@ class ExplorationActor(Actor):
 
     async def on_start(self) -> None:
         """Count what is there, and see how long it has been there."""
-        page = await self._services.reader.sessions(exploration_id=self._id, limit=100_000)
-        for session in page.records:
+        sessions, anew = await self._services.reader.run(self._stored)
+        for session in sessions:
             self._sessions.add(session.id)
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
@@ -118,10 +123,14 @@ class ExplorationActor(Actor):
             if session.status in {"created", "running"} and session.status not in TERMINAL:
                 self._working.add(session.id)
         self._waiting = self._sessions & self._services.waiting
-        anew = await self._services.reader.meta(self._key)
         if anew is not None:
             self._began = float(anew)
         self._time_check(_TimeCheck())
+
+    def _stored(self, connection: sqlite3.Connection) -> tuple[Sequence[Session], str | None]:
+        """The sessions of this tree, and when its clock began anew, if it did."""
+        page = queries.sessions(connection, exploration_id=self._id, limit=100_000)
+        return page.records, queries.meta(connection, self._key)
 
     # ------------------------------------------------------------------ time
 

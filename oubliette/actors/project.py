@@ -24,7 +24,7 @@ from oubliette.actors.protocol import (
     SpawnResult,
     SpawnSession,
 )
-from oubliette.actors.session_calls import lent_after
+from oubliette.actors.session_calls import lent_after, new_pairing_secret
 from oubliette.actors.session_messages import SubmitTurn
 from oubliette.actors.store import Transact
 from oubliette.actors.unit import ContainerUnit, StartSession, UnitKey
@@ -50,6 +50,7 @@ from oubliette.runtime.store.ops import (
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.kit import Ref
+    from oubliette.runtime.store.ops import Op
 
 log = structlog.get_logger(__name__)
 
@@ -321,16 +322,8 @@ class ProjectActor(Supervisor):
         if session.depth == 0:
             await self._check_room()
         tree = await self._reserve(session, new=True)
-        await self._services.store.ask(
-            Transact(
-                ops=(
-                    PutWorkspace(
-                        msgspec.structs.replace(workspace, last_session_at=self.clock.time())
-                    ),
-                )
-            )
-        )
-        return await self._record(message, session, tree, created=created)
+        used = msgspec.structs.replace(workspace, last_session_at=self.clock.time())
+        return await self._record(message, session, tree, PutWorkspace(used), created=created)
 
     async def _describe(self, message: SpawnSession, workspace: Workspace) -> Session:
         project, services = self._project, self._services
@@ -368,6 +361,7 @@ class ProjectActor(Supervisor):
             source=message.source,
             minted_token_id=message.minted_token_id,
             given_key=message.api_key is not None,
+            pairing_secret=new_pairing_secret(),
         )
 
     def _agent(self, wanted: str | None) -> str:
@@ -394,11 +388,11 @@ class ProjectActor(Supervisor):
         message: SpawnSession,
         session: Session,
         tree: Ref,
-        *,
+        *more: Op,
         created: bool = False,
         resumed: bool = False,
     ) -> SpawnResult:
-        """Put session and first turn into the store, then run it."""
+        """Put session, first turn and `more` into the store, then run it."""
         turn = Turn(
             session_id=session.id,
             number=session.turn_count + 1,
@@ -435,7 +429,7 @@ class ProjectActor(Supervisor):
             resumed=resumed,
         )
         claim = self._claim(message, result)
-        ops = (PutSession(session), PutTurn(turn), AppendEvents((event,)))
+        ops = (*more, PutSession(session), PutTurn(turn), AppendEvents((event,)))
         if message.api_key is not None:
             self._services.secrets[session.id] = message.api_key
         try:

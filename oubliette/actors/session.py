@@ -6,19 +6,19 @@ told. When it fails, a new one reads the log and takes the agent over where the 
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oubliette.actors import session_state
-from oubliette.actors.journal import RING_BYTES, Journal
+from oubliette.actors import session_state, session_stored
+from oubliette.actors.journal import Journal
 from oubliette.actors.protocol import (
     AnswerCallerTool,
     AnswerPermission,
     InterruptSession,
 )
+from oubliette.actors.session_calls import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.session_end import IdleCheck, RestingSession
 from oubliette.actors.session_link import SessionLink
 from oubliette.actors.session_messages import (
@@ -83,46 +83,41 @@ class SessionActor(RestingSession):
 
     async def on_start(self) -> None:
         """Read the log, take over what is open, bring the agent up or attach to it again."""
-        reader = self.services.reader
         # What an earlier actor was about to store is stored, or never will be, before we read.
         await self.services.store.ask(Transact(ops=()))
-        record = await reader.session(self.session_id)
-        if record is None or not session_state.live(record):
+        kept = self.services.config.sessions.event_buffer
+        settled_since = self.clock.time() - KEEP_SETTLED
+        stored = await self.services.reader.run(
+            session_stored.stored, self.session_id, kept, settled_since
+        )
+        if stored is None:
             self.stop()
             return
-        log_end = await reader.last_index(self.session_id)
-        kept = self.services.config.sessions.event_buffer
-        tail = await reader.events(self.session_id, max(-1, log_end - kept), kept, RING_BYTES)
-        if tail and tail[-1].index != log_end:
-            tail = []  # too large for memory: readers go to the log
+        record = stored.record
         self.journal = Journal(
             record,
-            tail,
-            log_end,
-            ring_size=self.services.config.sessions.event_buffer,
+            stored.tail,
+            stored.log_end,
+            ring_size=kept,
             now=self.clock.time,
             wake=self._wake_flush,
         )
         self._last_activity = self.clock.monotonic()
-        for turn in await reader.turns(self.session_id, ("queued", "running")):
-            if turn.state == "running":
-                self._turn = turn
-            else:
-                self._queue.append(turn)
+        self._turn = stored.running
+        self._queue.extend(turn for turn in stored.turns if turn.state == "queued")
         self._turn_number = record.turn_count
         self._show()
-        if record.process_id is not None:
-            self._seen = await reader.last_source(self.session_id, record.process_id)
+        self._seen = stored.seen
         self.services.directory.enter(self.session_id, self.system.ref(self.name))
-        self.link = SessionLink(self)
-        await self.link.take_over()
-        await self._permissions.take_over(self.turn)
-        await self.patience.take_over()
+        self.link = SessionLink(self, stored)
+        self.link.take_over(stored)
+        self._permissions.take_over(stored)
+        self.patience.take_over(stored)
         if self._crashed_too_often():
             self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
-        if record.pairing_secret is None:
-            self.journal.change(pairing_secret=secrets.token_urlsafe(32))
+        if record.pairing_secret is None:  # recorded by a server before this one
+            self.journal.change(pairing_secret=new_pairing_secret())
         self._open_link()
         self._run_agent()
         self.after(self.services.config.sessions.idle_timeout_seconds, IdleCheck())

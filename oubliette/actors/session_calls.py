@@ -7,6 +7,7 @@ is in the log.
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -141,6 +142,11 @@ def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:
         "message": text or outcome.replace("_", " "),
         "data": {"kind": outcome},
     }
+
+
+def new_pairing_secret() -> str:
+    """A fresh secret by which the client of one session proves that it is that session's."""
+    return secrets.token_urlsafe(32)
 
 
 def new_request_id() -> str:

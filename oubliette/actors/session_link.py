@@ -13,7 +13,6 @@ from oubliette.actors.protocol import (
     ReadEvents,
 )
 from oubliette.actors.session_calls import (
-    KEEP_SETTLED,
     Asker,
     Calls,
     OpenCall,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from oubliette.actors.session import SessionActor
+    from oubliette.actors.session_stored import StoredSession
     from oubliette.kit import Deferred, Down
 
 MAX_WAIT: Final = 600.0  # seconds that session_events may wait
@@ -53,16 +53,16 @@ Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 class SessionLink:
     """The part of a SessionActor that serves its agent's client. Lives and dies with it."""
 
-    def __init__(self, session: SessionActor) -> None:
+    def __init__(self, session: SessionActor, stored: StoredSession) -> None:
         self._session = session
         self._services = session.services
         self.tools = LentTools(session)
         self.children = ChildCalls(self._session, self._reply)
         self._maps = MapCalls(self._session, self.children, self._reply)
         self._calls = Calls()
-        self.ancestry: list[str] = [session.session_id]
+        self.ancestry = list(stored.ancestry)
         """Session ids from the root down to this one."""
-        self._root = self._record
+        self._root = stored.root
 
     @property
     def _record(self) -> Session:
@@ -70,19 +70,11 @@ class SessionLink:
 
     # ------------------------------------------------------------------ life
 
-    async def take_over(self) -> None:
-        """Find the ancestry and the requests that an earlier actor left open."""
-        reader = self._services.reader
-        parent = self._record.parent_session_id
-        while parent is not None and len(self.ancestry) <= 100:
-            self.ancestry.insert(0, parent)
-            record = await reader.session(parent)
-            parent = record.parent_session_id if record else None
-            self._root = record or self._root
+    def take_over(self, stored: StoredSession) -> None:
+        """Take over the requests that an earlier actor left open."""
         if not self._record.parent_session_id:
             self._note_caller()
-        since = self._services.clock.time() - KEEP_SETTLED
-        for request in await reader.recent_requests(self._record.id, since):
+        for request in stored.requests:
             if request.outcome is None:
                 call = OpenCall(request)
                 self._calls.add(call)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from oubliette.actors.session_messages import (
     AgentGone,
     EndAgent,
@@ -20,9 +18,8 @@ from oubliette.actors.session_messages import (
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from oubliette.actors.session import SessionActor
+    from oubliette.actors.session_stored import StoredSession
 
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
 LAST_WORDS: Final = 500  # bytes of its standard error that a failure quotes
@@ -94,12 +91,9 @@ class Patience:
 
     # ------------------------------------------------------------------ taking over
 
-    async def take_over(self) -> None:
-        """Find which tools the running turn waits for."""
-        session = self._session
-        if session.turn is not None:
-            reader = session.services.reader
-            self._tools = await reader.run(_open_tools, session.session_id)
+    def take_over(self, stored: StoredSession) -> None:
+        """Take over which tools the running turn waits for."""
+        self._tools = set(stored.open_tools)
 
     def attached(self, *, again: bool) -> None:
         """The agent's streams are open; `again` after we had them already."""
@@ -297,19 +291,3 @@ class Patience:
         session.journal.append("error", {"turn": message.turn, "message": reason})
         self._given_up = self._given_up or reason
         session.agent.tell(EndAgent())
-
-
-def _open_tools(connection: sqlite3.Connection, session_id: str) -> set[str]:
-    """Tool calls since the last turn's end that have no result."""
-    rows = connection.execute(
-        "SELECT type, data FROM events INDEXED BY events_by_session WHERE session_id = ?1"
-        " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"
-        " WHERE session_id = ?1 AND type = 'completion' ORDER BY idx DESC LIMIT 1), -1)"
-        " AND type IN (?2, ?3) ORDER BY idx",
-        (session_id, _CALLED, _RETURNED),
-    )
-    found: set[str] = set()
-    for kind, data in rows.fetchall():
-        call_id = str(msgspec.json.decode(data).get("call_id"))
-        (found.add if kind == _CALLED else found.discard)(call_id)
-    return found

@@ -16,6 +16,7 @@ from oubliette.runtime.store.ops import PutPermission
 if TYPE_CHECKING:
     from oubliette.actors.protocol import AnswerPermission
     from oubliette.actors.session import SessionActor
+    from oubliette.actors.session_stored import StoredSession
 
 Decision = Literal["allow", "deny"]
 
@@ -55,12 +56,11 @@ class Permissions:
         """Whether somebody is asked."""
         return bool(self._open)
 
-    async def take_over(self, turn: int | None) -> None:
-        """Find what an earlier actor left open, and what its agent may not have been told."""
-        session = self._session
-        number = 0 if turn is None else turn
-        for request in await session.services.reader.permissions(session.session_id, number):
-            if turn is None or request.turn != turn:
+    def take_over(self, stored: StoredSession) -> None:
+        """Take over what an earlier actor left open, and what its agent may not have been told."""
+        running = stored.running
+        for request in stored.permissions:
+            if running is None or request.turn != running.number:
                 if request.decision is None:
                     self._settle(request, "deny", OVER)
             elif request.decision is None:

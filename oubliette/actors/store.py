@@ -110,6 +110,8 @@ class StoreActor(Actor):
         self._database = database
         self._hold_seconds = hold_seconds
         self._state = StoreState(state="running")
+        self._under_way = 0
+        """Transactions that the writer has not answered yet."""
         self._subscribers: dict[str, set[str]] = {}
         self._state_subscribers: set[str] = set()
         self._watched: set[str] = set()
@@ -151,10 +153,15 @@ class StoreActor(Actor):
     # ------------------------------------------------------------------ writes
 
     @handles(Transact)
-    def _transact(self, message: Transact) -> None:
+    def _transact(self, message: Transact) -> Result | None:
+        if not message.ops and not self._under_way:
+            return ()  # all that was asked for before is in the log: nothing to wait for
         self._writer.post(message.ops, self.defer())
+        self._under_way += 1
+        return None
 
     def _committed(self, batch: list[Request]) -> None:
+        self._under_way -= len(batch)
         if self._subscribers:
             self._publish(batch)
         for request in batch:

@@ -40,14 +40,17 @@ from oubliette.runtime.host.messages import Exit
 from oubliette.runtime.host.stream import Gap, Output, StdinOk
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
     from oubliette.kit import Ref
     from oubliette.records import Session
-    from oubliette.runtime.agents.port import AgentAdapter, AgentEvent
+    from oubliette.runtime.agents.port import AgentAdapter, AgentEvent, AgentSession
+    from oubliette.runtime.containers.port import ContainerInfo
     from oubliette.runtime.host.link import HostLink
+    from oubliette.runtime.host.messages import StartProcess
     from oubliette.runtime.host.stream import ProcessStream
 
 log = structlog.get_logger(__name__)
@@ -102,6 +105,8 @@ class AgentProcessActor(Actor):
         self._stream: ProcessStream | None = None
         self._turns_done = turns_done
         self._adapter: AgentAdapter | None = None
+        self._agent_told: AgentSession | None = None
+        """What the agent was told about itself, where it was us who started it."""
         self._replaying = False
         self._opening: list[bytes] = []
         self._unsent: dict[int, WriteFrame | bytes] = {}
@@ -198,12 +203,13 @@ class AgentProcessActor(Actor):
     async def _start(self, link: HostLink) -> None:
         info = self._host_gate.info
         assert info is not None
+        noted: Awaitable[None] | None = None
         if self._process is None or self._container_id != info.id:
             self._process, self._offset, self._stderr_offset = ids.new_id(ids.PROCESS), 0, 0
             self._container_id = info.id
-            await self._session.ask(AgentStarting(process_id=self._process, container_id=info.id))
-        process = self._process
-        request = await start_request(self._services, self._record, info, process)
+            starting = AgentStarting(process_id=self._process, container_id=info.id)
+            noted = self._session.ask(starting)
+        request = await self._request(info, self._process, noted)
         failpoint("agent.before_start")
         async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
             try:
@@ -215,6 +221,20 @@ class AgentProcessActor(Actor):
         if self._ending:  # asked for when there was no process to be told
             self._signal(link, "TERM")
         failpoint("agent.after_start")
+
+    async def _request(
+        self, info: ContainerInfo, process: str, noted: Awaitable[None] | None
+    ) -> StartProcess:
+        """What starts the process; made while its id gets into the log, and given out after."""
+        making = asyncio.create_task(start_request(self._services, self._record, info, process))
+        try:
+            if noted is not None:
+                await noted
+            request, self._agent_told = await making
+        finally:
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
+        return request
 
     async def _attend(self, link: HostLink, *, started: bool) -> AgentGone | None:
         """Read one attachment to its end; None: it broke, and the process may live on."""
@@ -339,7 +359,7 @@ class AgentProcessActor(Actor):
             "agent_session_id": self._record.agent_session_id,
             "turn": self._turns_done,
         }
-        told = await agent_session(self._services, self._record)
+        told = self._agent_told or await agent_session(self._services, self._record)
         runtime = self._services.agents[self._record.agent]
         self._adapter = runtime.adapter(told, info.inside, state)
         self._replaying = False

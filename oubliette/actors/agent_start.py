@@ -16,10 +16,14 @@ from oubliette.errors import NotFound, OublietteError
 from oubliette.runtime.agents.credentials import Given, filled, given
 from oubliette.runtime.agents.port import AgentSession
 from oubliette.runtime.host.messages import ProcessLimits, StartProcess
+from oubliette.runtime.store import queries
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from oubliette.actors.services import Services
     from oubliette.records import Project, Session, Workspace
+    from oubliette.runtime.agents.port import AgentCommand
     from oubliette.runtime.containers.port import ContainerInfo
 
 log = structlog.get_logger(__name__)
@@ -33,26 +37,19 @@ async def agent_session(services: Services, session: Session) -> AgentSession:
     Raises:
         NotFound: its project is gone.
     """
-    project = await _project(services, session)
+    project, workspace = await _places(services, session)
     try:
-        secrets, servers = await _prepared(services, session, project)
+        secrets, servers = await asyncio.to_thread(_read, services, session, project, workspace)
     except OublietteError as error:
         log.info("made without its secrets", session_id=session.id, reason=str(error))
         secrets, servers = Given(), {}
     return _told(services, session, secrets, servers)
 
 
-async def _prepared(
-    services: Services, session: Session, project: Project
-) -> tuple[Given, dict[str, Any]]:
-    """The secrets of a session, and its MCP servers with those in their places."""
-    workspace = await services.reader.workspace(session.workspace_id)
-    return await asyncio.to_thread(_read, services, session, project, workspace)
-
-
 def _read(
     services: Services, session: Session, project: Project, workspace: Workspace | None
 ) -> tuple[Given, dict[str, Any]]:
+    """The secrets of a session, and its MCP servers with those in their places."""
     config = services.folders.configs.add_workspace(project, session.workspace_id)
     secrets = given(
         services.config.credentials,
@@ -63,11 +60,17 @@ def _read(
     return secrets, filled(config, secrets.values)
 
 
-async def _project(services: Services, session: Session) -> Project:
-    project = await services.reader.project(session.project_id)
+async def _places(services: Services, session: Session) -> tuple[Project, Workspace | None]:
+    def read(connection: sqlite3.Connection) -> tuple[Project | None, Workspace | None]:
+        return (
+            queries.project(connection, session.project_id),
+            queries.workspace(connection, session.workspace_id),
+        )
+
+    project, workspace = await services.reader.run(read)
     if project is None:
         raise NotFound(f"there is no project {session.project_id}")
-    return project
+    return project, workspace
 
 
 def _told(
@@ -110,8 +113,8 @@ def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
 
 async def start_request(
     services: Services, session: Session, info: ContainerInfo, process: str
-) -> StartProcess:
-    """The request that starts the agent of `session` in the container `info`.
+) -> tuple[StartProcess, AgentSession]:
+    """The request that starts the agent of `session` in the container `info`, and what it is told.
 
     Secrets go into the environment of that one process, or into files in memory that end with it,
     and nowhere else (DESIGN 5).
@@ -120,17 +123,18 @@ async def start_request(
         NotFound: its project is gone.
         ConfigError: its configuration cannot be used, or a secret is not where its reference says.
     """
-    project = await _project(services, session)
-    secrets, servers = await _prepared(services, session, project)
-    told = _told(services, session, secrets, servers)
-    command = await asyncio.to_thread(services.agents[session.agent].command, told, info.inside)
-    await asyncio.to_thread(
-        services.folders.create_session_home,
-        project,
-        session.id,
-        {file.path: (file.content, file.mode) for file in command.files},
-    )
-    return StartProcess(
+    project, workspace = await _places(services, session)
+
+    def prepare() -> tuple[Given, AgentSession, AgentCommand]:
+        secrets, servers = _read(services, session, project, workspace)
+        told = _told(services, session, secrets, servers)
+        command = services.agents[session.agent].command(told, info.inside)
+        files = {file.path: (file.content, file.mode) for file in command.files}
+        services.folders.create_session_home(project, session.id, files)
+        return secrets, told, command
+
+    secrets, told, command = await asyncio.to_thread(prepare)
+    request = StartProcess(
         proc=process,
         argv=command.argv,
         env=command.env,
@@ -141,3 +145,4 @@ async def start_request(
         limits=ProcessLimits(core=0),
         secret_files=secrets.files,
     )
+    return request, told

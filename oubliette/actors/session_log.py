@@ -109,8 +109,9 @@ class LoggedSession(Actor):
         if not batch.ops:
             self.ref.tell(_Committed(events=()))
             return
-        self.pipe_to_self(
-            self.services.store.ask(Transact(ops=batch.ops)),
+        self.ask_to_self(
+            self.services.store,
+            Transact(ops=batch.ops),
             lambda results: _Committed(events=_appended(results)),
             lambda error: _CommitFailed(
                 reason=str(error), retry=isinstance(error, StorageUnavailable | TimeoutError)

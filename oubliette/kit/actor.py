@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import structlog
 
-from oubliette.kit.aside import SideTask, Timer
+from oubliette.kit.aside import AnswerToSelf, SideTask, Timer
 from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage
 from oubliette.kit.mailbox import Envelope
-from oubliette.kit.messages import Down, Message, handles
+from oubliette.kit.messages import Down, Message, Reply, handles, round_trip_answer
 from oubliette.kit.pykka_runtime import AsyncioActor, StopFlag
-from oubliette.kit.ref import Ref
+from oubliette.kit.ref import ASK_TIMEOUT, Ref
 from oubliette.kit.replies import Deferred
 from oubliette.kit.scope import Aside, current_scope
 from oubliette.kit.signals import Broke, Stop
@@ -221,6 +221,70 @@ class Actor(AsyncioActor):
         self._actor_jobs.add(job)
         job.add_done_callback(self._actor_jobs.discard)
         return side
+
+    @overload
+    def ask_to_self(
+        self,
+        ref: Ref,
+        message: Reply[T],
+        ok: Callable[[T], Message],
+        err: Callable[[BaseException], Message],
+        timeout: float = ASK_TIMEOUT,
+    ) -> None: ...
+    @overload
+    def ask_to_self(
+        self,
+        ref: Ref,
+        message: Message,
+        ok: Callable[[Any], Message],
+        err: Callable[[BaseException], Message],
+        timeout: float = ASK_TIMEOUT,
+    ) -> None: ...
+    def ask_to_self(
+        self,
+        ref: Ref,
+        message: Any,
+        ok: Callable[[Any], Message],
+        err: Callable[[BaseException], Message],
+        timeout: float = ASK_TIMEOUT,
+    ) -> None:
+        """Ask another actor and go on; the answer comes as a message.
+
+        As `pipe_to_self(ref.ask(message), ok, err)`, with no task: one wake-up of the loop instead
+        of three. Nothing comes once this actor has ended.
+
+        Args:
+            ref: whom to ask.
+            message: what to ask.
+            ok: makes the message of the answer.
+            err: makes the message of an error, of `AskTimeout` and `ActorDead`, and of an error in
+                `ok`. An error in `err` itself fails the actor.
+            timeout: seconds to wait for the answer.
+        """
+        if self._actor_timers is _NOBODY:
+            self._actor_timers = set()
+        kind = cast("type[Message]", type(message))
+
+        def taken(answer: Any) -> Message:
+            return ok(answer if self.system.codec is None else round_trip_answer(kind, answer))
+
+        answer = AnswerToSelf(
+            self.actor_inbox, taken, err, self._actor_own_sender(), self._actor_post_broke
+        )
+        try:
+            deadline = self.clock.monotonic() + timeout
+            ref.post(Envelope(message, answer, self.name, deadline, self.envelope.trace))
+        except ActorDead as error:
+            answer.set_error(error)
+            return
+        answer.within(
+            Timer(
+                self._actor_timers,
+                self.clock,
+                timeout,
+                lambda: answer.give_up(ref.late(kind, timeout)),
+            )
+        )
 
     def defer(self) -> Deferred:
         """Take over the answer to the ask being handled; what the handler returns is ignored.

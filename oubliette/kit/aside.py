@@ -1,8 +1,9 @@
-"""What goes on beside an actor's mailbox: timers, and tasks whose outcome comes as a message."""
+"""What goes on beside an actor's mailbox: timers, and work whose outcome comes as a message."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oubliette.kit.scope import current_scope
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from oubliette.clock import Clock, TimerHandle
+    from oubliette.kit.mailbox import Mailbox
     from oubliette.kit.messages import Message
+    from oubliette.kit.replies import ExcInfo
     from oubliette.kit.scope import Aside
 
 T = TypeVar("T")
@@ -39,6 +42,75 @@ class Timer:
         if self in self._owned:
             self._owned.discard(self)
             self._send()
+
+
+class AnswerToSelf:
+    """Where the answer to `Actor.ask_to_self` goes: it comes as a message. Counts once."""
+
+    __slots__ = ("_box", "_broke", "_err", "_ok", "_post", "_timer", "done", "on_gone")
+
+    def __init__(
+        self,
+        box: Mailbox,
+        ok: Callable[[Any], Message],
+        err: Callable[[BaseException], Message],
+        post: Callable[[Message], None],
+        broke: Callable[[BaseException], None],
+    ) -> None:
+        self._box = box
+        self._ok = ok
+        self._err = err
+        self._post = post
+        self._broke = broke
+        self._timer: Timer | None = None
+        self.done = False
+        """Whether it was answered, or given up."""
+        self.on_gone: Callable[[], None] | None = None
+
+    def within(self, timer: Timer) -> None:
+        """Cancel `timer`, which gives up, once there is an answer."""
+        if self.done:
+            timer.cancel()
+        else:
+            self._timer = timer
+
+    def set(self, value: Any = None) -> None:
+        """Answer, unless it is answered or given up."""
+        self._box.on_loop(lambda: self._settle(self._ok, value))
+
+    def set_exception(self, exc_info: ExcInfo | None = None) -> None:
+        """Answer with an error, unless it is answered or given up."""
+        error = (exc_info or sys.exc_info())[1]
+        if error is not None:
+            self.set_error(error)
+
+    def set_error(self, error: BaseException) -> None:
+        """Answer with this error, unless it is answered or given up."""
+        self._box.on_loop(lambda: self._settle(self._err, error))
+
+    def give_up(self, error: BaseException) -> None:
+        """Answer with this error ourselves; who was asked learns that nobody waits any longer."""
+        gone, self.on_gone = self.on_gone, None
+        self._settle(self._err, error)
+        if gone is not None:
+            gone()
+
+    def _settle(self, make: Callable[[Any], Message], outcome: Any) -> None:
+        if self.done:
+            return
+        self.done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            try:
+                message = make(outcome)
+            except Exception as error:
+                if make is self._err:
+                    raise
+                message = self._err(error)
+            self._post(message)
+        except Exception as error:
+            self._broke(error)
 
 
 class SideTask:

@@ -202,7 +202,7 @@ class Ref:
             answer = reply.get(timeout=timeout)
         except pykka.Timeout:
             reply.give_up()
-            raise self._too_late(kind, timeout) from None
+            raise self.late(kind, timeout) from None
         return answer if box.codec is None else round_trip_answer(kind, answer)
 
     async def stop(self, timeout: float = 5.0) -> bool:
@@ -252,6 +252,21 @@ class Ref:
         """The live actor of that name, for the kit itself."""
         return self._system.actor(self.name)
 
+    def post(self, envelope: Envelope) -> None:
+        """Put an envelope in, for the kit itself.
+
+        Raises:
+            ActorDead: the actor has ended.
+        """
+        box = self._must_resolve()
+        if box.codec is not None:
+            envelope.message = box.codec(envelope.message)
+        box.post(envelope)
+
+    def late(self, kind: type, timeout: float) -> AskTimeout:
+        """The error of an ask of this kind that was not answered in time."""
+        return AskTimeout(f"{self.name} did not answer {kind.__name__} within {timeout:g} s")
+
     def _resolve(self) -> Mailbox | None:
         box = self._box
         if box is not None and not box.closed:
@@ -270,8 +285,5 @@ class Ref:
 
     def _expired(self, reply: LoopReply, kind: type, timeout: float) -> None:
         if not reply.done:
-            reply.set_error(self._too_late(kind, timeout))
+            reply.set_error(self.late(kind, timeout))
             reply.give_up()
-
-    def _too_late(self, kind: type, timeout: float) -> AskTimeout:
-        return AskTimeout(f"{self.name} did not answer {kind.__name__} within {timeout:g} s")

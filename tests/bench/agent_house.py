@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from oubliette.runtime.containers.engine import Engine
@@ -25,18 +27,44 @@ class AgentHouse:
     def __init__(self, caller: HttpCaller, project: str) -> None:
         self.caller = caller
         self.project = project
+        self.first_event = 0.0
+        self.first_word = 0.0
 
-    async def spawn(self, agent: str) -> str:
-        """A new session, until its agent has said its first word; its id."""
+    async def spawn(self, agent: str, prompt: str = "say hi") -> str:
+        """A new session, until its agent's first turn is over; its id.
+
+        `first_event` and `first_word` say when its agent was first heard of, and when it had said
+        something (`time.perf_counter`).
+        """
         place = len(self.caller.events)
         spawned = await self.caller.call(
-            "session_spawn", project_id=self.project, prompt="say hi", agent=agent,
+            "session_spawn", project_id=self.project, prompt=prompt, agent=agent,
             context=self.caller.context, new_session=True,
         )  # fmt: skip
         session = spawned["session_id"]
+        seen = place
+        while not _of_agent(event := await self._next(seen, session)):
+            seen = self.caller.events.index(event, seen) + 1
+        self.first_event = time.perf_counter()
         await self.caller.event("message", after=place, session_id=session, timeout=LONGEST)
+        self.first_word = time.perf_counter()
         await self.caller.event("completion", after=place, session_id=session, timeout=LONGEST)
         return session
+
+    async def _next(self, after: int, session: str) -> dict[str, Any]:
+        return await self.caller.event(after=after, session_id=session, timeout=LONGEST)
+
+    async def child(self, agent: str) -> float:
+        """Milliseconds in which a child is started, answers and its parent has the result."""
+        place = len(self.caller.events)
+        session = await self.spawn(agent, 'repeat 1 call session_message {"message": "say hi"}')
+        said = [
+            event["text"]
+            for event in self.caller.events[place:]
+            if event.get("session_id") == session and event["type"] == "message"
+        ]
+        await self.end(session)
+        return json.loads(said[0])["elapsed_ms"][0]
 
     async def turn(self, session: str) -> None:
         """Another turn of it, to its end."""
@@ -46,6 +74,11 @@ class AgentHouse:
 
     async def end(self, session: str) -> None:
         await self.caller.call("session_end", session_id=session)
+
+
+def _of_agent(event: dict[str, Any]) -> bool:
+    """Whether the agent itself is the source: not a status of ours, nor a stage of its start."""
+    return event["type"] != "status" and event.get("kind") != "stage"
 
 
 @contextlib.asynccontextmanager

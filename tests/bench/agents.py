@@ -2,9 +2,10 @@
 
     python -m tests.bench.agents [--engines process,docker] [--rounds 3] [-o json]
 
-* a session, from `session_spawn` to its agent's first word: beside the bare program on this machine,
-  in a fresh HOME, until it would take a prompt;
-* a warm turn, from `session_message` to its end: beside the scripted model's answer alone.
+* a session, from `session_spawn` to its agent's first event and first word: beside the bare program
+  on this machine, in a fresh HOME, until it would take a prompt;
+* a warm turn, from `session_message` to its end: beside the scripted model's answer alone;
+* a child (of the scripted agent), from its parent's call to the result, agent and client started.
 
 The agents' model is the scripted one, which answers at once.
 """
@@ -25,6 +26,8 @@ import httpx2
 
 from oubliette.runtime.agents import AcpAdapter, DroidAdapter
 from oubliette.runtime.agents.turns import Opening
+from oubliette.runtime.containers.port import Inside
+from oubliette.runtime.zipapp import zipapp_path
 from oubliette.testing.model_server import ModelServer
 from tests import requirements
 from tests.bench.agent_house import AgentHouse, agent_house
@@ -35,11 +38,11 @@ LONGEST = 150.0  # seconds for one of all these
 TURNS = 5
 
 
-async def bare(agent: str, model: ModelServer) -> float | None:
-    """Milliseconds until the program alone would take a prompt; None for the scripted agent."""
+async def bare(agent: str, model: ModelServer) -> float:
+    """Milliseconds until the program alone would take a prompt."""
     program = AGENTS[agent]
     if program is None:
-        return None
+        return await bare_scripted()
     stream = ("--input-format", "stream-jsonrpc", "--output-format", "stream-jsonrpc")
     arguments = {
         "opencode": ("serve", "--hostname", "127.0.0.1", "--port", "0"),
@@ -78,6 +81,24 @@ async def bare(agent: str, model: ModelServer) -> float | None:
                         process.stdin.write(frame)
                     if talk.ready:
                         break
+            return (time.perf_counter() - began) * 1000
+        finally:
+            process.kill()
+            await process.wait()
+
+
+async def bare_scripted() -> float:
+    """Milliseconds until the scripted agent alone has said its first line."""
+    argv = Inside(python=sys.executable, zipapp=str(zipapp_path())).program("scripted-agent")
+    with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as home:
+        began = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *argv, cwd=home, env={"HOME": home, "PATH": os.environ["PATH"]},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            assert await process.stdout.readline()
             return (time.perf_counter() - began) * 1000
         finally:
             process.kill()
@@ -128,33 +149,42 @@ async def answered(model: ModelServer) -> float:
 
 
 async def measure(house: AgentHouse, agent: str, model: ModelServer, rounds: int) -> dict[str, Any]:
-    first, alone, turns = [], [], []
+    events, first, alone, turns, children = [], [], [], [], []
     for _ in range(rounds):
-        if (floor := await bare(agent, model)) is not None:
-            alone.append(floor)
+        alone.append(await bare(agent, model))
         began = time.perf_counter()
         session = await house.spawn(agent)
-        first.append((time.perf_counter() - began) * 1000)
+        events.append((house.first_event - began) * 1000)
+        first.append((house.first_word - began) * 1000)
         for _ in range(TURNS):
             began = time.perf_counter()
             await house.turn(session)
             turns.append((time.perf_counter() - began) * 1000)
         await house.end(session)
-    found = {"first_ms": statistics.median(first), "turn_ms": statistics.median(turns)}
-    if alone:
-        found["bare_ms"] = statistics.median(alone)
-        found["first_ratio"] = found["first_ms"] / found["bare_ms"]
+        if AGENTS[agent] is None:
+            children.append(await house.child(agent))
+    found = {
+        "event_ms": statistics.median(events),
+        "first_ms": statistics.median(first),
+        "turn_ms": statistics.median(turns),
+        "bare_ms": statistics.median(alone),
+    }
+    found["first_ratio"] = found["first_ms"] / found["bare_ms"]
+    if children:
+        found["child_ms"] = statistics.median(children)
+    else:
         found["model_ms"] = await answered(model)
     return {name: round(value, 2) for name, value in found.items()}
 
 
 def shown(engine: str, agent: str, found: dict[str, float]) -> str:
-    text = f"{engine:8}{agent:13} first word {found['first_ms']:7.0f} ms"
-    if "bare_ms" in found:
-        text += f" | bare program, ready: {found['bare_ms']:.0f} ms, {found['first_ratio']:.2f} x"
-    text += f"; warm turn {found['turn_ms']:.1f} ms"
+    text = f"{engine:8}{agent:13} first event {found['event_ms']:.0f} ms, word"
+    text += f" {found['first_ms']:.0f} ms | bare program, ready: {found['bare_ms']:.0f} ms,"
+    text += f" {found['first_ratio']:.2f} x; warm turn {found['turn_ms']:.1f} ms"
     if "model_ms" in found:
         text += f" | the model alone: {found['model_ms']:.1f} ms"
+    if "child_ms" in found:
+        text += f"; child to result {found['child_ms']:.0f} ms"
     return text
 
 

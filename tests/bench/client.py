@@ -1,7 +1,7 @@
 """How long `oubliette-client` takes to be ready, and what it weighs, beside a bare interpreter.
 
 Run as `python -m tests.bench.client [--rounds N] [-o json]`. Each round starts, one after the other:
-the floor (`python3 -c pass`, to its exit), the client from the checkout and the client from the
+the floor (a bare `python3 -I -S`, to its exit), the client from the checkout and the client from the
 zipapp, both to the answer to their first `tools/list`, with the caller's tools in it.
 """
 
@@ -19,6 +19,7 @@ import threading
 import time
 from pathlib import Path
 
+ISOLATED = ("-I", "-S")  # as agents start it
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_MS = 150.0  # beside the floor, on an idle machine
 BUDGET_MB = 25.0
@@ -68,10 +69,14 @@ def serve(listener: socket.socket) -> None:
         threading.Thread(target=link, args=(peer,), daemon=True).start()
 
 
-def floor() -> float:
+def floor() -> tuple[float, float]:
+    """Milliseconds of a bare interpreter, to its exit, and the MB that it holds; started as ours."""
+    code = "print([line for line in open('/proc/self/status') if line.startswith('VmRSS')][0])"
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return (time.perf_counter() - started) * 1000
+    done = subprocess.run(
+        [sys.executable, *ISOLATED, "-c", code], check=True, capture_output=True, text=True
+    )
+    return (time.perf_counter() - started) * 1000, int(done.stdout.split()[1]) / 1024
 
 
 def client(argv: list[str], env: dict[str, str]) -> tuple[float, float, list[float]]:
@@ -88,7 +93,7 @@ def client(argv: list[str], env: dict[str, str]) -> tuple[float, float, list[flo
         process.stdout.readline()
         listed = json.loads(process.stdout.readline())
         ready = (time.perf_counter() - started) * 1000
-        assert len(listed["result"]["tools"]) == 3, listed
+        assert any(tool["name"] == "ant_add" for tool in listed["result"]["tools"]), listed
         calls = []
         for number in range(CALLS):
             params = {"name": "ant_add", "arguments": {"a": 1}}
@@ -127,17 +132,20 @@ def main() -> int:
         }  # fmt: skip
         kinds = {
             "checkout": [sys.executable, "-m", "incontainer", "client"],
-            "zipapp": [sys.executable, zipapp, "client"],
+            "zipapp": [sys.executable, *ISOLATED, zipapp, "client"],
         }
-        floors: list[float] = []
+        floors: list[tuple[float, float]] = []
         runs: dict[str, list[tuple[float, float, list[float]]]] = {kind: [] for kind in kinds}
         for _ in range(options.rounds):
             floors.append(floor())
             for kind, argv in kinds.items():
                 runs[kind].append(client(argv, env))
         listener.close()
-    base = statistics.median(floors)
-    figures: dict[str, dict[str, float]] = {"floor": {"median_ms": round(base, 1)}}
+    base = statistics.median(ms for ms, _ in floors)
+    held = statistics.median(mb for _, mb in floors)
+    figures: dict[str, dict[str, float]] = {
+        "floor": {"median_ms": round(base, 1), "resident_mb": round(held, 1)}
+    }
     for kind, found in runs.items():
         ready = statistics.median(run[0] for run in found)
         calls = sorted(ms for run in found for ms in run[2])

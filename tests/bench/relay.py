@@ -4,7 +4,9 @@
 
 The path: agent, client, relay, server, HTTP caller and back, all real, on one machine. Our own
 share of a call is its time minus twice a plain tool call by the same client in the same mode and
-the same run: pushing a request and taking an answer cannot cost less than two such calls.
+the same run: pushing a request and taking an answer cannot cost less than two such calls. The floor
+is a call of the one tool of a bare server of the official SDK, by the same client in the same run.
+Processor time is that of the server's process, a call.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oubliette.testing.callers import Caller, HttpCaller, SdkCaller
+from tests.bench.sdk_floor import TOOL, processor_ms, sdk_floor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 SLICE = 100  # calls of one kind before the other has its turn
 CALLERS: dict[str, Callable[..., Any]] = {
@@ -112,25 +115,60 @@ async def turn(caller: Caller, project: str, prompt: str, **more: Any) -> list[d
     return [json.loads(e["text"]) for e in said if e["type"] == "message" and e["text"][:1] in "{["]
 
 
-async def relay(name: str, url: str, token: str, project: str, calls: int) -> None:
-    """Caller tool calls beside plain ones, in slices."""
-    total: list[float] = []
-    plain: list[float] = []
-    tools = {"echo": lambda n=0: {"n": n}}
-    async with CALLERS[name](url, token, caller_id="bench", tools=tools) as caller:
-        await caller.listen()
-        for _ in range(calls // SLICE):
-            said = await turn(caller, project, f'repeat {SLICE} call bench_echo {{"n": 1}}')
-            assert said[0]["errors"] == 0 and said[0]["count"] == SLICE, said
-            total += said[0]["elapsed_ms"]
+class Samples:
+    """Times of one kind of call, and what they took of the server's processor."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.ms: list[float] = []
+        self._busy = 0.0
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count what the server does meanwhile."""
+        before = processor_ms(self._pid)
+        yield
+        self._busy += processor_ms(self._pid) - before
+
+    async def take(self, caller: Caller, tool: str, **arguments: Any) -> None:
+        """A slice of calls by this client, one after the other."""
+        with self.busy():
             for _ in range(SLICE):
                 began = time.perf_counter()
-                await caller.call("config_limits", project_id=project)
-                plain.append((time.perf_counter() - began) * 1000)
-    share = middle(total) - 2 * middle(plain)
+                await caller.call(tool, **arguments)
+                self.ms.append((time.perf_counter() - began) * 1000)
+
+    @property
+    def processor(self) -> float:
+        return self._busy / len(self.ms)
+
+    def __str__(self) -> str:
+        return f"{shown(self.ms)}  processor {self.processor:5.2f} ms"
+
+
+async def relay(
+    name: str, url: str, token: str, pid: int, project: str, calls: int, floor: tuple[str, int]
+) -> None:
+    """Caller tool calls beside plain ones and those of the bare server, in slices."""
+    total, plain, bare = Samples(pid), Samples(pid), Samples(floor[1])
+    tools = {"echo": lambda n=0: {"n": n}}
+    async with (
+        CALLERS[name](url, token, caller_id="bench", tools=tools) as caller,
+        CALLERS[name](floor[0], token, caller_id="bench", tools={}) as other,
+    ):
+        await caller.listen()
+        for _ in range(calls // SLICE):
+            with total.busy():
+                said = await turn(caller, project, f'repeat {SLICE} call bench_echo {{"n": 1}}')
+            assert said[0]["errors"] == 0 and said[0]["count"] == SLICE, said
+            total.ms += said[0]["elapsed_ms"]
+            await plain.take(caller, "config_limits", project_id=project)
+            await bare.take(other, TOOL)
+    share = middle(total.ms) - 2 * middle(plain.ms)
     print(
-        f"{name:16} {calls} calls: {shown(total)} | plain: {shown(plain)} | "
-        f"ours {share:5.2f} ms, {middle(total) / middle(plain):.1f} x plain",
+        f"{name:16} {calls} caller tool calls: {total} | plain: {plain} | bare SDK server: {bare} | "
+        f"ours {share:5.2f} ms, {middle(total.ms) / middle(bare.ms):.1f} x the bare server's time, "
+        f"{total.processor / bare.processor:.1f} x its processor",
         flush=True,
     )
 
@@ -150,20 +188,25 @@ async def ten_at_once(url: str, token: str, project: str) -> None:
     print(f"ten at once, caller takes 200 ms: {middle(times):.0f} ms (median of 5)", flush=True)
 
 
-async def many_agents(url: str, token: str, project: str, agents: int = 20) -> None:
+async def many_agents(url: str, token: str, pid: int, project: str, agents: int = 20) -> None:
     async with HttpCaller(url, token, caller_id="bench", tools={"echo": lambda: 1}) as caller:
         await caller.listen()
         one = (await turn(caller, project, "repeat 200 call bench_echo {}"))[0]["elapsed_ms"]
         rate = len(one) / sum(one) * 1000
         # All agents wait for the word, so that their starts do not count.
         prompt = "call bench_echo {}\nsleep 6\nrepeat 100 call bench_echo {}"
-        began = time.perf_counter()
-        said = await asyncio.gather(*(turn(caller, project, prompt) for _ in range(agents)))
+        place = len(caller.events)
+        turns = [asyncio.create_task(turn(caller, project, prompt)) for _ in range(agents)]
+        while sum(e["type"] == "caller_tool_request" for e in caller.events[place:]) <= agents:
+            await caller.event("caller_tool_request", after=len(caller.events), timeout=60)
+        before = processor_ms(pid)
+        said = await asyncio.gather(*turns)
+        busy = processor_ms(pid) - before
         longest = max(sum(each[-1]["elapsed_ms"]) for each in said) / 1000
-        del began
+        every = [ms for each in said for ms in each[-1]["elapsed_ms"]]
     print(
-        f"{agents} agents at once: {agents * 100 / longest:.0f} calls/s in total "
-        f"(one agent alone: {rate:.0f})",
+        f"{agents} agents at once: {len(every) / longest:.0f} calls/s in total, {shown(every)}, "
+        f"processor {busy / len(every):.2f} ms a call (one agent alone: {rate:.0f} calls/s)",
         flush=True,
     )
 
@@ -246,10 +289,11 @@ async def main(calls: int, sessions: int) -> None:
     async with server() as (url, token, pid):
         async with HttpCaller(url, token) as caller:
             project = (await caller.call("project_create", name="bench"))["id"]
-        for name in CALLERS:
-            await relay(name, url, token, project, calls)
+        async with sdk_floor() as floor:
+            for name in CALLERS:
+                await relay(name, url, token, pid, project, calls, floor)
         await ten_at_once(url, token, project)
-        await many_agents(url, token, project)
+        await many_agents(url, token, pid, project)
         await child(url, token, project)
         await memory(url, token, project, pid, sessions)
 

@@ -73,23 +73,27 @@ def runtime_base(configured: Path | str | None = None, *, stranger: int | None =
 
 def _usual_parent(uid: int, stranger: int | None) -> Path:
     named = os.environ.get("XDG_RUNTIME_DIR", "")
+    longest = len(f"/oubliette-{uid}/01234567/{RELAY_SOCKET}")
     for candidate in (named, f"/run/user/{uid}"):
-        if candidate.startswith("/") and _suits(Path(candidate), stranger):
+        if candidate.startswith("/") and _suits(Path(candidate), stranger, longest):
             return Path(candidate)
-    return temporary_folder(stranger)
+    return temporary_folder(stranger, longest=longest)
 
 
-def temporary_folder(stranger: int | None = None) -> Path:
-    """The folder for temporary files, or the machine's if user `stranger` may not pass to it.
+def temporary_folder(stranger: int | None = None, *, longest: int = 0) -> Path:
+    """The folder for temporary files, or the machine's if that one does not suit.
 
-    It is the first one again if there is no better.
+    User `stranger` must be able to pass to it, and the path of a socket have room, of which
+    `longest` bytes come after this one's. Where none suits it is the usual one.
     """
     usual = Path(tempfile.gettempdir())
     others = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 -- a new folder, 0700, is made in it
-    return next((each for each in (usual, *others) if _suits(each, stranger)), usual)
+    return next((each for each in (usual, *others) if _suits(each, stranger, longest)), usual)
 
 
-def _suits(folder: Path, stranger: int | None) -> bool:
+def _suits(folder: Path, stranger: int | None, longest: int) -> bool:
+    if len(os.fsencode(folder)) + longest > MAX_SOCKET_PATH:
+        return False
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
     return stranger is None or not closed_folders(folder, stranger)

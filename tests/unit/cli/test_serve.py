@@ -25,6 +25,7 @@ COMMAND = [sys.executable, "-m", "oubliette.cli.main"]
 @pytest.fixture
 def home() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    path.chmod(0o711)  # where root has no sandbox, its agents are other users and pass through it
     yield path
     shutil.rmtree(path)
 

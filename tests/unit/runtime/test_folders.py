@@ -88,6 +88,16 @@ def test_a_users_runtime_folder_that_its_agents_cannot_pass_is_passed_over(
     assert folders.temporary_folder(12345) == Path("/tmp")
 
 
+def test_a_temporary_folder_without_room_for_a_sockets_path_is_passed_over(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = short / ("d" * 60)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    assert folders.temporary_folder() == deep
+    assert folders.temporary_folder(longest=40) == Path("/tmp")
+
+
 def test_runtime_folders_get_names_that_nothing_else_has(short: Path) -> None:
     made = {folders.new_runtime_dir(short) for _ in range(50)}
     assert len(made) == 50

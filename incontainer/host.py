@@ -288,7 +288,10 @@ class Host:
 def _say_ready(options: Options) -> None:
     """Tell whoever started us that the relay listens."""
     if options.ready_fd is not None:
-        os.write(options.ready_fd, b"ready\n")
+        try:
+            os.write(options.ready_fd, b"ready\n")
+        except OSError:
+            pass  # the server was killed meanwhile; the next one finds us by our labels
         if options.ready_fd > 2:  # standard streams stay open: the next descriptor would be one
             os.close(options.ready_fd)
     if options.ready:

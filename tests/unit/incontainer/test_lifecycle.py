@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +65,35 @@ def test_a_stale_socket_is_replaced(host: HostProcess) -> None:
         process.terminate()
         assert process.wait(5) == 0
     assert not os.path.exists(path)
+
+
+def test_a_server_that_is_killed_before_the_host_is_ready_does_not_take_it_along(
+    host: HostProcess,
+) -> None:
+    """The next server finds it; whoever waited for the word is gone."""
+    path = str(host.folder / "other.sock")
+    (host.folder / "key2").write_bytes(host.key)
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "incontainer", "host", f"--socket={path}"]
+        + [f"--key={host.folder}/key2", f"--ready-fd={writing}"],
+        cwd=ROOT,
+        pass_fds=(writing,),
+        stderr=subprocess.PIPE,
+    )
+    os.close(writing)
+    assert process.stderr is not None
+    until = time.monotonic() + 10
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+            link.connect(path)
+            break
+        time.sleep(0.01)
+    assert process.poll() is None, process.stderr.read()
+    process.terminate()
+    assert process.wait(5) == 0
+    process.stderr.close()
 
 
 def test_a_key_may_come_over_standard_input_and_the_word_go_over_standard_output(

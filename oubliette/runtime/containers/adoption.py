@@ -78,7 +78,10 @@ def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:
         if who is None or process is None:
             continue
         if not sandboxed:
-            found.setdefault(container_id, Living(process))
+            # What the host has just forked shows its command line too, until it is replaced.
+            parent = procfs.parent_and_session(pid)
+            if parent is None or procfs.labels_of(procfs.command_line(parent[0])) != labels:
+                found[container_id] = Living(process)
         elif who.uid == os.geteuid() and len(who.ns_pids) == depth + 1 and who.ns_pids[-1] == 1:
             found[container_id] = Living(process, _monitor(pid, labels))
     return found

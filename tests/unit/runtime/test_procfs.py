@@ -11,7 +11,8 @@ import sys
 import msgspec
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers import adoption, procfs
+from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 
 pytestmark = pytest.mark.anyio
 
@@ -123,3 +124,32 @@ async def test_a_process_is_kept_as_json_and_read_back() -> None:
     assert procfs.from_json(procfs.to_json(process)) == process
     for broken in (None, {}, {"pid": "x"}, sys):
         assert procfs.from_json(broken) is None
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_a_host_has_just_forked_is_not_taken_for_the_host(
+    monkeypatch, backwards: bool
+) -> None:
+    """It shows the host's command line until it runs its own program; pids go round."""
+    instance, container = f"inst_{os.getpid()}", "ctr_fork"
+    arguments = [
+        "--label",
+        f"{LABEL_INSTANCE}={instance}",
+        "--label",
+        f"{LABEL_CONTAINER}={container}",
+    ]
+    forks = "import os, sys; os.fork() and print('forked', flush=True); sys.stdin.read()"
+    host = subprocess.Popen(
+        [sys.executable, "-c", forks, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"forked\n"
+        forked = procfs.children(host.pid)
+        assert len(forked) == 1
+        pids = sorted([host.pid, *forked], reverse=backwards)
+        monkeypatch.setattr(procfs, "pids", lambda: pids)
+        found = adoption.find_living(instance, sandboxed=False)
+        assert {name: living.process.pid for name, living in found.items()} == {container: host.pid}
+    finally:
+        host.communicate()

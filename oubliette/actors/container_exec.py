@@ -74,7 +74,11 @@ async def run_command(gate: HostGate, request: RunCommand) -> CommandResult:
         StartProcess(
             proc=proc,
             argv=request.argv,
-            env={**inside.env, "HOME": inside.path("/tmp")},  # noqa: S108 -- inside
+            env={
+                **inside.env,
+                "HOME": inside.path("/tmp"),  # noqa: S108 -- inside
+                "OUBLIETTE_WORKSPACE": inside.path(request.workspace),
+            },
             cwd=inside.path(request.working_dir),
             uid=inside.uid,
             gid=inside.uid,

@@ -60,6 +60,8 @@ class RunCommand(Message, Reply[CommandResult]):
     """Run a command and wait for its end. The asker holds a lease."""
 
     argv: tuple[str, ...]
+    workspace: str
+    """As documented, absolute; told to the command."""
     working_dir: str
     """As documented, absolute."""
     timeout_seconds: float

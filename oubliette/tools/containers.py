@@ -209,14 +209,15 @@ async def container_exec(
     project = await visible_project(house, context, params.project_id)
     actor = await _container(house, project, params.workspace_id)
     command = params.command
-    workspace = params.workspace_id or project.default_workspace_id
+    workspace = f"/workspace/workspaces/{params.workspace_id or project.default_workspace_id}"
     lease = f"exec:{ids.new_uuid()}"
     try:
         await _up(house, actor, lease)
         done = await actor.ask(
             RunCommand(
                 argv=("sh", "-c", command) if isinstance(command, str) else command,
-                working_dir=params.working_dir or f"/workspace/workspaces/{workspace}",
+                workspace=workspace,
+                working_dir=params.working_dir or workspace,
                 timeout_seconds=params.timeout_seconds,
             ),
             timeout=params.timeout_seconds + SLACK_SECONDS,

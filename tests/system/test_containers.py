@@ -53,6 +53,22 @@ async def test_a_command_tells_output_errors_and_exit_code_apart(site: Site, pro
     assert plain["stdout"] == "$HOME; exit"
 
 
+async def test_a_folder_is_named_as_documented_wherever_it_is(site: Site, project: str) -> None:
+    """Without a sandbox /workspace is nowhere: what we are given is translated, and we say where."""
+    done = await site.eyes.call(
+        "container_exec",
+        project_id=project,
+        working_dir="/workspace",
+        command='pwd; cd "$OUBLIETTE_WORKSPACE" && pwd && cd .. && pwd && cd .. && pwd',
+    )
+    project_folder, workspace, above, again = done["stdout"].split()
+    assert project_folder == again
+    assert above == f"{project_folder}/workspaces"
+    assert workspace.startswith(f"{above}/")
+    if site.server.sandboxed:
+        assert project_folder == "/workspace"
+
+
 async def test_a_command_that_does_not_end_is_killed_with_its_children(
     site: Site, project: str
 ) -> None:

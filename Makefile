@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 
 demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them
-	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT))
+	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT)) $(if $(KEEP),--keep)
 
 # Both: REQUIRE=docker,... fails where one of them is missing, WITHOUT=docker,... leaves one out.
 test: $(STAMP) # what anybody can run in under five minutes on two cores (docs/testing.md)

@@ -106,7 +106,7 @@ async def test_the_demo_tells_its_story_to_the_end(environ, engine: str, agent: 
         program = PROGRAMS[agent]
         variable = f"OUBLIETTE_{program.upper()}__PATH"
         environ[variable] = requirements.program(program)
-    code, said = await demo(environ, "--runtime", engine, "--agent", agent)
+    code, said = await demo(environ, "--runtime", engine, "--agent", agent, "--keep")
     assert code == 0, said
     for line in (
         "find_order(A-17) runs here",
@@ -127,6 +127,38 @@ async def test_the_demo_tells_its_story_to_the_end(environ, engine: str, agent: 
     assert left(engine, home) == []
 
 
+@pytest.mark.parametrize("folder", ["closed", "deep"])
+@pytest.mark.parametrize(
+    "isolation", [pytest.param("container", marks=pytest.mark.requires("bubblewrap")), "none"]
+)
+async def test_the_demo_holds_wherever_its_temporary_folder_is_and_leaves_nothing(
+    environ, isolation: str, folder: str
+) -> None:
+    """`closed`: no other user may pass it. `deep`: a socket's path would be too long in it."""
+    if isolation == "none":
+        environ["PATH"] = str(Path(sys.executable).parent)
+    temporary = Path(environ["TMPDIR"]) / ("closed" if folder == "closed" else "d" * 60)
+    temporary.mkdir(mode=0o700)
+    environ["TMPDIR"] = str(temporary)
+    code, said = await demo(environ)
+    assert code == 0, said
+    assert "The agent said at the end: Done: the refund is approved." in said
+    assert f"isolation: {isolation}" in said
+    assert ("agents run WITHOUT ISOLATION" in said) == (isolation == "none")
+    assert "home and logs    removed; KEEP=1 (--keep) keeps them" in said
+    home = Path(re.search(r"s, home (\S+)", said)[1])  # type: ignore[index]
+    assert not home.exists()
+    assert list(temporary.iterdir()) == []
+
+
+async def test_a_demo_that_fails_keeps_its_home_and_says_where(environ) -> None:
+    code, said = await demo(environ, "--runtime", "no-such")
+    assert code == 1
+    assert "the server did not start" in said
+    home = Path(re.search(r"home and logs +(\S+)", said)[1])  # type: ignore[index]
+    assert "no-such" in (home / "server.log").read_text()
+
+
 @pytest.mark.parametrize("agent", ["droid", "opencode"])
 async def test_an_agent_that_is_not_installed_is_a_sentence_with_the_remedy(
     environ, agent: str
@@ -136,6 +168,7 @@ async def test_an_agent_that_is_not_installed_is_a_sentence_with_the_remedy(
     assert f"{agent} cannot be used here" in said
     assert "npm install -g" in said
     assert "Traceback" not in said
+    assert list(Path(environ["TMPDIR"]).glob("oubliette-demo-*")) == []
 
 
 async def test_an_agent_that_nobody_has_is_refused_with_the_names(environ) -> None:

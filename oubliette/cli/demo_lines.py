@@ -1,0 +1,106 @@
+"""What the demo prints: a line for each thing that happens, and in silence what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+SILENCE: Final = 5.0  # seconds without a line, after which it is said what is waited for
+
+
+class Lines:
+    """The demo's own output, in seconds since it began."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._said = asyncio.Event()
+        self._last = ""
+        self._waits: list[tuple[str, float]] = []
+
+    def say(self, who: str, text: str) -> None:
+        """Print a line about `who`."""
+        self._last = f"{who} {text}"
+        self._print(who, text)
+
+    def _print(self, who: str, text: str) -> None:
+        self._said.set()
+        seconds = time.monotonic() - self._began
+        sys.stdout.write(f"{seconds:6.2f} s  {who:<8} {text}\n")
+        sys.stdout.flush()
+
+    @contextlib.asynccontextmanager
+    async def waiting(self, what: str, seconds: float) -> AsyncGenerator[None]:
+        """Give the block `seconds`, and tell in silence that the demo waits for `what`.
+
+        Raises:
+            DeadlineExceeded: it took longer.
+        """
+        wait = (what, time.monotonic() + seconds)
+        self._waits.append(wait)
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"the demo has waited {seconds:g} s for {what} in vain; last it saw: {self._last}"
+            ) from error
+        finally:
+            self._waits.remove(wait)
+
+    @contextlib.asynccontextmanager
+    async def reminding(self) -> AsyncGenerator[None]:
+        """Say every few seconds of silence what is waited for, while the block runs."""
+        reminder = asyncio.create_task(self._remind(), name="what the demo waits for")
+        try:
+            yield
+        finally:
+            reminder.cancel()
+            await asyncio.gather(reminder, return_exceptions=True)
+
+    async def _remind(self) -> None:
+        while True:
+            self._said.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SILENCE):
+                    await self._said.wait()
+                continue
+            for what, until in self._waits[-1:]:
+                left = max(0.0, until - time.monotonic())
+                last = f"; last: {short(self._last)}" if self._last else ""
+                self._print("demo", f"waits for {what}, at most {left:.0f} s more{last}")
+
+
+def described(kind: str, event: dict[str, Any]) -> str:
+    """An event in a line; empty for one that the story does without."""
+    match kind:
+        case "message":
+            return f"says: {short(event.get('text'))}"
+        case "tool_call":
+            return f"calls {event.get('tool')} {short(json.dumps(event.get('arguments')))}"
+        case "tool_result":
+            failed = "refused: " if event.get("is_error") else ""
+            return f"gets {failed}{short(json.dumps(event.get('result')))}"
+        case "caller_tool_request":
+            again = " (again: it was still open)" if event.get("redelivered") else ""
+            return f"asks us for {event.get('tool')}{again}"
+        case "status":
+            return f"is {event.get('status')}"
+        case "error":
+            return f"error: {short(event.get('message'))}"
+        case _:
+            return ""
+
+
+def short(value: object) -> str:
+    """What fits on a line."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 110 else text[:109] + "…"

@@ -1,0 +1,62 @@
+"""What the demo prints while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oubliette.cli import demo_lines
+from oubliette.cli.demo_lines import Lines
+from oubliette.errors import DeadlineExceeded
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was printed; silence is short here."""
+    lines: list[str] = []
+    monkeypatch.setattr(demo_lines, "SILENCE", 0.01)
+    monkeypatch.setattr("sys.stdout.write", lines.append)
+    return lines
+
+
+async def until(said: list[str], count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(said) < count:
+            await asyncio.sleep(0.001)
+
+
+async def test_in_silence_it_is_said_again_and_again_what_is_waited_for(said: list[str]) -> None:
+    lines = Lines()
+    lines.say("agent", "is running")
+    async with (
+        lines.reminding(),
+        lines.waiting("the end of the turn", 100.0),
+        lines.waiting("an answer", 50.0),
+    ):
+        await until(said, 3)
+    for line in said[1:3]:
+        assert "demo     waits for an answer, at most 50 s more; last: agent is running" in line
+
+
+async def test_nothing_is_said_of_waiting_where_nothing_is_waited_for(said: list[str]) -> None:
+    lines = Lines()
+    async with lines.reminding():
+        await asyncio.sleep(0.1)
+        assert said == []
+        async with lines.waiting("an answer", 50.0):
+            await until(said, 1)
+    assert "waits for an answer" in said[0]
+
+
+async def test_what_was_waited_for_in_vain_is_named_with_the_last_that_was_seen(
+    said: list[str],
+) -> None:
+    lines = Lines()
+    lines.say("agent", "is running")
+    with pytest.raises(DeadlineExceeded, match="0.01 s for an answer in vain; last it saw: agent"):
+        async with lines.waiting("an answer", 0.01):
+            await asyncio.Event().wait()
+    assert len(said) == 1

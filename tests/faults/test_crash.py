@@ -7,13 +7,20 @@ what was acknowledged is there.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
+from oubliette.runtime import home as homes
+from tests.faults.here import Here
 from tests.faults.load import Load, crash
 from tests.selection import core
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -112,3 +119,27 @@ async def test_a_server_killed_at_random_moments_comes_back_with_everything(sand
             await sandbox_server.start()
         await load.come_back()
         await load.finish()
+
+
+async def test_agents_reach_their_files_while_no_server_runs(sandbox_server):
+    """Commands and the next server look after the home at once, and long before the containers."""
+    await sandbox_server.start()
+    async with Here(sandbox_server) as caller:
+        session = await caller.spawn(
+            "exec echo word > began\nsleep 1\n"
+            'exec cat "$OUBLIETTE_WORKSPACE/began" > seen\nexec touch ended\nsay over'
+        )
+        project = sandbox_server.home / "projects" / caller.project_id / "workspaces"
+        await appears(project, "*/began")
+        await sandbox_server.kill()
+        homes.prepare(sandbox_server.home)
+        await appears(project, "*/ended")
+        assert [file.read_text() for file in project.glob("*/seen")] == ["word\n"]
+        await sandbox_server.start()
+        assert (await caller.turns_done(session))["final_response"] == "over"
+
+
+async def appears(folder: Path, pattern: str) -> None:
+    async with asyncio.timeout(20):
+        while not list(folder.glob(pattern)):
+            await asyncio.sleep(0.01)

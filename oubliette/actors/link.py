@@ -175,9 +175,9 @@ class LinkActor(Actor):
     def _opened(self, message: _Opened) -> None:
         if message.generation == self._generation:
             self._failures = 0
-            self.system.ref(self._spec.session).tell(
-                LinkReady(link=self.name, generation=self._generation)
-            )
+            session = self.system.ref(self._spec.session)
+            if session.is_alive():  # it may have ended meanwhile
+                session.tell(LinkReady(link=self.name, generation=self._generation))
 
     @handles(_Closed)
     def _closed(self, message: _Closed) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from oubliette.kit import Message, Reply
+from oubliette.kit import Farewell, Message, Reply
 from oubliette.records import CallerTool, IdempotencyKey
 
 # ------------------------------------------------------------- from the ProjectActor
@@ -142,7 +142,7 @@ class AckOutput(Message):
     out: int
 
 
-class EndAgent(Message):
+class EndAgent(Farewell):
     """End the process: TERM, then KILL after `grace` seconds; the actor ends with it."""
 
     grace: float = 3.0

@@ -16,6 +16,7 @@ from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import (
     DeadLetter,
     Down,
+    Farewell,
     LocalMessage,
     Message,
     Reason,
@@ -45,6 +46,7 @@ __all__ = (
     "Deferred",
     "Down",
     "Envelope",
+    "Farewell",
     "LocalMessage",
     "MailboxFull",
     "Message",

@@ -50,6 +50,10 @@ class LocalMessage(Message):
     """A message that never leaves its process, since it names classes or their arguments."""
 
 
+class Farewell(Message):
+    """A message that the end of its receiver fulfils: no dead letter where that has ended."""
+
+
 class Reply(Generic[T]):
     """Mixed into a message class: says what an ask of it answers.
 

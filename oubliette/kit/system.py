@@ -18,7 +18,7 @@ from oubliette.kit.endings import end_actor
 from oubliette.kit.errors import ActorDead, WouldBlockError
 from oubliette.kit.futures import on_a_loop
 from oubliette.kit.gate import Gate, LoopThread
-from oubliette.kit.messages import DeadLetter, Down, round_trip
+from oubliette.kit.messages import DeadLetter, Down, Farewell, round_trip
 from oubliette.kit.ref import Ref
 from oubliette.kit.signals import Signal
 from oubliette.kit.waits import WaitGraph
@@ -262,7 +262,7 @@ class System:
     def bury(self, name: str, envelope: Envelope, why: str) -> None:
         """Keep a message that nobody will handle, and log that it is so."""
         message = envelope.message
-        if isinstance(message, (Signal, Down)):
+        if isinstance(message, (Signal, Down, Farewell)):
             return
         self.dead_letter_count += 1
         self.dead_letters.append(

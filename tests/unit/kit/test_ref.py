@@ -13,6 +13,7 @@ from oubliette.kit import (
     Actor,
     ActorDead,
     AskTimeout,
+    Farewell,
     MailboxFull,
     System,
     WouldBlockError,
@@ -66,6 +67,14 @@ async def test_a_tell_to_nobody_is_a_dead_letter_and_raises_nothing(system: Syst
         ("nobody", Add(n=1)),
         ("c", Add(n=2)),
     ]
+
+
+async def test_a_farewell_to_an_actor_that_has_ended_is_no_dead_letter(system: System) -> None:
+    class Leave(Farewell):
+        pass
+
+    system.ref("nobody").tell(Leave())
+    assert system.dead_letter_count == 0
 
 
 async def test_only_the_last_thousand_dead_letters_are_kept(system: System) -> None:

@@ -48,6 +48,7 @@ from oubliette.tools.door import SocketDoor, context_of
 from oubliette.tools.house import House, Offers, commits
 from oubliette.tools.keys import Keys
 from oubliette.tools.rates import Rates
+from oubliette.tools.table import prepare_schemas
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -212,6 +213,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         server = Server(system=system, services=services, house=house, keys=keys, url=url)
         system.spawn(Watchman, (STORES, HOUSE, "front"), server.fail, name="watchman")
         stack.push_async_callback(system.ref("watchman").stop)
+        schemas = asyncio.create_task(prepare_schemas(), name="schemas of the tools")
+        stack.callback(schemas.cancel)
         yield server
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -91,8 +93,24 @@ def input_schema(tool: Tool) -> dict[str, Any]:
 
 
 def output_schema(tool: Tool) -> dict[str, Any]:
-    """The JSON Schema of a tool's structured result."""
-    return schema.object_schema(tool.result)
+    """The JSON Schema of a tool's structured result; read-only."""
+    return _result_schema(tool.result)
+
+
+@cache
+def _result_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return schema.object_schema(kind)
+
+
+async def prepare_schemas() -> None:
+    """Make every schema, one at a time, so that no listing has to hold up the loop for all.
+
+    In the loop's thread: msgspec must not look into a Struct in two threads at once.
+    """
+    for tool in TABLE.values():
+        for of in (input_schema, output_schema):
+            of(tool)
+            await asyncio.sleep(0)
 
 
 def listed(scope: Scope, at: Door) -> list[Tool]:

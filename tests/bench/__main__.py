@@ -8,7 +8,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("kit", "store", "actors", "host", "client", "front", "relay", "engines", "agents")
+NAMES = (
+    "kit",
+    "store",
+    "actors",
+    "start",
+    "host",
+    "client",
+    "front",
+    "relay",
+    "engines",
+    "agents",
+)
 
 
 def main(chosen: list[str]) -> int:

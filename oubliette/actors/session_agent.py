@@ -6,7 +6,6 @@ The part of a SessionActor that has an agent and knows nothing of turns.
 from __future__ import annotations
 
 import abc
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.agent_process import AgentProcessActor
@@ -24,6 +23,8 @@ from oubliette.actors.session_messages import (
 from oubliette.kit import handles
 
 if TYPE_CHECKING:
+    import asyncio
+
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
     from oubliette.actors.session_link import SessionLink
@@ -41,7 +42,8 @@ class AttendedSession(LoggedSession, abc.ABC):
         super().__init__(services, session_id)
         self.host_gate = gate
         self._agent: Ref | None = None
-        self._agent_down = asyncio.Event()
+        self._agent_down: asyncio.Event | None = None
+        """Set when the agent's actor has ended; there only while somebody waits for it."""
         self._attached = False
         self._stdin_seq = 0
         self._seen: tuple[int, int] = (-1, -1)
@@ -70,7 +72,6 @@ class AttendedSession(LoggedSession, abc.ABC):
         # Frames that were not accepted are gone with whoever held them, but for the prompt, which
         # is handed over again under its old number.
         self._stdin_seq = self.prompt_seq
-        self._agent_down.clear()
         self._agent = self.spawn(
             AgentProcessActor,
             self.services,

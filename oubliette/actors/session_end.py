@@ -117,9 +117,10 @@ class RestingSession(AttendedSession):
         if self.services.keys is not None:
             await self.services.keys.end_session(self.session_id)
         if self._agent is not None and self._agent.is_alive():
+            down = self._agent_down = asyncio.Event()
             self._agent.tell(EndAgent())
             async with asyncio.timeout(END_LIMIT):
-                await self._agent_down.wait()
+                await down.wait()
         elif self._process is not None and (link := self.host_gate.current) is not None:
             # Whoever held it has failed: what the agent does now nobody would hear of.
             await link.end(self._process)

@@ -51,6 +51,8 @@ class _EventsRead(Message):
 class _Waiter(msgspec.Struct):
     request: ReadEvents
     answer: Any
+    timer: Any = None
+    """Of the end of its wait; cancelled with the answer, which mostly comes long before."""
 
 
 class CommitFailedError(RuntimeError):
@@ -158,10 +160,12 @@ class LoggedSession(Actor):
             self._serve(self._waiter_ids, waiter)
             return
         self._waiters[self._waiter_ids] = waiter
-        self.after(message.wait_seconds, _WaitOver(waiter=self._waiter_ids))
+        waiter.timer = self.after(message.wait_seconds, _WaitOver(waiter=self._waiter_ids))
 
     def _serve(self, number: int, waiter: _Waiter) -> None:
         request = waiter.request
+        if waiter.timer is not None:
+            waiter.timer.cancel()
         if self.journal.in_memory(request.since_index):
             events = self.journal.after(request.since_index, request.max_events, request.max_bytes)
             self._answer_read(waiter, events, None)
@@ -210,6 +214,8 @@ class LoggedSession(Actor):
     def _wake_waiters(self) -> None:
         for number, waiter in list(self._waiters.items()):
             if waiter.answer.done:
+                if waiter.timer is not None:
+                    waiter.timer.cancel()
                 del self._waiters[number]
             elif self.journal.log_end > waiter.request.since_index:
                 del self._waiters[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import threading
 import time
@@ -70,6 +71,7 @@ class Watchdog:
         del frames
         stack = "".join(traceback.format_stack(frame)[-DEPTH:]) if frame else ""
         del frame
+        linecache.clearcache()  # it holds the whole source of every file in the stack
         while not self._answered.wait(60):
             log.warning("loop blocked", system=self._name, seconds=60, stack=stack)
         if self._ended.is_set():

@@ -36,7 +36,9 @@ def serve(  # noqa: PLR0917 - one parameter per option
     import sys
 
     from oubliette.cli.lean_structlog import import_structlog
+    from oubliette.cli.one_arena import use_one_arena
 
+    use_one_arena()
     import_structlog()
     from oubliette.cli import logs
     from oubliette.config import find_home, load

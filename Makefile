@@ -29,7 +29,7 @@ demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them
 	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT)) $(if $(KEEP),--keep)
 
 # Both: REQUIRE=docker,... fails where one of them is missing, WITHOUT=docker,... leaves one out.
-test: $(STAMP) # what anybody can run in under five minutes on two cores (docs/testing.md)
+test: $(STAMP) # the core, which anybody can run in a few minutes (docs/testing.md)
 	@OUBLIETTE_SUITE=core OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -r fE $(ARGS)
 
 test-all: $(STAMP) # the whole of it

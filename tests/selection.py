@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
 VARIABLE = "OUBLIETTE_SUITE"
-EXPENSIVE = {"apple-standin", "docker", "droid", "opencode", "podman"}
+ENGINES = {"apple-standin", "docker", "podman"}
+EXPENSIVE = ENGINES | requirements.AGENT_PROGRAMS.keys()
 """Requirements that the core uses only where they are demanded."""
 KINDS = {"sdk-auto", "sdk-legacy", "http-auto", "http-legacy"}
 """Kinds of caller, values of the parameter `kind`: the core has one of them per test."""
@@ -36,7 +37,11 @@ def is_core() -> bool:
 
 def needs(item: pytest.Item) -> list[str]:
     """The names of what the machine must have for the test."""
-    return [str(name) for mark in item.iter_markers("requires") for name in mark.args]
+    names = [str(name) for mark in item.iter_markers("requires") for name in mark.args]
+    real = not requirements.AGENT_PROGRAMS.keys().isdisjoint(names)
+    if real and "system" in item.path.parts and ENGINES.isdisjoint(names):
+        names.append("bubblewrap")  # `best-effort` has no mounts for an agent's program
+    return names
 
 
 def left_out(item: pytest.Item) -> str | None:

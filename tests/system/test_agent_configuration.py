@@ -173,7 +173,11 @@ async def test_what_a_repository_says_of_droid_is_not_done(zygote, model) -> Non
         "settings.local.json": {"hooks": hooks, "customModels": [evil]},
         "hooks.json": {"hooks": hooks},
     }
-    async with site_on("process", zygote, model) as site, site.caller("http-auto") as caller:
+    async with (
+        listener,
+        site_on("process", zygote, model) as site,
+        site.caller("http-auto") as caller,
+    ):
         project = site.server.home / "projects" / site.project["id"]
         for folder in (project, workspace(site, site.project)):
             (folder / ".git").mkdir(exist_ok=True)
@@ -189,7 +193,6 @@ async def test_what_a_repository_says_of_droid_is_not_done(zygote, model) -> Non
         assert "I am the child" in (await session.turn(SLOW))[-1]  # ours is the one that runs
         await session.end()
         assert sorted(path.name for path in project.glob("planted-*")) == []
-    listener.close()
     assert visits == []
 
 

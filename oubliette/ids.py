@@ -59,13 +59,18 @@ def new_uuid() -> str:
     return str(uuid.uuid4())
 
 
+def is_id(value: str, prefix: str) -> bool:
+    """Whether `value` has the form of an id with `prefix`."""
+    return _PATTERNS[prefix].fullmatch(value) is not None
+
+
 def check_id(value: str, prefix: str, field: str) -> str:
     """Return `value` if it is an id with `prefix`.
 
     Raises:
         InvalidParameter: it is not; the message names `field`.
     """
-    if _PATTERNS[prefix].fullmatch(value) is None:
+    if not is_id(value, prefix):
         raise InvalidParameter(
             f"{field}: {shown(value)} is not an id of the form {prefix}_ and 26 characters",
             field=field,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ASK_SECONDS: Final = 30.0
 NOT_OPEN: Final = "request not found or already resolved"
-"""The one answer for what is unknown, settled, or somebody else's (DESIGN 9.3)."""
+"""The one answer for what is unknown, settled, somebody else's, or no id at all (DESIGN 9.3)."""
 
 _log = structlog.get_logger("oubliette.tools")
 
@@ -74,7 +74,7 @@ async def deliver(
         return Accepted(accepted=True)
     _log.info(
         what,
-        session_id=asked.session_id,
+        session_id=ids.shown(asked.session_id),
         request_id=ids.shown(asked.request_id),
         principal=context.principal,
     )

@@ -65,10 +65,8 @@ class CallerListenResult(Result, frozen=True, kw_only=True):
 class CallerToolResponse(Params, frozen=True, kw_only=True):
     """Parameters of `caller_tool_response`."""
 
-    session_id: Annotated[fields.SessionId, Meta(description="session_id of the request.")]
-    request_id: Annotated[
-        str, Meta(min_length=1, max_length=200, description="request_id of the request.")
-    ]
+    session_id: Annotated[fields.AnyId, Meta(description="session_id of the request.")]
+    request_id: Annotated[fields.AnyId, Meta(description="request_id of the request.")]
     result: Annotated[Any, Meta(description="What the tool gave: any JSON.")] = None
     error: Annotated[
         Annotated[str, Meta(max_length=MAX_ERROR)] | None,
@@ -125,6 +123,8 @@ async def caller_tool_response(
 
 
 async def _may_answer(house: House, context: CallContext, session_id: str) -> bool:
+    if not ids.is_id(session_id, ids.SESSION):
+        return False
     try:
         owned = await house.owned(session_id)
     except NotFound:

@@ -94,6 +94,8 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT)]
 ProjectId = Annotated[str, Meta(max_length=200, extra={"check": "project"})]
 SessionId = Annotated[str, Meta(max_length=200, extra={"check": "session"})]
+AnyId = Annotated[str, Meta(max_length=MAX_TEXT)]
+"""An id of whatever form: what is none is answered as one that is not known."""
 TokenId = Annotated[str, Meta(max_length=200, extra={"check": "token"})]
 ExplorationId = Annotated[str, Meta(max_length=200, extra={"check": "exploration"})]
 Uuid = Annotated[str, Meta(max_length=200, extra={"check": "uuid"})]

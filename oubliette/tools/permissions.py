@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
+from oubliette import ids
 from oubliette.actors.protocol import AnswerPermission
 from oubliette.errors import NotFound
 from oubliette.tools import fields
@@ -21,11 +22,9 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
     """Parameters of `permission_response`."""
 
     session_id: Annotated[
-        fields.SessionId, Meta(description="session_id of the permission_request event.")
+        fields.AnyId, Meta(description="session_id of the permission_request event.")
     ]
-    request_id: Annotated[
-        str, Meta(min_length=1, max_length=200, description="request_id of that event.")
-    ]
+    request_id: Annotated[fields.AnyId, Meta(description="request_id of that event.")]
     decision: Annotated[
         Literal["allow", "deny"], Meta(description="Whether the agent may do what it asks for.")
     ]
@@ -70,6 +69,8 @@ async def permission_response(
 
 async def _may_decide(house: House, context: CallContext, session_id: str) -> bool:
     """Whether the root of this session's tree is theirs, and the key reaches its project."""
+    if not ids.is_id(session_id, ids.SESSION):
+        return False
     record = await house.reader.session(session_id)
     if record is None or not context.scope.reaches(record.project_id):
         return False

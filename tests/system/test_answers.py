@@ -193,6 +193,21 @@ async def test_an_answer_with_another_sessions_id_changes_nothing(site, kind):
         assert [(await agent.outcome())["text"] for agent in agents] == ["mine", "other"]
 
 
+@pytest.mark.parametrize(
+    "wrong", ["", " ", "abc123", "gogol_xxx", "../../etc/passwd", "x\x00y", "é" * 300, "a" * 60_000]
+)
+async def test_what_is_no_id_gets_the_answer_of_what_is_not_known(site, kind, wrong):
+    """Whichever of the two ids it is; what is open stays open."""
+    async with site.caller(kind, tools=TOOLS, answers=False) as caller:
+        agent, (event,) = await pending(site, caller)
+        for named in ({"session_id": wrong}, {"request_id": wrong}):
+            with pytest.raises(ToolFailed) as refused:
+                await answer(caller, event, **named, result="wrong")
+            assert str(refused.value) == REFUSED
+        await answer(caller, event, result="right")
+        assert (await agent.outcome())["text"] == "right"
+
+
 async def test_a_second_answer_is_refused(site, kind):
     """Seed 002, Security: the request id prevents replay."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:

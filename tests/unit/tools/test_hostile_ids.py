@@ -19,11 +19,14 @@ from tests.unit.tools.test_table import GOOD
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
 
+ANSWERING = ("caller_tool_response", "permission_response")
+"""What they name is either an open request or not: one answer for whatever is none."""
 PLACES = [
     (tool.name, name)
     for tool in TABLE.values()
     for name in input_schema(tool)["properties"]
     if name.endswith("_id") and name not in {"external_id", "request_id"}
+    if (tool.name, name) not in {(answering, "session_id") for answering in ANSWERING}
 ]
 PREFIXES = {
     "project_id": ids.PROJECT,
@@ -120,17 +123,24 @@ def test_any_text_is_an_id_of_the_right_form_or_refused(place: tuple[str, str], 
 
 
 @pytest.mark.anyio
-async def test_a_request_id_of_any_form_finds_nothing_and_breaks_nothing(bench: Bench) -> None:
+async def test_ids_of_any_form_find_no_request_and_break_nothing(bench: Bench) -> None:
     project = await bench.project()
     session = await bench.session(project, live=True)
+    bench.open_requests.add("open")
     for value in HOSTILE:
-        for tool, more in (
-            ("caller_tool_response", {}),
-            ("permission_response", {"decision": "allow"}),
-        ):
-            result = await bench.call(tool, {"session_id": session.id, "request_id": value, **more})
-            assert result.is_error
-            assert result.code in {"not_found", "invalid_parameter"}, (value, result.text)
+        for tool, more in zip(ANSWERING, ({}, {"decision": "allow"}), strict=True):
+            for named in (
+                {"session_id": session.id, "request_id": value},
+                {"session_id": value, "request_id": "open"},
+                {"session_id": value, "request_id": value},
+            ):
+                result = await bench.call(tool, {**named, **more})
+                assert result.is_error
+                if value == "\ud800" or len(value) > 64 * 1024:
+                    assert result.code == "invalid_parameter"  # no text, or no end of it
+                else:
+                    assert result.text == "request not found or already resolved", named
+    assert "open" in bench.open_requests
 
 
 PATHS = [

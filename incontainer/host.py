@@ -126,10 +126,11 @@ class Host:
 
     def _accept(self, greeting: Greeting, header: wire.Header, first: bytes) -> None:
         if isinstance(header, wire.Upstream):
-            self._prove_upstream(greeting.sock, header)
-            self.pairing.upstream(header, greeting.connection, first)
+            bare = self._prove_upstream(greeting.sock, header)
+            self.pairing.upstream(header, greeting.connection, first, bare=bare)
         elif isinstance(header, wire.Downstream):
-            self.pairing.downstream(header, greeting.connection, first)
+            owner = self._owner_of(greeting.sock) if header.secret is None else None
+            self.pairing.downstream(header, greeting.connection, first, owner=owner)
         elif isinstance(header, wire.HostLink):
             if self._key is None:
                 raise Refused("this relay has no key")
@@ -138,12 +139,21 @@ class Host:
         else:
             self._attach(greeting, header, first)
 
-    def _prove_upstream(self, sock: socket.socket, header: wire.Upstream) -> None:
+    def _prove_upstream(self, sock: socket.socket, header: wire.Upstream) -> bool:
+        """Let the server's half in; whether it is there for a bare client."""
         if header.ticket is not None:
-            if not self.tickets.redeem(header.ticket, "upstream"):
+            purpose = self.tickets.redeem(header.ticket, "upstream", "bare")
+            if purpose is None:
                 raise Refused("bad ticket")
-        elif not self._options.accept_bare and not kernel.peer_is_outside(sock):
+            return purpose == "bare"
+        # Bare clients may be let in: nobody who could be an agent may play the server to them
+        if self._key is not None and not kernel.peer_is_outside(sock):
             raise Refused("a ticket is needed")
+        return False
+
+    def _owner_of(self, sock: socket.socket) -> str | None:
+        """The session whose agent the peer descends from, as far as /proc tells."""
+        return self.table.session_of(kernel.ancestors(kernel.peer_pid(sock)))
 
     def _attach(self, greeting: Greeting, header: wire.Attach, first: bytes) -> None:
         if not self.tickets.redeem(header.ticket, "attach"):
@@ -211,7 +221,7 @@ class Host:
             "build": BUILD,
             "boot": self.boot,
             "pid": os.getpid(),
-            "features": FEATURES,
+            "features": [*FEATURES, "bare"] if self.pairing.accept_bare else FEATURES,
             "procs": [process.record() for process in self.table.all() if process.started],
             "sessions": self.pairing.sessions(),
         }

@@ -16,6 +16,7 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 COOKIE = "OUBLIETTE_PROC"  # in each process's environment: whose descendant it is
+GENERATIONS = 64  # parents of a peer that are looked through
 ENVIRON_LIMIT = 1 << 20  # bytes of /proc/<pid>/environ looked through
 
 
@@ -42,11 +43,28 @@ def adopt_orphans() -> bool:
     return prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
 
 
+def peer_pid(sock: socket.socket) -> int:
+    """The process that connected; 0 if it lives outside our pid namespace."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", raw)[0])
+
+
 def peer_is_outside(sock: socket.socket) -> bool:
     """Whether the peer lives outside our pid namespace, where no agent can be."""
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", raw)[0]
-    return pid == 0
+    return peer_pid(sock) == 0
+
+
+def ancestors(pid: int) -> list[int]:
+    """`pid`, its parent, and so on up to our own child; empty where the way ends elsewhere."""
+    own = os.getpid()
+    way: list[int] = []
+    while pid > 0 and len(way) < GENERATIONS:
+        if pid == own:
+            return way
+        way.append(pid)
+        fields = _stat_fields(pid)
+        pid = int(fields[1]) if len(fields) > 3 else 0
+    return []
 
 
 def keep_from_children() -> None:
@@ -81,12 +99,17 @@ def tasks() -> list[Task]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        stat = _read(f"/proc/{name}/stat", 4096)
-        # "pid (command) state ppid pgrp session ...": a command may hold blanks and brackets
-        fields = stat[stat.rfind(b")") + 1 :].split()
+        fields = _stat_fields(int(name))
         if len(fields) > 3 and fields[0] not in (b"Z", b"X"):
             found.append(Task(int(name), int(fields[1]), int(fields[2]), int(fields[3])))
     return found
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """State, parent, group, session and so on of a process."""
+    stat = _read(f"/proc/{pid}/stat", 4096)
+    # "pid (command) state ppid pgrp session ...": a command may hold blanks and brackets
+    return stat[stat.rfind(b")") + 1 :].split()
 
 
 def carries_cookie(pid: int, proc: str) -> bool:

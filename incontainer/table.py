@@ -37,6 +37,14 @@ class ProcessTable:
         """The process of that id."""
         return self._by_id.get(proc)
 
+    def session_of(self, pids: list[int]) -> str | None:
+        """The session of the first of these processes that is one of ours."""
+        for pid in pids:
+            process = self._by_pid.get(pid)
+            if process is not None:
+                return process.session
+        return None
+
     def all(self) -> list[Process]:
         """Every process not forgotten, oldest first."""
         return list(self._by_id.values())

@@ -7,7 +7,7 @@ import time
 
 from incontainer.wire import TICKET_SECONDS
 
-PURPOSES = ("upstream", "attach")
+PURPOSES = ("upstream", "attach", "bare")
 OUTSTANDING = 4096  # tickets neither used nor expired; the oldest go first
 
 
@@ -30,10 +30,10 @@ class Tickets:
             self._issued[ticket] = (purpose, now + TICKET_SECONDS)
         return fresh
 
-    def redeem(self, ticket: str, purpose: str) -> bool:
-        """Whether the ticket was good; it is not any more."""
-        issued = self._issued.pop(ticket, None)
-        return issued is not None and issued[0] == purpose and time.monotonic() < issued[1]
+    def redeem(self, ticket: str, *purposes: str) -> str | None:
+        """Which of these purposes the ticket was good for, None if for none; it is not any more."""
+        purpose, until = self._issued.pop(ticket, ("", 0.0))
+        return purpose if purpose in purposes and time.monotonic() < until else None
 
     def clear(self) -> None:
         """Make all outstanding tickets worthless: another server took over."""

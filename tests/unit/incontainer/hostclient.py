@@ -269,6 +269,12 @@ class Control(Link):
         link.send(wire.Upstream(session, project, depth, self.ticket("upstream")).line())
         return link
 
+    def bare_upstream(self, session: str, project: str = "p", depth: int = 0) -> Link:
+        """The server's half of a link for clients without a secret."""
+        link = Link(self.path)
+        link.send(wire.Upstream(session, project, depth, self.ticket("bare")).line())
+        return link
+
     def expect(self, session: str, secret: str, project: str = "p", depth: int = 0) -> None:
         digest = hashlib.sha256(secret.encode()).hexdigest()
         self.ask("expect", session=session, project=project, digest=digest, depth=depth)

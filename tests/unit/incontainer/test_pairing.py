@@ -293,8 +293,7 @@ def test_bare_clients_are_paired_first_in_first_out_per_project(bare_host: HostP
     control = bare_host.control()
     ups = []
     for i in range(3):
-        up = bare_host.dial()
-        up.send(wire.Upstream(f"s{i}", "p", 0).line())
+        up = control.bare_upstream(f"s{i}")
         control.settle()
         ups.append(up)
     other = bare_host.dial()
@@ -309,13 +308,13 @@ def test_bare_clients_are_paired_first_in_first_out_per_project(bare_host: HostP
 
 
 def test_a_bare_downstream_may_come_first(bare_host: HostProcess) -> None:
+    control = bare_host.control()
     downs = [bare_host.dial() for _ in range(2)]
     for i, down in enumerate(downs):
         down.send(b"OUBLIETTE-DOWNSTREAM p\n%d" % i)
-        bare_host.control().settle()  # both are served in the order in which they came
+        control.settle()  # both are served in the order in which they came
     for i in range(2):
-        up = bare_host.dial()
-        up.send(wire.Upstream("s", "p", 0).line())
+        up = control.bare_upstream("s")
         assert up.exactly(1) == b"%d" % i
 
 
@@ -328,9 +327,20 @@ def test_a_bare_client_that_left_is_not_paired(bare_host: HostProcess) -> None:
     assert control.settle()["links"] == 0
     down = bare_host.dial()
     down.send(b"OUBLIETTE-DOWNSTREAM p\nhere")
-    up = bare_host.dial()
-    up.send(wire.Upstream("s", "p", 0).line())
+    up = control.bare_upstream("s")
     assert up.exactly(4) == b"here"
+
+
+def test_a_bare_upstream_that_left_is_not_paired(bare_host: HostProcess) -> None:
+    control = bare_host.control()
+    gone, stays = control.bare_upstream("gone"), None
+    control.settle()
+    stays = control.bare_upstream("stays")
+    control.settle()
+    gone.close()
+    down = bare_host.dial()
+    down.send(b"OUBLIETTE-DOWNSTREAM p\nhere")
+    assert stays.exactly(4) == b"here"
 
 
 def test_a_bare_client_never_gets_the_upstream_of_an_announced_session(
@@ -345,6 +355,114 @@ def test_a_bare_client_never_gets_the_upstream_of_an_announced_session(
     down.send(b"x")
     assert up.exactly(1) == b"x"
     assert bare.is_silent()
+
+
+def test_a_session_has_a_bare_client_beside_its_own_and_neither_gets_the_others_link(
+    bare_host: HostProcess,
+) -> None:
+    control = bare_host.control()
+    control.expect("s", "sec")
+    bare_up, up = control.bare_upstream("s"), control.upstream("s")
+    control.settle()
+    bare, down = bare_host.dial(), downstream(bare_host)
+    bare.send(b"OUBLIETTE-DOWNSTREAM p\nbare")
+    down.send(b"own")
+    assert bare_up.exactly(4) == b"bare"
+    assert up.exactly(3) == b"own"
+    assert bare_up.is_silent()
+    assert up.is_silent()
+
+
+def test_an_announcement_does_not_take_an_upstream_that_is_there_for_bare_clients(
+    bare_host: HostProcess,
+) -> None:
+    control = bare_host.control()
+    up = control.bare_upstream("s")
+    control.settle()
+    control.expect("s", "sec")
+    down = downstream(bare_host)
+    down.send(b"secret")
+    bare = bare_host.dial()
+    bare.send(b"OUBLIETTE-DOWNSTREAM p\nbare")
+    assert up.exactly(4) == b"bare"
+    assert down.is_silent()
+
+
+def connected(control: Control, host: HostProcess, session: str | None, says: str) -> None:
+    """A client without a secret, in a process that the server has started for `session`."""
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        "s.sendall(sys.argv[2].encode()); s.recv(1)"
+    )
+    line = f"OUBLIETTE-DOWNSTREAM p\n{says}"
+    # through a shell: the client is a grandchild
+    command = 'python3 -c "$1" "$2" "$3"; true'
+    control.start(says, "sh", "-c", command, "sh", program, host.socket, line, session=session)
+
+
+def test_a_bare_client_of_an_agent_meets_its_own_session_whatever_the_order(
+    bare_host: HostProcess,
+) -> None:
+    control = bare_host.control()
+    for name in ("a", "b"):
+        control.expect(name, f"secret-{name}")
+    connected(control, bare_host, "b", "from-b")  # before any upstream
+    up_a = control.bare_upstream("a")
+    up_b = control.bare_upstream("b")
+    assert up_b.exactly(6) == b"from-b"
+    connected(control, bare_host, "b", "again")  # another one, with a's upstream waiting
+    assert up_a.is_silent()
+    connected(control, bare_host, "a", "from-a")
+    assert up_a.exactly(6) == b"from-a"
+    assert control.bare_upstream("b").exactly(5) == b"again"
+
+
+def test_a_bare_client_of_nobodys_process_is_paired_first_in_first_out(
+    bare_host: HostProcess,
+) -> None:
+    control = bare_host.control()
+    ups = []
+    for name in ("a", "b"):
+        control.expect(name, f"secret-{name}")
+        ups.append(control.bare_upstream(name))
+        control.settle()
+    connected(control, bare_host, None, "one")
+    assert ups[0].exactly(3) == b"one"
+    connected(control, bare_host, "not-announced", "two")
+    assert ups[1].exactly(3) == b"two"
+
+
+def test_a_bare_client_of_another_project_than_its_sessions_is_refused(
+    bare_host: HostProcess,
+) -> None:
+    control = bare_host.control()
+    control.expect("s", "sec", project="q")
+    other = control.bare_upstream("other", project="p")
+    connected(control, bare_host, "s", "stray")
+    assert control.event("refused")["reason"] == "project is not the session's"
+    assert other.is_silent()
+
+
+def test_nobody_without_proof_plays_the_server_to_bare_clients(bare_host: HostProcess) -> None:
+    control = bare_host.control()
+    control.expect("s", "sec")
+    for header in (b"OUBLIETTE-UPSTREAM s p 0\n", b"OUBLIETTE-UPSTREAM other p 0\n"):
+        link = bare_host.dial()
+        link.send(header)
+        assert reason(link) == "a ticket is needed"
+
+
+def test_an_upstream_for_bare_clients_is_refused_where_bare_is_off(
+    host: HostProcess, control: Control
+) -> None:
+    assert reason(control.bare_upstream("s")) == "bare clients are not accepted"
+
+
+def test_the_host_says_whether_it_takes_bare_clients(
+    host: HostProcess, bare_host: HostProcess
+) -> None:
+    assert "bare" in bare_host.control().hello["features"]
+    assert "bare" not in host.control().hello["features"]
 
 
 def test_bare_headers_are_refused_where_bare_is_off(host: HostProcess) -> None:
@@ -369,18 +487,20 @@ def test_the_relay_subcommand_needs_no_key_and_pairs_bare_clients() -> None:
 
 def test_sixty_four_unpaired_links_wait_and_the_next_is_refused(bare_host: HostProcess) -> None:
     control = bare_host.control()
-    for header in (b"OUBLIETTE-DOWNSTREAM p\n", b"OUBLIETTE-UPSTREAM s q 0\n"):
-        for _ in range(64):
-            bare_host.dial().send(header)
-        last = bare_host.dial()
-        last.send(header)
-        assert reason(last) == "too many unpaired links"
+    for _ in range(64):
+        bare_host.dial().send(b"OUBLIETTE-DOWNSTREAM p\n")
+    last = bare_host.dial()
+    last.send(b"OUBLIETTE-DOWNSTREAM p\n")
+    assert reason(last) == "too many unpaired links"
+    waiting = [control.bare_upstream("s", project="q") for _ in range(64)]
+    assert reason(control.bare_upstream("s", project="q")) == "too many unpaired links"
     assert control.settle()["links"] == 128
-    first = bare_host.dial()
-    first.send(b"OUBLIETTE-UPSTREAM s p 0\n")
+    first = control.bare_upstream("s")
     control.event("paired")
     bare_host.dial().send(b"OUBLIETTE-DOWNSTREAM p\n")
     assert control.settle()["links"] == 130
+    for link in (*waiting, first):
+        link.close()
 
 
 def test_as_many_projects_as_links_may_wait_and_no_more(bare_host: HostProcess) -> None:

@@ -82,7 +82,7 @@ class BarePairing:
         pair = Pair(self._loop, upstream, downstream, self._pairs.discard)
         if pair.is_open:
             self._pairs.add(pair)
-            self._tell({"event": "paired", "session": upstream.session})
+            self._tell({"event": "paired", "session": upstream.session, "bare": True})
 
     def _queue(
         self,

@@ -109,6 +109,14 @@ class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):
     """Folder for relay sockets; a short path."""
 
 
+class RelayConfig(_Section, frozen=True, kw_only=True):
+    """How agents' clients reach this server."""
+
+    accept_bare: bool = False
+    """Let clients in that know their project alone and have no secret, in projects that do not say
+    otherwise. Those of one container can be mistaken for each other."""
+
+
 class DockerConfig(_Section, frozen=True, kw_only=True):
     """The docker engine."""
 
@@ -317,6 +325,7 @@ class Config(_Section, frozen=True, kw_only=True):
     store: StoreConfig = StoreConfig()
     process: ProcessConfig = ProcessConfig()
     containers: ContainersConfig = ContainersConfig()
+    relay: RelayConfig = RelayConfig()
     docker: DockerConfig = DockerConfig()
     podman: PodmanConfig = PodmanConfig()
     apple: AppleConfig = AppleConfig()

@@ -98,6 +98,8 @@ class Project(Record, frozen=True):
     model: str | None = None
     autonomy: str | None = None
     workspace_isolation: bool = False
+    accept_bare: bool | None = None
+    """Whether clients without a secret are let in; None: as `relay.accept_bare` says."""
     limits: Limits = Limits()
     mcp_servers: dict[str, Any] = {}
     owner: str = ""

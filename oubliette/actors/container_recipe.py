@@ -90,6 +90,7 @@ class Recipe:
             hardening=self._hardening(),
             uid=project.uid if services.runtime.capabilities.uid_per_container else None,
             orphan_grace=config.containers.orphan_grace_seconds,
+            accept_bare=settings.accepts_bare(config, project),
         )
 
     def _hardening(self) -> Hardening | None:

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 class HostGate:
     """Open while an authenticated control link is there."""
 
-    def __init__(self, socket: Ref, container: Ref) -> None:
+    def __init__(self, socket: Ref, container: Ref, *, accept_bare: bool = False) -> None:
         self.socket = socket
         """The SocketActor (named: a restarted one is found)."""
         self.container = container
         """The ContainerActor."""
+        self.accept_bare = accept_bare
+        """Whether sessions have a link for clients without a secret too."""
         self.info: ContainerInfo | None = None
         self.leases: set[str] = set()
         """Session ids that hold the container; kept over a restart of its actor."""

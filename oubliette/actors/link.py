@@ -52,15 +52,20 @@ class _Open(Message):
 
 
 class LinkActor(Actor):
-    """The upstream half of one session's pair."""
+    """The upstream half of one session's pair: with its client, or `bare`, with one that has no
+    secret.
+    """
 
     mailbox_size = 10_000
 
-    def __init__(self, services: Services, gate: HostGate, spec: OpenLink) -> None:
+    def __init__(
+        self, services: Services, gate: HostGate, spec: OpenLink, *, bare: bool = False
+    ) -> None:
         super().__init__()
         self._services = services
         self._host_gate = gate
         self._spec = spec
+        self._bare = bare
         self._generation = 0
         self._writer: StreamWriter | None = None
         self._failures = 0
@@ -73,6 +78,8 @@ class LinkActor(Actor):
         """Close the connection; when nobody wants the link any more, expect its client no more."""
         del reason, error
         self._drop()
+        if self._bare:
+            return
         link = self._host_gate.current
         if self._spec.session_id not in self._host_gate.links and link is not None:
             try:
@@ -103,8 +110,13 @@ class LinkActor(Actor):
         """Connect, tell ourselves, then read until the link ends."""
         spec = self._spec
         host = await self._host_gate.wait(WAIT_FOR_HOST, next_container=True)
+        if self._bare and not host.takes_bare:  # it was started under another configuration
+            await host.closed()
+            return "the host takes no bare clients"
         await host.expect(spec.session_id, spec.project_id, secret=spec.secret, depth=spec.depth)
-        reader, writer = await host.upstream(spec.session_id, spec.project_id, spec.depth)
+        reader, writer = await host.upstream(
+            spec.session_id, spec.project_id, spec.depth, bare=self._bare
+        )
         if generation != self._generation or not self.ref.is_alive():
             writer.transport.abort()
             return "superseded"
@@ -168,6 +180,7 @@ class LinkActor(Actor):
                 id=id_,
                 method=method,
                 params=cast("dict[str, Any]", params),
+                bare=self._bare,
             )
         ]
 
@@ -177,7 +190,9 @@ class LinkActor(Actor):
             self._failures = 0
             session = self.system.ref(self._spec.session)
             if session.is_alive():  # it may have ended meanwhile
-                session.tell(LinkReady(link=self.name, generation=self._generation))
+                session.tell(
+                    LinkReady(link=self.name, generation=self._generation, bare=self._bare)
+                )
 
     @handles(_Closed)
     def _closed(self, message: _Closed) -> None:

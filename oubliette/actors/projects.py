@@ -103,6 +103,7 @@ class ProjectsActor(Supervisor):
             model=message.model,
             autonomy=message.autonomy,
             workspace_isolation=message.workspace_isolation,
+            accept_bare=message.accept_bare,
             limits=message.limits,
             mcp_servers=message.mcp_servers,
             owner=message.principal,

@@ -50,6 +50,7 @@ class CreateProject(Message, Reply[Project]):
     model: str | None = None
     autonomy: str | None = None
     workspace_isolation: bool = False
+    accept_bare: bool | None = None
     limits: Limits = Limits()
     mcp_servers: dict[str, Any] = {}
     idempotency: Idempotency | None = None

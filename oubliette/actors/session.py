@@ -333,6 +333,8 @@ class SessionActor(RestingSession):
                 self.journal.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
                 self._permissions.asked(data, source, self.turn)
+            case "message":
+                self.journal.append("message", {**data, "role": "assistant"}, source=source)
             case "error":
                 self._turn_error = str(data.get("message") or "") or None
                 self.journal.append("error", data, source=source)
@@ -487,9 +489,10 @@ class SessionActor(RestingSession):
     # ------------------------------------------------------------------ the link, the caller
 
     @handles(ClientPaired)
-    def _client_paired(self, _: ClientPaired) -> None:
+    def _client_paired(self, message: ClientPaired) -> None:
         self.patience.contacted()
-        self.link.tools.client_seen()
+        if not message.bare:
+            self.link.tools.client_seen()
 
     @handles(ListingOverdue)
     def _listing_overdue(self, message: ListingOverdue) -> None:
@@ -504,7 +507,8 @@ class SessionActor(RestingSession):
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
         self.patience.contacted()
-        self.link.tools.client_seen()
+        if not message.bare:
+            self.link.tools.client_seen()
         self.link.request(message)
 
     @handles(AnswerCallerTool)

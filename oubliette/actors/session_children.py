@@ -15,7 +15,7 @@ from oubliette.actors.again import ask_again
 from oubliette.actors.protocol import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_messages import AgentWaits, ChildSpawned, ChildTurnEnded
-from oubliette.actors.session_params import optional_text, rpc_error, text_param
+from oubliette.actors.session_params import optional_id, optional_text, rpc_error, text_param
 from oubliette.errors import ChangingHands, InvalidParameter
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
@@ -81,21 +81,24 @@ class ChildCalls:
                     del self._open[call_id]
                     self._tell_waiting()
 
-    def asked(self, asker: Asker, params: dict[str, Any]) -> None:
-        """`session_message`: spawn a child, or send one a message."""
+    def asked(self, asker: Asker, params: dict[str, Any], *, wait: bool = True) -> None:
+        """`session_message`: spawn a child, or send one a message.
+
+        `wait`: what holds where the parameters do not say whether the turn's end is waited for.
+        """
         message = text_param(params, "message", MAX_MESSAGE)
-        session_id = optional_text(params, "session_id", 64)
+        session_id = optional_id(params, "session_id")
         if session_id is not None:
             ids.check_id(session_id, ids.SESSION, "session_id")
         call_id = optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
-        wait = params.get("wait", True)
-        if not isinstance(wait, bool):
+        waits: object = params.get("wait", wait)
+        if not isinstance(waits, bool):
             raise InvalidParameter("wait: must be true or false", field="wait")
         known = self._open.get(call_id)
         if known is not None:
             known.askers.append(asker)
             return
-        self._begin(call_id, ChildCall([asker], wait), message, session_id)
+        self._begin(call_id, ChildCall([asker], waits), message, session_id)
 
     def begin(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import msgspec
 
 from oubliette import ids
+from oubliette.actors.bare_events import first_form
 from oubliette.actors.caller_request import CallerRequestActor
 from oubliette.actors.protocol import (
     AnswerCallerTool,
@@ -103,7 +104,7 @@ class SessionLink:
 
     def ready(self, message: LinkReady) -> None:
         """A new connection: tell the agent's client which tools its caller lends."""
-        self.tools.connected(message.link)
+        self.tools.connected(message.link, bare=message.bare)
 
     def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> tuple[str, ...]:
         """Take over new tools of a caller; what is to be said of them to whoever sent them."""
@@ -147,11 +148,12 @@ class SessionLink:
                 case "caller_tool":
                     self._caller_tool(asker, message.params)
                 case "session_message":
-                    self.children.asked(asker, message.params)
+                    self.children.asked(asker, message.params, wait=not message.bare)
                 case "session_map":
                     self._maps.asked(asker, message.params)
                 case "session_events":
-                    self._answer_later(asker, self._session_events(message.params))
+                    answer = self._session_events(message.params)
+                    self._answer_later(asker, self._first_form(answer) if message.bare else answer)
                 case "oubliette_tools":
                     self._answer_later(asker, self._oubliette_tools(message.params))
                 case "oubliette_call_tool":
@@ -383,6 +385,14 @@ class SessionLink:
             "failed": record.status == "failed",
             "final_response": record.final_response,
         }
+
+    async def _first_form(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        page = await answer
+        record = await self._services.reader.session(page["session_id"])
+        turn = None
+        if record is not None and page["completed"]:
+            turn = await self._services.reader.turn(record.id, record.turn_count)
+        return first_form(page, turn)
 
     # ------------------------------------------------------------------ Oubliette's own tools
 

@@ -16,7 +16,7 @@ from oubliette.actors.exploration import effective
 from oubliette.actors.protocol import EndSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_children import MAX_CALL_ID, MAX_MESSAGE
-from oubliette.actors.session_params import optional_text, text_param
+from oubliette.actors.session_params import optional_id, optional_text, text_param
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _part(item: object, where: str) -> Part:
         raise InvalidParameter(f"{where}.own_workspace: must be true or false", field=where)
     try:
         message = text_param(fields, "message", MAX_MESSAGE)
-        session_id = optional_text(fields, "session_id", 64)
+        session_id = optional_id(fields, "session_id")
         if session_id is not None:
             ids.check_id(session_id, ids.SESSION, "session_id")
     except InvalidParameter as error:

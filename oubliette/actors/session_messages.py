@@ -174,10 +174,15 @@ class LinkReady(Message):
 
     link: str
     generation: int
+    bare: bool = False
+    """It is there for a client without a secret."""
 
 
 class ClientPaired(Message):
     """From the SocketActor: a client of the agent and our link have met in the container."""
+
+    bare: bool = False
+    """It is one without a secret."""
 
 
 class LinkRequest(Message):
@@ -188,6 +193,8 @@ class LinkRequest(Message):
     id: int | str | None
     method: str
     params: dict[str, Any]
+    bare: bool = False
+    """The client has presented no secret: it speaks the protocol's first form."""
 
 
 class LinkReply(Message):

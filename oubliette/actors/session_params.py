@@ -48,3 +48,8 @@ def text_param(params: dict[str, Any], field_: str, limit: int) -> str:
 def optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None:
     """As `text_param`; None where the field is missing or null."""
     return None if params.get(field_) is None else text_param(params, field_, limit)
+
+
+def optional_id(params: dict[str, Any], field_: str) -> str | None:
+    """The id `field_`, unchecked; None where it is missing, null or empty."""
+    return None if params.get(field_) == "" else optional_text(params, field_, 64)

@@ -34,6 +34,8 @@ class LentTools:
     def __init__(self, session: SessionActor) -> None:
         self._session = session
         self._link: str | None = None
+        self._bare: str | None = None
+        """The link of a client without a secret, which says nothing of what was listed."""
         self._revision = 0
         self._client_runs = False
         self._ignores_changes = False
@@ -51,10 +53,14 @@ class LentTools:
         """The agent's client is paired with us."""
         self._client_runs = True
 
-    def connected(self, link: str) -> None:
+    def connected(self, link: str, *, bare: bool) -> None:
         """Send the tools over a new connection."""
-        self._link = link
-        self.send()
+        if bare:
+            self._bare = link
+            self._tell(link)
+        else:
+            self._link = link
+            self.send()
 
     # ------------------------------------------------------------------ lending
 
@@ -100,7 +106,12 @@ class LentTools:
         self._revision += 1
         if self.awaited:
             session.after(LISTING_SECONDS, ListingOverdue(revision=self._revision))
-        ref = session.system.lookup(self._link) if self._link else None
+        for link in (self._link, self._bare):
+            self._tell(link)
+
+    def _tell(self, link: str | None) -> None:
+        session = self._session
+        ref = session.system.lookup(link) if link else None
         if ref is None or not ref.is_alive():
             return
         record = session.journal.record

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds for connect, proof and hello
+BARE: Final = "+bare"
 GONE_SECONDS: Final = 2.0  # a host that lives listens; this long without is no hiccup
 _BACKOFF: Final = wait_exponential_jitter(initial=0.02, max=2.0, jitter=0.02)
 
@@ -73,12 +74,13 @@ class SocketActor(Actor):
         self._failures = 0
         self._absent_since: float | None = None
         self._links: dict[str, Ref] = {}
+        """By session id, with `BARE` behind it for those of clients without a secret."""
 
     async def on_start(self) -> None:
         """After a failure: take the links over, ask for the container that is up."""
         failpoint("socket.started")
         for spec in self._host_gate.links.values():
-            self._spawn_link(spec)
+            self._spawn_links(spec)
         self._host_gate.container.tell(SocketStarted())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
@@ -137,16 +139,16 @@ class SocketActor(Actor):
 
     def _host_event(self, event: HostEvent) -> None:
         if event.event == "paired" and event.session is not None:
-            self._tell_paired(event.session)
+            self._tell_paired(event.session, bare=event.bare)
         elif event.event == "draining":
             self._host_gate.draining = True
 
-    def _tell_paired(self, session_id: str) -> None:
+    def _tell_paired(self, session_id: str, *, bare: bool = False) -> None:
         """Say to the session that its agent has started our MCP server."""
         spec = self._host_gate.links.get(session_id)
         session = self.system.lookup(spec.session) if spec is not None else None
         if session is not None and session.is_alive():
-            session.tell(ClientPaired())
+            session.tell(ClientPaired(bare=bare))
 
     @handles(_Connected)
     async def _connected(self, message: _Connected) -> None:
@@ -244,32 +246,41 @@ class SocketActor(Actor):
 
     @handles(OpenLink)
     async def _open(self, message: OpenLink) -> None:
-        known = self._links.pop(message.session_id, None)
-        if known is not None:  # a new SessionActor: its agent's client has to ask again
-            await known.stop()
+        for key in (message.session_id, message.session_id + BARE):
+            known = self._links.pop(key, None)
+            if known is not None:  # a new SessionActor: its agent's client has to ask again
+                await known.stop()
         self._host_gate.links[message.session_id] = message
-        self._spawn_link(message)
+        self._spawn_links(message)
 
-    def _spawn_link(self, spec: OpenLink) -> None:
+    def _spawn_links(self, spec: OpenLink) -> None:
+        self._spawn_link(spec, bare=False)
+        if self._host_gate.accept_bare:
+            self._spawn_link(spec, bare=True)
+
+    def _spawn_link(self, spec: OpenLink, *, bare: bool) -> None:
+        key = spec.session_id + BARE * bare
         ref = self.spawn(
-            LinkActor, self._services, self._host_gate, spec, name=f"{self.name}/{spec.session_id}"
+            LinkActor, self._services, self._host_gate, spec, bare=bare, name=f"{self.name}/{key}"
         )
         self.watch(ref)
-        self._links[spec.session_id] = ref
+        self._links[key] = ref
 
     @handles(CloseLink)
     def _close(self, message: CloseLink) -> None:
         self._host_gate.links.pop(message.session_id, None)
-        known = self._links.pop(message.session_id, None)
-        if known is not None:
-            self.pipe_to_self(known.stop(), lambda _: _Connect(), lambda _: _Connect())
+        for key in (message.session_id, message.session_id + BARE):
+            known = self._links.pop(key, None)
+            if known is not None:
+                self.pipe_to_self(known.stop(), lambda _: _Connect(), lambda _: _Connect())
 
     @handles(Down)
     def _down(self, message: Down) -> None:
-        session_id = message.name.rpartition("/")[2]
-        known = self._links.get(session_id)
+        key = message.name.rpartition("/")[2]
+        session_id = key.removesuffix(BARE)
+        known = self._links.get(key)
         if known is None or known.incarnation != message.incarnation:
             return
         log.warning("session link failed", session_id=session_id, error=message.error)
         if (spec := self._host_gate.links.get(session_id)) is not None:
-            self._spawn_link(spec)
+            self._spawn_link(spec, bare=key != session_id)

@@ -20,6 +20,7 @@ from oubliette.kit import (
     Supervisor,
     handles,
 )
+from oubliette.runtime.containers.settings import accepts_bare
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
@@ -63,6 +64,7 @@ class ContainerUnit(Supervisor):
         self._host_gate = gate = HostGate(
             socket=self.system.ref(f"{self.name}/socket"),
             container=self.system.ref(f"{self.name}/container"),
+            accept_bare=accepts_bare(self._services.config, self._project),
         )
         for spec in (
             ChildSpec(name="socket", cls=SocketActor, args=(self._services, gate)),

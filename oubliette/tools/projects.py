@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from oubliette import agent_config
 from oubliette.actors.protocol import CreateProject, DeleteProject
-from oubliette.errors import InvalidParameter
+from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import Limits
 from oubliette.tools import fields, scopes
 from oubliette.tools.house import project_not_found
@@ -77,6 +77,13 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
     workspace_isolation: Annotated[
         bool, Meta(description="Each workspace in a container of its own.")
     ] = False
+    accept_bare: Annotated[
+        bool | None,
+        Meta(
+            description="Let clients in its containers in that have no secret; they can be mistaken"
+            " for each other. Without it as the server says; true needs admin where that is no."
+        ),
+    ] = None
     limits: Annotated[TreeLimits, Meta(description="Limits of each tree of sessions.")] = (
         TreeLimits()
     )
@@ -145,6 +152,7 @@ async def project_create(house: House, context: CallContext, params: ProjectCrea
     """Create a project with a default workspace. Sessions of agents run in projects."""
     check_offer(house, "agent", params.agent)
     check_offer(house, "container_type", params.container_type)
+    _check_bare(house, context, params)
     if len(msgspec.json.encode(params.mcp_servers)) > MAX_SERVERS_BYTES:
         raise InvalidParameter(
             f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"
@@ -162,6 +170,7 @@ async def project_create(house: House, context: CallContext, params: ProjectCrea
             model=params.model,
             autonomy=params.autonomy,
             workspace_isolation=params.workspace_isolation,
+            accept_bare=params.accept_bare,
             limits=Limits(**msgspec.structs.asdict(params.limits)),
             mcp_servers=params.mcp_servers,
             idempotency=claim("project_create", params),
@@ -240,6 +249,21 @@ async def visible_project(house: House, context: CallContext, project_id: str) -
     if project is None or project.deleted_at is not None:
         raise project_not_found(project_id)
     return project
+
+
+def _check_bare(house: House, context: CallContext, params: ProjectCreate) -> None:
+    """Let nobody open what the server's operator has closed, but an admin.
+
+    Raises:
+        Forbidden: the key is too weak for it.
+    """
+    wider = params.accept_bare is True and not house.config.relay.accept_bare
+    if wider and context.scope.level != "admin":
+        raise Forbidden(
+            "accept_bare: relay.accept_bare is off here, and only a key of scope admin may open a "
+            "project to clients without a secret",
+            hint="leave it out, or use an admin key",
+        )
 
 
 def check_offer(house: House, field: str, value: str | None) -> None:

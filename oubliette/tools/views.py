@@ -50,6 +50,7 @@ class ProjectView(Result, frozen=True, kw_only=True):
     model: str | None
     autonomy: str | None
     workspace_isolation: bool
+    accept_bare: Annotated[bool | None, Meta(description="null: as the server says.")]
     limits: LimitsView
     remote_url: str | None
     containers: tuple[ContainerView, ...] = ()
@@ -124,6 +125,7 @@ def project_view(
         model=project.model,
         autonomy=project.autonomy,
         workspace_isolation=project.workspace_isolation,
+        accept_bare=project.accept_bare,
         limits=limits_view(project.limits),
         remote_url=project.remote_url,
         containers=tuple(

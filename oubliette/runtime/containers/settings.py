@@ -66,6 +66,11 @@ def _options(config: Config, container_type: str, names: tuple[str, ...]) -> Con
     return ContainerOptions(**found)
 
 
+def accepts_bare(config: Config, project: Project) -> bool:
+    """Whether clients without a secret are let in, in containers of that project."""
+    return config.relay.accept_bare if project.accept_bare is None else project.accept_bare
+
+
 def image_of(config: Config, container_type: str, project: Project | None = None) -> str:
     """The image of a container type, or of a project of that type."""
     return options_of(config, container_type, project).image

@@ -117,6 +117,11 @@ class HostLink:
         return min(wire.PROTOCOL_MAX, self.hello.versions[1])
 
     @property
+    def takes_bare(self) -> bool:
+        """Whether the host lets clients in that have no secret."""
+        return "bare" in self.hello.features
+
+    @property
     def is_closed(self) -> bool:
         """Whether the link has ended."""
         return self._closed.is_set()
@@ -267,7 +272,7 @@ class HostLink:
         await self.request("unexpect", {"session": session})
 
     async def ticket(self, purpose: str, count: int = 1) -> Sequence[str]:
-        """One-time tickets for `upstream` or `attach`; each is good for 30 s."""
+        """One-time tickets for `upstream`, `bare` or `attach`; each is good for 30 s."""
         answer = await self.request("ticket", {"purpose": purpose, "count": count})
         return [str(ticket) for ticket in answer["tickets"]]
 
@@ -308,14 +313,20 @@ class HostLink:
         return ProcessStream(reader, writer)
 
     async def upstream(
-        self, session: str, project: str, depth: int, *, limit: int = wire.MAX_SESSION_LINE
+        self,
+        session: str,
+        project: str,
+        depth: int,
+        *,
+        bare: bool = False,
+        limit: int = wire.MAX_SESSION_LINE,
     ) -> tuple[StreamReader, StreamWriter]:
-        """The server's half of a session's pair (DESIGN 4.2 is spoken on it).
+        """The server's half of a session's pair; `bare`: for a client without a secret.
 
         A refusal comes as its first line: see `incontainer.wire.parse_error`. `limit` bounds a
         line for `StreamReader.readline`; the reader stops reading the socket at twice of it.
         """
-        ticket = (await self.ticket("upstream"))[0]
+        ticket = (await self.ticket("bare" if bare else "upstream"))[0]
         header = wire.Upstream(session, project, depth, ticket).line()
         return await dialing.open_link(self._dial, header, limit)
 

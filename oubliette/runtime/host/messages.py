@@ -113,6 +113,8 @@ class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
     proc: str | None = None
     pid: int | None = None
     session: str | None = None
+    bare: bool = False
+    """With `paired`: the client has no secret."""
     reason: str | None = None
     stream: Any = None
     exit: Exit | None = None

@@ -28,7 +28,7 @@ SPAWNED = (
 )
 PROJECT = (
     "id name description created_at default_workspace_id container_type agent model autonomy"
-    " workspace_isolation limits remote_url containers"
+    " workspace_isolation accept_bare limits remote_url containers"
 )
 SESSION = (
     "session_id project_id workspace_id agent model status status_reason isolation created_at"
@@ -38,7 +38,7 @@ SESSION = (
 DESIGN = {
     "project_create": (
         "name* description remote_url init_git container_type agent model autonomy"
-        " workspace_isolation limits mcp_servers idempotency_key",
+        " workspace_isolation accept_bare limits mcp_servers idempotency_key",
         PROJECT,
     ),
     "project_list": ("name_contains limit cursor", "projects next_cursor"),

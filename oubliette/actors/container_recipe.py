@@ -19,6 +19,7 @@ from oubliette.runtime.containers.port import (
     ContainerSpec,
     Mount,
 )
+from oubliette.runtime.folders import CONTEXT
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
@@ -113,8 +114,14 @@ class Recipe:
                 for name in ("metadata.json", "config.json")
             ]
         else:
-            workspace = folders.workspace(project.id, self._key.workspace_id)
-            mounts = [Mount(workspace, f"/workspace/workspaces/{self._key.workspace_id}")]
+            name = self._key.workspace_id
+            workspace = folders.workspace(project.id, name)
+            mounts = [Mount(workspace, f"/workspace/workspaces/{name}")]
+            if services.runtime.capabilities.isolation != "none":
+                root = folders.workspace_root(project.id, name)
+                mounts.insert(0, Mount(root, "/workspace", read_only=True))
+            else:  # nothing is mounted: it is where the workspace is
+                mounts.append(Mount(workspace / CONTEXT, f"/workspace/{CONTEXT}"))
         mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
         # The agents' programs, each once: two agents may share one. Without a sandbox they are
         # where they are.

@@ -2,6 +2,7 @@
 
     projects/<project-id>/{metadata.json, config.json, opencode.json, .factory/, workspaces/<uuid>/}
     homes/<project-id>/<session-id>/          HOME of one session, outside the workspace
+    roots/<project-id>/<workspace-id>/        /workspace of a workspace in a container of its own
 
 An agent owns what is below its project's folder and may plant links there, so nothing here
 follows one (`safe_files`). What is read back is none of it: the record is in the database, and
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+CONTEXT: Final = ".rlm-context"
+"""What agents of one workspace leave for each other, in the workspace; and a link to it above."""
 _NOT_IN_GIT: Final = b"# of Oubliette\n/.factory/\n/.rlm-context/\n"
 
 
@@ -43,13 +46,14 @@ class Folders:
         self.home = home = home.resolve()
         self.projects = home / "projects"
         self.homes = home / "homes"
+        self.roots = home / "roots"
         self.logs = home / "logs"
         self.spools = home / "spool"
         self.configs = AgentConfigs(home)
 
     def prepare(self) -> None:
         """Make the top folders, 0700."""
-        for folder in (self.home, self.projects, self.homes, self.logs, self.spools):
+        for folder in (self.home, self.projects, self.homes, self.roots, self.logs, self.spools):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.configs.prepare()
 
@@ -60,6 +64,15 @@ class Folders:
     def workspace(self, project_id: str, workspace_id: str) -> Path:
         """The folder of a workspace."""
         return self.projects / project_id / "workspaces" / workspace_id
+
+    def workspace_root(self, project_id: str, workspace_id: str) -> Path:
+        """What is mounted at /workspace where a workspace has a container of its own.
+
+        It holds the place of the workspace and a link to its `.rlm-context`. It is mounted
+        read-only, and the link is followed inside: what an agent puts in the place of its
+        `.rlm-context` leads nowhere outside.
+        """
+        return self.roots / project_id / workspace_id
 
     def session_homes(self, project_id: str) -> Path:
         """The folder with the HOMEs of a project's sessions, mounted at /home/agent."""
@@ -100,6 +113,8 @@ class Folders:
             for path, content in generated.items():
                 safe_files.write_below(folder, path, content, 0o644)
             safe_files.make(folder, "workspaces", project.uid)
+            target = _context_of(project.default_workspace_id)
+            safe_files.link(folder, CONTEXT, target, project.uid)
         with safe_files.opened(self.homes) as homes:
             safe_files.make(homes, project.id, -1, 0o711)
 
@@ -122,11 +137,20 @@ class Folders:
             with safe_files.inner(
                 workspaces, workspace_id, create=True, uid=project.uid
             ) as workspace:
-                safe_files.make(workspace, ".rlm-context", project.uid)
+                safe_files.make(workspace, CONTEXT, project.uid)
                 if new and config is not None:
                     for path, content in views(config).items():
                         if path.startswith(".factory/"):
                             safe_files.write_below(workspace, path, content, 0o644, project.uid)
+        if project.workspace_isolation:
+            with (
+                safe_files.opened(self.roots) as roots,
+                safe_files.inner(roots, project.id, create=True) as base,
+                safe_files.inner(base, workspace_id, create=True, uid=project.uid) as root,
+                safe_files.inner(root, "workspaces", create=True, uid=project.uid) as places,
+            ):
+                safe_files.make(places, workspace_id, project.uid)
+                safe_files.link(root, CONTEXT, _context_of(workspace_id), project.uid)
 
     def create_session_home(
         self,
@@ -194,11 +218,16 @@ class Folders:
             safe_files.inner(folder, "workspaces", create=False) as workspaces,
         ):
             safe_files.remove(workspaces, workspace_id)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            safe_files.opened(self.roots / project_id) as roots,
+        ):
+            safe_files.remove(roots, workspace_id)
 
     def remove_project(self, project_id: str) -> None:
         """Remove the folders of a project and of its sessions' HOMEs."""
         self.configs.remove_project(project_id)
-        for top in (self.projects, self.homes):
+        for top in (self.projects, self.homes, self.roots):
             with safe_files.opened(top) as folder:
                 safe_files.remove(folder, project_id)
 
@@ -218,6 +247,11 @@ class Folders:
             safe_files.inner(top, project_id, create=create, uid=uid) as folder,
         ):
             yield folder
+
+
+def _context_of(workspace_id: str) -> str:
+    """Where `.rlm-context` of a workspace is, seen from /workspace."""
+    return f"workspaces/{workspace_id}/{CONTEXT}"
 
 
 def _metadata(project: Project) -> bytes:

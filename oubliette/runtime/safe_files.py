@@ -78,6 +78,21 @@ def make(parent: int, name: str, uid: int, mode: int = 0o755) -> None:
         pass
 
 
+def link(parent: int, name: str, target: str, uid: int = -1) -> None:
+    """Make the symbolic link `name` in `parent`, unless anything stands there.
+
+    Raises:
+        RuntimeFailure: the file system refused.
+    """
+    try:
+        os.symlink(target, name, dir_fd=parent)
+        own_entry(parent, name, uid)
+    except FileExistsError:
+        pass  # an agent's, or the repository's: theirs to use or to spoil
+    except OSError as error:
+        raise RuntimeFailure(f"{name!r} cannot be made: {error.strerror}") from error
+
+
 def exists(parent: int, name: str) -> bool:
     """Whether anything stands there."""
     try:

@@ -143,6 +143,35 @@ async def test_an_isolated_session_sees_its_workspace_alone(place: Site) -> None
         assert (await there.agent.ask("call context_list {}", LONG))["structured"]["entries"] == []
 
 
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_the_context_of_a_workspace_is_at_workspace_rlm_context(
+    place: Site, isolated: bool
+) -> None:
+    """Of the default workspace where all share a container, else of the container's own."""
+    project = await place.new_project(workspace_isolation=isolated)
+    async with place.caller("http-auto") as caller:
+        here = await Inside.of(place, caller, project_id=project["id"])
+        id_ = here.agent.session_id
+        file = f"/workspace/.rlm-context/{id_}_part.json"
+        assert (await here.run(f"sh -c 'echo 7 > {file}.tmp && mv {file}.tmp {file}'"))[
+            "exit_code"
+        ] == 0
+        read = await here.agent.ask('call context_read {"descriptor": "part"}', LONG)
+        assert [each["data"] for each in read["structured"]["entries"]] == [7]
+        own = await here.workspace()
+        assert json.loads((own / ".rlm-context" / f"{id_}_part.json").read_text()) == 7
+        there = await Inside.of(place, caller, project_id=project["id"], create_workspace=True)
+        seen = await there.lines("ls /workspace/.rlm-context")
+        assert seen == ([] if isolated else [f"{id_}_part.json"])
+        # What agents put in its place leads nowhere but inside.
+        home = place.server.home
+        async with canaries(home) as (hidden,):
+            await here.run(f"sh -c 'rm -rf .rlm-context; ln -s {home} .rlm-context'")
+            await here.agent.end()
+            again = await Inside.of(place, caller, project_id=project["id"], new_session=True)
+            assert hidden not in await again.lines("ls /workspace/.rlm-context/ 2>&1")
+
+
 async def test_what_the_host_keeps_of_a_project_is_not_an_agents_to_change(place: Site) -> None:
     project = await place.new_project(description="as it was")
     async with place.caller("http-auto") as caller:

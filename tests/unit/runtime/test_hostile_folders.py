@@ -33,6 +33,7 @@ IN_PROJECT = (
     "workspaces",
     "workspaces/ws",
     "workspaces/ws/.rlm-context",
+    ".rlm-context",
     "workspaces/ws/.factory",
     "workspaces/ws/.factory/mcp.json",
     f".metadata.json.{os.getpid()}.new",

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from oubliette.errors import RuntimeFailure
 from oubliette.records import Project
 from oubliette.runtime.folders import Folders
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROJECT = Project(
     id="proj_x", name="x", created_at=1.0, default_workspace_id="ws", uid=os.geteuid()
@@ -35,6 +33,46 @@ def test_a_project_has_the_layout_of_the_seed(folders: Folders) -> None:
     assert json.loads((project / "config.json").read_text()) == {"mcpServers": {}}
     assert (project / "workspaces" / "ws" / ".rlm-context").is_dir()
     assert folders.home.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_context_of_the_default_workspace_is_found_in_the_project(folders: Folders) -> None:
+    link = folders.project("proj_x") / ".rlm-context"
+    assert link.readlink() == Path("workspaces/ws/.rlm-context")
+    assert link.is_dir()
+
+
+def test_what_an_agent_has_put_in_place_of_the_context_is_left_alone(
+    folders: Folders, tmp_path: Path
+) -> None:
+    link = folders.project("proj_x") / ".rlm-context"
+    for planted in (tmp_path / "outside", Path("/etc"), link.parent / "metadata.json"):
+        link.unlink()
+        link.symlink_to(planted)
+        folders.create_project(PROJECT)
+        assert link.readlink() == planted
+    assert not (tmp_path / "outside").exists()
+    link.unlink()
+    link.mkdir()
+    (link / "kept").write_text("work")
+    folders.create_project(PROJECT)
+    assert (link / "kept").read_text() == "work"
+
+
+def test_a_workspace_in_a_container_of_its_own_has_a_root_with_its_context(
+    folders: Folders,
+) -> None:
+    project = msgspec.structs.replace(PROJECT, id="proj_y", workspace_isolation=True)
+    folders.create_project(project)
+    for name in ("ws", "other"):
+        folders.create_workspace(project, name)
+        folders.create_workspace(project, name)
+        root = folders.workspace_root("proj_y", name)
+        assert (root / ".rlm-context").readlink() == Path(f"workspaces/{name}/.rlm-context")
+        assert [entry.name for entry in (root / "workspaces").iterdir()] == [name]
+    folders.remove_workspace("proj_y", "other")
+    assert not folders.workspace_root("proj_y", "other").exists()
+    folders.remove_project("proj_y")
+    assert list(folders.roots.iterdir()) == []
 
 
 def test_making_it_again_changes_nothing_and_writes_the_views_anew(folders: Folders) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 from incontainer import client_tools as tools
 from incontainer import kernel, wire
@@ -20,6 +21,7 @@ from incontainer.client_link import Link
 from incontainer.client_mcp import McpServer
 from incontainer.client_process import Settings, log, take_stdio
 from incontainer.client_request import INVALID_PARAMS
+from incontainer.client_turn import ChildTurn, unanswered
 from incontainer.loop import Loop
 
 TYPE_CHECKING = False
@@ -157,6 +159,9 @@ class Client:
             seconds, outage = SPAWN_SECONDS, OUTAGE_SECONDS
         else:
             seconds, outage = TURN_SECONDS, TURN_OUTAGE_SECONDS
+            if tool.remote_name == "session_message":
+                self._forward(request, "session_message", params, seconds, outage, follow=True)
+                return
         self._forward(request, tool.remote_name, params, seconds, outage)
 
     def _call_oubliette(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
@@ -189,10 +194,22 @@ class Client:
         self._start(request, call, TOOL_SECONDS)
 
     def _forward(
-        self, request: AgentRequest, method: str, params: Json, seconds: float, outage: float
+        self,
+        request: AgentRequest,
+        method: str,
+        params: Json,
+        seconds: float,
+        outage: float,
+        *,
+        follow: bool = False,
     ) -> None:
+        due = time.monotonic() + seconds
+
         def done(result: object, failed: CallFailed | None) -> None:
-            if failed is None:
+            spawned = unanswered(result) if follow and failed is None else None
+            if spawned is not None:
+                ChildTurn(self._loop, self._link, request, spawned, due=due).ask()
+            elif failed is None:
                 request.answer(tools.success(result))
             else:
                 request.answer(tools.tool_error(failed.message, failed.kind))

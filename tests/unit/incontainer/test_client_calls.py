@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -227,6 +228,98 @@ async def test_session_message_is_forwarded_whole_with_a_call_id():
         result = {"session_id": "gogol_2", "result": "done", "spawned": False}
         link.answer(request, result)
         assert (await agent.reply(number))["result"]["structuredContent"] == result
+
+
+SPAWNED = {"session_id": "child_1", "spawned": True}
+RUNNING = {"session_id": "child_1", "events": [], "completed": False, "failed": False}
+
+
+def said(text, index=1, **more):
+    return {"index": index, "type": "message", "role": "assistant", "text": text, **more}
+
+
+async def test_a_child_is_followed_where_the_server_answers_without_its_result():
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        number = agent.call("session_message", message="do it")
+        link.answer(await link.request("session_message"), SPAWNED)
+        asked = await link.request("session_events")
+        assert asked["params"].pop("wait_seconds") > 0
+        assert asked["params"] == {"session_id": "child_1", "since_index": -1}
+        user = {"index": 0, "type": "message", "role": "user", "text": "do it"}
+        page = {**RUNNING, "events": [user, said("first")], "last_index": 1}
+        link.answer(asked, page)
+        asked = await link.request("session_events")
+        assert asked["params"]["since_index"] == 1
+        link.answer(asked, {**RUNNING, "events": [said("the end", 2)], "completed": True})
+        result = (await agent.reply(number))["result"]
+        assert result["structuredContent"] == {**SPAWNED, "result": "the end"}
+        assert result["isError"] is False
+
+
+async def test_a_child_that_failed_is_an_error_with_its_reason():
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        number = agent.call("session_message", message="do it")
+        link.answer(await link.request(), SPAWNED)
+        event = {"index": 1, "type": "error", "text": "out of luck"}
+        link.answer(await link.request(), {**RUNNING, "events": [event], "failed": True})
+        result = (await agent.reply(number))["result"]
+        assert result["isError"] is True
+        assert "out of luck" in result["content"][0]["text"]
+
+
+async def test_a_server_that_does_not_hold_answers_back_is_asked_again_after_a_pause():
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        number = agent.call("session_message", message="do it")
+        link.answer(await link.request(), SPAWNED)
+        link.fail(await link.request(), -32602, "wait_seconds: unknown parameter")
+        asked = await link.request()
+        assert asked["params"] == {"session_id": "child_1", "since_index": -1}
+        began = time.monotonic()
+        link.answer(asked, RUNNING)
+        asked = await link.request()
+        assert time.monotonic() - began > 0.3
+        assert "wait_seconds" not in asked["params"]
+        link.answer(asked, {**RUNNING, "completed": True, "final_response": "done"})
+        assert (await agent.reply(number))["result"]["structuredContent"]["result"] == "done"
+
+
+async def test_a_child_that_cannot_be_followed_ends_the_call():
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        number = agent.call("session_message", message="do it")
+        link.answer(await link.request(), SPAWNED)
+        link.fail(await link.request(), -32601, "Method not found: session_events")
+        result = (await agent.reply(number))["result"]
+        assert result["isError"] is True
+        assert "Method not found" in result["content"][0]["text"]
+
+
+async def test_a_cancelled_call_follows_its_child_no_more():
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        number = agent.call("session_message", message="do it")
+        link.answer(await link.request(), SPAWNED)
+        asked = await link.request("session_events")
+        agent.note("notifications/cancelled", requestId=number)
+        cancelled = await link.request("notifications/cancelled")
+        assert cancelled["params"]["requestId"] == asked["id"]
+
+
+async def test_who_does_not_wait_gets_the_servers_answer():
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        link = await server.link()
+        number = agent.call("session_message", message="do it", wait=False)
+        link.answer(await link.request(), SPAWNED)
+        assert (await agent.reply(number))["result"]["structuredContent"] == SPAWNED
 
 
 async def test_session_events_is_forwarded_as_it_is():

@@ -53,7 +53,7 @@ class LentTools:
         """The agent's client is paired with us."""
         self._client_runs = True
 
-    def connected(self, link: str, *, bare: bool) -> None:
+    def connected(self, link: str, *, bare: bool = False) -> None:
         """Send the tools over a new connection."""
         if bare:
             self._bare = link

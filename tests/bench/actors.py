@@ -234,8 +234,8 @@ async def measure(agents: int, count: int) -> dict[str, float]:
         began, busy = time.perf_counter(), time.process_time()
         took = await asyncio.gather(*(calls(link, each) for link in links))
         wall, cpu = time.perf_counter() - began, time.process_time() - busy
-        for _, writer in links:
-            writer.close()
+    for _, writer in links:  # not before: a link that is lost is opened again
+        writer.close()
     every = sorted(ms for one in took for ms in one)
     return {
         "agents": agents,

@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from oubliette import __version__
-from oubliette.cli import audit, configuration, doctor, project, serve, session, token
-from oubliette.cli.output import print_error
+from oubliette.cli import audit, configuration, doctor, project, serve, session, token, usage
+from oubliette.cli.output import Format, choose, print_error
 from oubliette.cli.plain_values import LeanGroup
 from oubliette.errors import OublietteError
 
@@ -67,8 +67,18 @@ def demo(context: typer.Context) -> None:
 
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `docs/command-line.md` promises."""
+    given = sys.argv[1:] if arguments is None else arguments
+    as_json = usage.wants_json(given)
+    if as_json:
+        choose(Format.json)
+    code: object = 0
     try:
-        app(args=arguments, prog_name="oubliette")
+        # The parser's own way to end prints text; for programs its errors come to us.
+        code = app(args=given, prog_name="oubliette", standalone_mode=not as_json)
+    except usage.ParserError as error:
+        refused = usage.told(error)
+        print_error(refused)
+        sys.exit(refused.exit_code)
     except OublietteError as error:
         print_error(error)
         sys.exit(error.exit_code)
@@ -78,7 +88,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ class Format(StrEnum):
 _chosen = Format.text
 
 
-def _choose(value: Format) -> Format:
+def choose(value: Format) -> Format:
+    """Print this way from now on."""
     global _chosen
     _chosen = value
     return value
@@ -36,7 +37,7 @@ def _choose(value: Format) -> Format:
 
 Output = Annotated[
     Format,
-    typer.Option("--output", "-o", help="text, or json for programs.", callback=_choose),
+    typer.Option("--output", "-o", help="text, or json for programs.", callback=choose),
 ]
 Home = Annotated[
     str | None,

@@ -60,6 +60,8 @@ def whole_id(home: str | None, kind: Kind, given: str) -> str:
     path = find_home(home) / DATABASE
     found: list[str] = []
     piece = _piece(kind, given)
+    if piece is None and kind != "project":
+        raise _no_piece(kind, given)
     with reading(path) as connection:
         if kind == "project":
             found = project_called(connection, given)

@@ -230,6 +230,57 @@ def test_errors_for_programs_are_json_on_stderr(run: Run, server: Any) -> None:
     assert json.loads(done.err) == problem("not_found")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["token", "list", "--nope"], "--nope"),
+        (["token", "create"], "--scope"),
+        (["token", "create", "--scope", "read", "--expires-in", "soon"], "--expires-in"),
+        (["token", "nope"], "nope"),
+        (["nope"], "nope"),
+        (["session", "show"], "session_id"),
+        (["session", "show", "a", "b"], "b"),
+        (["session", "show", "../x"], "../x"),
+        (["session", "logs", "abcd", "--after"], "--after"),
+        (["serve", "--port", "70000"], "--port"),
+        (["serve", "--port", "many"], "--port"),
+        (["serve", "--log-level", "loud"], "--log-level"),
+        (["audit", "--since", "yesterday"], "--since"),
+        (["token", "create", "--scope", "all"], "scope"),
+    ],
+)
+@pytest.mark.parametrize("option", [("-o", "json"), ("-ojson",), ("--output=json",)])
+def test_wrong_usage_for_programs_is_json_on_stderr(
+    run: Run, arguments: list[str], named: str, option: tuple[str, ...]
+) -> None:
+    split = next((at for at, word in enumerate(arguments) if word[0] == "-"), len(arguments))
+    done = run(*arguments[:split], *option, *arguments[split:])
+    assert (done.code, done.out) == (2, "")
+    error = json.loads(done.err)["error"]
+    assert set(error) == {"code", "message", "hint"}
+    assert named in error["message"]
+    assert error["code"] in {"usage", "invalid_parameter"}
+
+
+def test_wrong_usage_names_the_help_that_tells_it(run: Run) -> None:
+    told = json.loads(run("session", "logs", "-fo", "json", "x", "--nope").err)["error"]
+    assert told["code"] == "usage"
+    assert told["hint"] == "oubliette session logs --help"
+
+
+def test_what_stands_after_two_dashes_is_no_option(run: Run) -> None:
+    done = run("session", "show", "--nope", "--", "-o", "json")
+    assert (done.code, done.out) == (2, "")
+    assert not done.err.startswith("{")
+
+
+def test_exit_codes_for_programs_are_those_for_people(run: Run) -> None:
+    run("token", "create", "--scope", "read")
+    assert run("token", "list", "-o", "json").code == 0
+    assert run("doctor", "--help", "-o", "json").code == 0
+    assert run("token", "revoke", ids.new_id(ids.TOKEN), "-o", "json").code == 3
+
+
 def test_a_key_in_a_pipe_stands_alone_on_stdout(run: Run) -> None:
     done = run("token", "create", "--scope", "read", "--principal", "ann", "--expires-in", "60")
     assert done.out.startswith("oub_tok_")

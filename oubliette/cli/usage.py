@@ -1,0 +1,46 @@
+"""Wrong usage, told to programs: what the parser of the command line refuses, as JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from oubliette.errors import OublietteError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ParserError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
+"""What the parser raises for wrong usage of any kind: typer names only this one leaf of it."""
+
+_SHORT: Final = re.compile(r"-[A-Za-z]*o(json)?")
+
+
+class WrongUsage(OublietteError):
+    """The command line cannot be understood: an unknown option, a missing or a bad value."""
+
+    code = "usage"
+    http_status = 400
+    exit_code = 2
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether `-o json` stands there; for errors that come before options are read."""
+    for place, word in enumerate(arguments):
+        if word == "--":
+            return False
+        value = arguments[place + 1] if place + 1 < len(arguments) else None
+        if word == "--output=json" or (word == "--output" and value == "json"):
+            return True
+        short = _SHORT.fullmatch(word)
+        if short is not None and (short[1] or value == "json"):
+            return True
+    return False
+
+
+def told(error: Any) -> WrongUsage:
+    """The parser's error as one of ours."""
+    where = error.ctx.command_path if error.ctx is not None else "oubliette"
+    return WrongUsage(error.format_message(), hint=f"{where} --help")

@@ -28,7 +28,8 @@ from typing import (
 import msgspec
 
 from oubliette.container_options import TYPE_NAME, ContainerOptions, ContainerOverrides, given
-from oubliette.errors import ConfigError
+from oubliette.durations import PATTERN, seconds_of
+from oubliette.errors import ConfigError, InvalidParameter
 from oubliette.struct_docs import field_docs
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "oubliette.toml"
 _PREFIX: Final = "OUBLIETTE_"
 
+# A text with a unit is taken too, and is seconds from there on: see `_duration`.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Reference = Annotated[
@@ -449,8 +451,29 @@ def _put(
         if name not in names:
             known = [f"{section}.{table}.{each}" for each in names]
             raise _unknown(key, known, f"{source}: there is no key")
-    part[name] = value
+    part[name] = _duration(words, value, source)
     sources[key] = source
+
+
+def _duration(words: tuple[str, ...], value: object, source: str) -> object:
+    """A text in a key that takes seconds, as seconds; anything else as it is.
+
+    Raises:
+        ConfigError: the text is no duration.
+    """
+    kind = None if words[0] in SECTIONS_OF_TABLES else _sections().get(words[0])
+    if not isinstance(value, str) or kind is None or words[-1] not in _durations(kind):
+        return value
+    try:
+        return seconds_of(value)
+    except InvalidParameter as error:
+        raise ConfigError(f"{'.'.join(words)}: {error.message} (from {source})") from error
+
+
+def _durations(kind: type[msgspec.Struct]) -> set[str]:
+    """The keys of a section that take a duration."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name for name, hint in hints.items() if hint == Seconds}
 
 
 def _table(
@@ -565,7 +588,9 @@ def schema() -> dict[str, Any]:
     }
     told["title"] = FILE_NAME
     for section, kind in _sections().items():
-        told["properties"][section] = _described(parts, kind, field_docs(kind))
+        told["properties"][section] = part = _described(parts, kind, field_docs(kind))
+        for name in _durations(kind):
+            part["properties"][name] = _or_duration(part["properties"][name])
     tables: dict[type[msgspec.Struct], dict[str, Any]] = {
         ContainerOptions: _described(parts, ContainerOverrides, field_docs(ContainerOptions)),
         CredentialConfig: _described(parts, CredentialConfig, field_docs(CredentialConfig)),
@@ -578,6 +603,12 @@ def schema() -> dict[str, Any]:
             "additionalProperties": False,
         }
     return told
+
+
+def _or_duration(number: dict[str, Any]) -> dict[str, Any]:
+    """What JSON Schema says of a key that takes seconds, or a text with units."""
+    said = {name: number.pop(name) for name in ("description", "default") if name in number}
+    return {"anyOf": [number, {"type": "string", "pattern": PATTERN}], **said}
 
 
 def _described(

@@ -360,3 +360,32 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(tmp_path: Path, text: str
     error = refusal(file(tmp_path, text))
     assert "hunter2" not in f"{error} {error.hint}"
     assert "credentials" in error.message or "api_key" in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [('"30m"', 1800.0), ('"1h30m"', 5400.0), ('"90"', 90.0), ("90", 90.0)]
+)
+def test_seconds_may_be_given_with_a_unit(tmp_path: Path, text: str, seconds: float) -> None:
+    (tmp_path / "oubliette.toml").write_text(f"[sessions]\nidle_timeout_seconds = {text}\n")
+    assert load(tmp_path, {}).config.sessions.idle_timeout_seconds == seconds
+    environ = {"OUBLIETTE_SESSIONS__IDLE_TIMEOUT_SECONDS": text.strip('"')}
+    assert load(tmp_path / "none", environ).config.sessions.idle_timeout_seconds == seconds
+
+
+def test_what_is_no_duration_names_its_key_and_its_source(tmp_path: Path) -> None:
+    (tmp_path / "oubliette.toml").write_text('[sessions]\nidle_timeout_seconds = "30x"\n')
+    with pytest.raises(ConfigError) as failed:
+        load(tmp_path, {})
+    assert failed.value.message.startswith("sessions.idle_timeout_seconds: '30x' is no duration")
+    assert str(tmp_path / "oubliette.toml") in failed.value.message
+    with pytest.raises(ConfigError, match="TREES__MAX_WALL_SECONDS"):
+        load(tmp_path / "none", {"OUBLIETTE_TREES__MAX_WALL_SECONDS": "soon"})
+    with pytest.raises(ConfigError, match=r"header_timeout_seconds.*0\.0"):
+        load(tmp_path / "none", {"OUBLIETTE_SERVER__HEADER_TIMEOUT_SECONDS": "0s"})
+
+
+def test_the_schema_tells_that_seconds_may_have_a_unit() -> None:
+    key = config.schema()["properties"]["sessions"]["properties"]["idle_timeout_seconds"]
+    assert [each["type"] for each in key["anyOf"]] == ["number", "string"]
+    assert key["default"] == 1800.0
+    assert key["description"]

@@ -6,6 +6,7 @@ A package adds an agent by an entry point of the group `oubliette.agents` that m
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -13,6 +14,7 @@ import msgspec
 import structlog
 
 from oubliette.errors import ConfigError
+from oubliette.ids import shown
 from oubliette.runtime.agents.acp_runtime import AcpRuntime
 from oubliette.runtime.agents.droid_runtime import DroidRuntime
 from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
@@ -40,7 +42,33 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 async def installed(config: Config) -> Installed:
-    """Set up every agent with its part of the configuration.
+    """Set up every agent with its part of the configuration, for a server.
+
+    Raises:
+        ConfigError: as `survey`; or the agent that is to be the default (`agents.default`,
+            `serve --agent`) is not there.
+    """
+    found = await survey(config)
+    name = config.agents.default
+    if name == "auto" or name in found.agents:
+        return found
+    status: Availability | None = found.missing.get(name)
+    if status is not None:
+        raise ConfigError(
+            f"agents.default: the agent {name} cannot be used here: {status.reason}",
+            hint=status.remedy,
+        )
+    known = sorted({*found.agents, *found.missing})
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(
+        f"agents.default: there is no agent {shown(name)}",
+        hint=f"{meant}there are: auto, {', '.join(known)}",
+    )
+
+
+async def survey(config: Config) -> Installed:
+    """Set up every agent with its part of the configuration, whichever is the default.
 
     Raises:
         ConfigError: a part of the configuration cannot be used. A package whose agent cannot be is

@@ -80,6 +80,15 @@ def test_a_runtime_that_is_not_there_is_an_error_with_a_hint(environ: dict[str, 
     assert "Traceback" not in done.stderr
 
 
+def test_an_agent_that_is_not_there_ends_the_start_at_once(environ: dict[str, str]) -> None:
+    other = {**environ, "OUBLIETTE_HOME": environ["OUBLIETTE_HOME"] + "-agent"}
+    done = cli(other, "serve", "--port", "0", "--agent", "opncode", "-o", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+    told = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert "there is no agent 'opncode'" in told["message"]
+    assert "did you mean opencode?" in told["hint"]
+
+
 def test_a_server_says_when_it_is_ready_lets_commands_in_and_stops_in_order(
     home: Path, environ: dict[str, str], served: tuple[subprocess.Popen[str], Any]
 ) -> None:

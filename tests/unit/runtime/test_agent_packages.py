@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.config import Config
-from oubliette.runtime.agents.installed import installed
+from oubliette.config import AgentsConfig, Config
+from oubliette.errors import ConfigError
+from oubliette.runtime.agents.installed import installed, survey
 from tests.conformance import parrot
 
 if TYPE_CHECKING:
@@ -66,3 +67,17 @@ async def test_a_package_cannot_take_the_place_of_another_agent(
     found = await installed(Config())
     assert {"scripted", "parrot"} <= set(found.agents)
     assert "scripted" not in found.missing
+
+
+async def test_a_default_agent_that_is_not_there_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="the agent opencode cannot be used here") as missing:
+        await installed(Config(agents=AgentsConfig(default="opencode")))
+    assert "npm install -g" in (missing.value.hint or "")
+    with pytest.raises(ConfigError, match="there is no agent 'opncode'") as unknown:
+        await installed(Config(agents=AgentsConfig(default="opncode")))
+    assert (unknown.value.hint or "").startswith("did you mean opencode? there are: auto, acp, ")
+    assert "scripted" in (await installed(Config(agents=AgentsConfig(default="scripted")))).agents
+    assert "opencode" in (await survey(Config(agents=AgentsConfig(default="opencode")))).missing

@@ -6,6 +6,7 @@ writes waits for a server that starts or stops, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,32 +103,32 @@ def _when_it_runs(
     """Call it once a server answers; or once nobody has the lock, if it can do `without` one."""
     wait = _Wait(home)
     closed = 0
-    while True:
-        try:
-            client = ControlClient(home)
-        except Unavailable as error:
-            gone = error
-        else:
-            with client:
-                if _comes(client, wait):
-                    return client.call(tool, given, timeout)
-            closed += 1
-            if closed == TRIES:
-                raise Unavailable("the server closed the link", hint="try again in a moment")
-            continue
-        try:
-            if not (home / LOCK).exists():  # whoever writes first makes it
+    with contextlib.ExitStack() as stack:
+        lock: LockWait | None = None  # one for all of the wait: each has a thread
+        while True:
+            try:
+                client = ControlClient(home)
+            except Unavailable as error:
+                gone = error
+            else:
+                with client:
+                    if _comes(client, wait):
+                        return client.call(tool, given, timeout)
+                closed += 1
+                if closed == TRIES:
+                    raise Unavailable("the server closed the link", hint="try again in a moment")
+                continue
+            if lock is None and not (home / LOCK).exists():  # whoever writes first makes it
                 if not without:
                     raise gone
-                return _alone(home, tool, given)
-            with LockWait(home) as lock:
-                if lock.within(PROMPT_SECONDS):
-                    if without:
-                        return _locked(home, tool, given)
-                    raise gone
-        except HomeInUse:
-            pass
-        wait.goes_on()
+                with contextlib.suppress(HomeInUse):  # somebody was quicker
+                    return _alone(home, tool, given)
+            lock = lock or stack.enter_context(LockWait(home))
+            if lock.within(PROMPT_SECONDS):
+                if without:
+                    return _locked(home, tool, given)
+                raise gone
+            wait.goes_on()
 
 
 def _comes(client: ControlClient, wait: _Wait) -> bool:

@@ -404,7 +404,8 @@ def test_what_writes_waits_for_the_lock_and_says_so(
     assert said == [
         f"waiting for the server of {home} (process {os.getpid()}), which is starting or stopping …"
     ]
-    HomeLock(home).acquire()  # and gave it back
+    with HomeLock(home):
+        pass  # it was given back
 
 
 def test_what_writes_gives_up_at_a_deadline(

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oubliette.cli.output import Format, Home, Output, moment, print_json, print_table
+from oubliette.cli.resolver import fitting, reading, the_one
 from oubliette.cli.times import SINCE
-from oubliette.errors import InvalidParameter, NotFound
+from oubliette.errors import InvalidParameter, NotFound, OublietteError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oubliette.runtime.audit import AuditEntry
 
 
@@ -27,7 +30,7 @@ def audit(  # noqa: PLR0917 - one parameter per option
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Show who called what, and how it ended: newest last."""
+    """Show who called what, and how it ended: newest last. Ids may be pieces of ids."""
     from oubliette.config import find_home
     from oubliette.runtime.audit import FILE_NAME, read
 
@@ -36,6 +39,11 @@ def audit(  # noqa: PLR0917 - one parameter per option
         raise NotFound(
             f"{folder} has no audit log yet", hint="oubliette serve writes it, with each call"
         )
+
+    try:
+        token_id, session, project = _whole(folder, token_id, session, project)
+    except PermissionError as error:
+        raise _not_yours(error) from error
 
     def wanted(entry: AuditEntry) -> bool:
         return (
@@ -51,29 +59,85 @@ def audit(  # noqa: PLR0917 - one parameter per option
     try:
         found = deque((entry for entry in read(folder) if wanted(entry)), maxlen=tail)
     except PermissionError as error:
-        raise InvalidParameter(
-            f"{error.filename} is not yours to read", hint="run it as the server's user"
-        ) from error
+        raise _not_yours(error) from error
+    keys, projects = _names(folder)
     if output is Format.json:
         import msgspec
 
         for entry in found:
-            print_json(msgspec.to_builtins(entry))
+            print_json(
+                {
+                    **msgspec.to_builtins(entry),
+                    "token_name": keys.get(entry.token_id),
+                    "project_name": projects.get(entry.project_id or ""),
+                }
+            )
         return
     print_table(
-        ("WHEN", "PRINCIPAL", "KEY", "DOOR", "SESSION", "TOOL", "PROJECT", "OUTCOME", "MS"),
+        (
+            *("WHEN", "PRINCIPAL", "KEY", "KEY NAME", "DOOR", "SESSION", "TOOL"),
+            *("PROJECT", "PROJECT NAME", "OUTCOME", "MS"),
+        ),
         [
             (
                 moment(entry.ts),
                 entry.principal,
                 entry.token_id,
+                keys.get(entry.token_id, ""),
                 entry.door,
                 entry.session_id or entry.target_session_id or "",
                 entry.tool,
                 entry.project_id or "",
+                projects.get(entry.project_id or "", ""),
                 entry.outcome,
                 f"{entry.seconds * 1000:.1f}",
             )
             for entry in found
         ],
+    )
+
+
+def _whole(
+    folder: Path, token_id: str | None, session: str | None, project: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """The whole ids of what is asked for: of those in the log, which outlive what they name."""
+    from oubliette.runtime.audit import read
+
+    if token_id == session == project is None:
+        return None, None, None
+    tokens: set[str] = set()
+    sessions: set[str] = set()
+    projects: set[str] = set()
+    for entry in read(folder):
+        tokens.add(entry.token_id)
+        sessions.update(each for each in (entry.session_id, entry.target_session_id) if each)
+        projects.update((entry.project_id,) if entry.project_id else ())
+    if token_id is not None and token_id not in tokens:
+        token_id = fitting("token", token_id, tokens)
+    if session is not None and session not in sessions:
+        session = fitting("session", session, sessions)
+    if project is not None and project not in projects:
+        _, names = _names(folder)
+        called = [each for each, name in names.items() if name == project and each in projects]
+        project = (
+            the_one("project", project, called) if called else fitting("project", project, projects)
+        )
+    return token_id, session, project
+
+
+def _names(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """What keys and projects are called now, by their ids; nothing where there is no database."""
+    from oubliette.runtime.home import DATABASE
+    from oubliette.runtime.store.id_search import project_names, token_names
+
+    try:
+        with reading(folder / DATABASE) as connection:
+            return token_names(connection), project_names(connection)
+    except OublietteError:  # the log can be read all the same
+        return {}, {}
+
+
+def _not_yours(error: PermissionError) -> InvalidParameter:
+    return InvalidParameter(
+        f"{error.filename} is not yours to read", hint="run it as the server's user"
     )

@@ -21,10 +21,11 @@ from oubliette import ids
 from oubliette.cli import logs, main, output, server_access
 from oubliette.cli.control_client import exit_codes
 from oubliette.control import listening
-from oubliette.records import Session
+from oubliette.records import Project, Session
+from oubliette.runtime.audit import AuditEntry, AuditLog
 from oubliette.runtime.home import HomeLock
 from oubliette.runtime.store import Database, Writer
-from oubliette.runtime.store.ops import PutSession
+from oubliette.runtime.store.ops import PutProject, PutSession
 
 OUBLIETTE = [sys.executable, "-m", "oubliette.cli.main"]
 
@@ -507,6 +508,45 @@ def test_the_home_may_be_named(run: Run, home: Path) -> None:
     run("token", "create", "--scope", "read", "--home", str(other))
     assert (other / "oubliette.db").exists()
     assert not (home / "oubliette.db").exists()
+
+
+def test_the_audit_log_tells_names_beside_ids(run: Run, home: Path) -> None:
+    key = json.loads(run("token", "create", "--scope", "read", "--name", "ci", "-o", "json").out)
+    project = Project(
+        id=ids.new_id(ids.PROJECT),
+        name="shop",
+        created_at=1.0,
+        default_workspace_id=ids.new_uuid(),
+        uid=1,
+    )
+    writer = Writer(Database(home / "oubliette.db"))
+    writer.start()
+    writer.submit((PutProject(project),)).result(10)
+    writer.close().result(10)
+    log = AuditLog(home, max_bytes=1 << 20, files=1)
+    for project_id in (project.id, ids.new_id(ids.PROJECT)):
+        log.write(
+            AuditEntry(
+                ts=1.0,
+                tool="project_get",
+                door="http",
+                token_id=key["token_id"],
+                principal="p",
+                project_id=project_id,
+            )
+        )
+    log.close()
+    told = [json.loads(line) for line in run("audit", "-o", "json").out.splitlines()]
+    assert [each["project_name"] for each in told if each["tool"] == "project_get"] == [
+        "shop",
+        None,
+    ]
+    assert told[-1]["token_name"] == "ci"
+    assert f"{key['token_id']}\tci\t" in run("audit").out
+    for given in ("shop", project.id, project.id[-8:]):
+        only = run("audit", "--project", given, "--token-id", key["token_id"][-8:]).out
+        assert only.count("project_get") == 1
+    assert run("audit", "--project", "nowhere").code == 3
 
 
 # ---------------------------------------------------------------------- the configuration

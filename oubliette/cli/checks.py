@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -38,6 +38,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     remedy: str | None = None
     """What to do about it; None when all is well."""
+    facts: dict[str, Any] | None = None
+    """The same for programs, where there is more to it: under `agent` or `credential`."""
 
 
 def ok(name: str, detail: str) -> Check:

@@ -23,7 +23,8 @@ _COLOURS = {"ok": "\x1b[32m", "warn": "\x1b[33m", "fail": "\x1b[31m"}
 def doctor(
     home: Home = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Start no container; takes less than a second.")
+        bool,
+        typer.Option("--quick", help="Start no container and no agent; takes less than a second."),
     ] = False,
     output: Output = Format.text,
 ) -> None:
@@ -47,7 +48,15 @@ def doctor(
             }
             for each in checks
         ]
-        print_json({"ok": bad == 0, "checks": told})
+        found = [each.facts for each in checks if each.facts is not None]
+        print_json(
+            {
+                "ok": bad == 0,
+                "checks": told,
+                "agents": [each["agent"] for each in found if "agent" in each],
+                "credentials": [each["credential"] for each in found if "credential" in each],
+            }
+        )
     raise typer.Exit(1 if bad else 0)
 
 
@@ -67,8 +76,10 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
     yield check
     if config is None:
         return
-    from oubliette.cli import engine_checks, sandbox_checks
+    from oubliette.cli import agent_checks, engine_checks, sandbox_checks
 
+    yield from agent_checks.agents(config, versions=not quick)
+    yield from agent_checks.credentials(config)
     yield from engine_checks.engines(config)
     several, usable = sandbox_checks.sandbox(config, place)
     if config.containers.runtime in ENGINES:
@@ -82,7 +93,7 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
 def _print(check: Check) -> None:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     mark = f"{_COLOURS[check.status]}{check.status:<4}\x1b[0m" if colour else f"{check.status:<4}"
-    sys.stdout.write(f"{mark}  {check.name:<15}  {clean(check.detail)}\n")
+    sys.stdout.write(f"{mark}  {check.name:<18}  {clean(check.detail)}\n")
     if check.remedy:
-        sys.stdout.write(f"{'':<6}{'':<15}  → {clean(check.remedy)}\n")
+        sys.stdout.write(f"{'':<6}{'':<18}  → {clean(check.remedy)}\n")
     sys.stdout.flush()

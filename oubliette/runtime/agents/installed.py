@@ -49,19 +49,27 @@ async def installed(config: Config) -> Installed:
             `serve --agent`) is not there.
     """
     found = await survey(config)
+    error = without_default(config, found)
+    if error is not None:
+        raise error
+    return found
+
+
+def without_default(config: Config, found: Installed) -> ConfigError | None:
+    """What is wrong if the agent that is to be the default is not among what was found."""
     name = config.agents.default
     if name == "auto" or name in found.agents:
-        return found
+        return None
     status: Availability | None = found.missing.get(name)
     if status is not None:
-        raise ConfigError(
+        return ConfigError(
             f"agents.default: the agent {name} cannot be used here: {status.reason}",
             hint=status.remedy,
         )
     known = sorted({*found.agents, *found.missing})
     near = difflib.get_close_matches(name, known, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(
+    return ConfigError(
         f"agents.default: there is no agent {shown(name)}",
         hint=f"{meant}there are: auto, {', '.join(known)}",
     )

@@ -16,13 +16,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from oubliette.cli import checks, engine_checks, sandbox_checks
+from oubliette.cli import agent_checks, checks, engine_checks, sandbox_checks
 from oubliette.cli.checks import Check
 from oubliette.config import (
+    AgentsConfig,
     AppleConfig,
     Config,
     ContainersConfig,
+    CredentialConfig,
     DockerConfig,
+    OpencodeConfig,
     PodmanConfig,
     ProcessConfig,
     ServerConfig,
@@ -218,6 +221,8 @@ def test_the_command_tells_all_of_it(home: Path) -> None:
         "database",
         "zipapp",
     ]
+    assert {"opencode", "droid", "scripted"} <= {agent["name"] for agent in found["agents"]}
+    assert found["credentials"] == []
     for check in found["checks"]:
         assert (check["remedy"] is None) == (check["status"] == "ok")
 
@@ -285,3 +290,61 @@ def test_an_engine_that_is_not_there_fails_only_where_it_is_asked_for(
     asked = Config(containers=ContainersConfig(runtime=name), **part)
     found = {check.name: check for check in engine_checks.engines(asked)}
     assert "away.sock" in told(found[name], "fail")
+
+
+def agent_program(folder: Path) -> str:
+    program = folder / "opencode"
+    program.write_text("#!/bin/sh\necho 1.2.3; echo $KEY $HOME >&2\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_an_agent_is_told_with_its_place_version_model_and_secrets(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setenv("MODEL_KEY", "very-secret")
+    config = Config(
+        opencode=OpencodeConfig(
+            path=agent_program(home), model="a/b", api_key="env:MODEL_KEY", env=("X=file:/none",)
+        )
+    )
+    found = {check.name: check for check in agent_checks.agents(config, versions=True)}
+    check = found["agent opencode"]
+    assert f"{home}/opencode, version 1.2.3" in told(check, "fail")
+    assert "model a/b" in check.detail
+    assert "opencode.api_key (env:MODEL_KEY) is there" in check.detail
+    assert "opencode.env: X: /none cannot be read" in check.detail
+    assert "very-secret" not in repr(found)
+    assert found["agent opencode-acp"].status == "warn", "it is not what sessions get"
+    facts = (check.facts or {})["agent"]
+    assert (facts["default"], facts["version"], facts["model"]) == (True, "1.2.3", "a/b")
+    assert [each["there"] for each in facts["secrets"]] == [True, False]
+
+
+def test_an_agent_that_is_missing_fails_only_where_it_is_asked_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    found = {check.name: check for check in agent_checks.agents(Config(), versions=False)}
+    assert "which is for tests" in told(found["agents"], "warn")
+    assert "to use it: npm install -g" in told(found["agent opencode"], "ok")
+    for name in ("opencode", "opncode"):
+        config = Config(agents=AgentsConfig(default=name))
+        found = {check.name: check for check in agent_checks.agents(config, versions=False)}
+        told(found["agents"], "fail")
+
+
+def test_a_credential_is_told_without_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKER", "very-secret")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    config = Config(
+        credentials={
+            "a": CredentialConfig(value="env:TRACKER", projects=("shop",)),
+            "b": CredentialConfig(value="env:NOT_SET"),
+        }
+    )
+    there, away = agent_checks.credentials(config)
+    assert told(there, "ok") == "env:TRACKER is there; given to shop"
+    assert "NOT_SET is not set; given to no project" in told(away, "warn")
+    assert "very-secret" not in repr((there, away))

@@ -81,7 +81,7 @@ class RestingSession(AttendedSession):
     @handles(IdleCheck)
     def _idle_check(self, _: IdleCheck) -> None:
         limit = self.services.config.sessions.idle_timeout_seconds
-        left = self._lastactive + limit - self.clock.monotonic()
+        left = self._last_activity + limit - self.clock.monotonic()
         if self.journal.record.status == "running":
             left = max(left, min(limit, 60.0))
         if left > 0:
@@ -91,7 +91,7 @@ class RestingSession(AttendedSession):
 
     def active(self) -> None:
         """Something happened: it is not idle."""
-        self._lastactive = self.clock.monotonic()
+        self._last_activity = self.clock.monotonic()
 
     # ------------------------------------------------------------------ what is let go of
 

@@ -1,0 +1,61 @@
+"""When a session that nobody speaks to comes to rest."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from oubliette.actors.session_end import IdleCheck, RestingSession
+from oubliette.kit import System
+from oubliette.testing.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from oubliette.actors import session_state
+    from oubliette.actors.session_messages import WriteFrame
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 60.0
+
+
+class TakenOver(RestingSession):
+    """A session after a restart of the server, whose agent has not been reached."""
+
+    def __init__(self, ended: asyncio.Future[str]) -> None:
+        services = SimpleNamespace(
+            config=SimpleNamespace(sessions=SimpleNamespace(idle_timeout_seconds=LIMIT))
+        )
+        super().__init__(cast("Any", services), cast("Any", None), "ses_1")
+        self.ended = ended
+
+    async def on_start(self) -> None:
+        self.journal = cast("Any", SimpleNamespace(record=SimpleNamespace(status="idle")))
+        self._last_activity = self.clock.monotonic()
+        self.after(LIMIT, IdleCheck())
+
+    def finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
+        self.ended.set_result(f"{step} {outcome} {reason}")
+
+    def write(self, frame: WriteFrame) -> None:
+        del frame
+
+    @property
+    def _turns_done(self) -> int:
+        return 0
+
+    @property
+    def prompt_seq(self) -> int:
+        return 0
+
+
+async def test_a_session_idles_out_though_nothing_ever_happened_to_its_actor() -> None:
+    clock = VirtualClock()
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with System(clock=clock) as system:
+        system.spawn(TakenOver, ended, name="session")
+        await clock.elapse(LIMIT + 1)
+        async with asyncio.timeout(5):
+            assert await ended == "idled_out timed_out idle for 60 seconds"

@@ -552,8 +552,10 @@ class CallerActor(Actor):
     # ------------------------------------------------------------ the rest
     @handles(GetCaller)
     def _get(self, _: GetCaller) -> CallerState:
+        present = self._presence.present(self.clock.monotonic())
         return CallerState(
-            present=self._presence.present(self.clock.monotonic()),
+            present=present,
+            reason=None if present else self._presence.reason,
             lending=self._lender is not None,
             head=self._recent.head,
             tools=self._memory.tools,

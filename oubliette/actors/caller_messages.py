@@ -83,6 +83,8 @@ class CallerState(msgspec.Struct, frozen=True, kw_only=True):
     """Seq of the newest event known here."""
     tools: tuple[CallerTool, ...] | None = None
     """What it lent with `caller_listen`; None if it never did."""
+    reason: str | None = None
+    """Why it is absent, when it is."""
     tracked: int = 0
     """Open requests that depend on its presence."""
 

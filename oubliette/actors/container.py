@@ -29,7 +29,8 @@ from oubliette.actors.container_messages import (
     StopContainer,
 )
 from oubliette.actors.container_recipe import Recipe
-from oubliette.actors.container_stages import Stages
+from oubliette.actors.container_stages import Stages, start_of
+from oubliette.actors.session_waits import ContainerStart, GetStart
 from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
@@ -131,6 +132,10 @@ class ContainerActor(Actor):
         self._stop_answers: list[Deferred] = []
         self._idle_timer: Timer | None = None
         self._stages: dict[str, float] = {}
+        self._starting: Stages | None = None
+        """Of the start that goes on, or went on last."""
+        self._failing_since: float | None = None
+        """Wall second since which the engine does not tell what there is."""
         self._gone_reports = 0
         self._remains: dict[str, Container] = {}
         """What has ended and is still to be removed from the engine."""
@@ -175,6 +180,7 @@ class ContainerActor(Actor):
             self._outdated = not same
             self._host_gate.leases |= holders.get(record.id, set())
             self._up(record, info)
+        self._failing_since = None
         if self._record is None:
             self._host_gate.lost("container lost: it did not outlive the server")
         for record in list(self._remains.values()):
@@ -202,6 +208,7 @@ class ContainerActor(Actor):
     def _not_now(self, error: OublietteError) -> None:
         log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
         self._state = "adopting"
+        self._failing_since = self._failing_since or self._services.clock.time()
         self._failures += 1
         self.after(backoff_delay(_BACKOFF, self._failures), _AdoptAgain())
 
@@ -273,7 +280,7 @@ class ContainerActor(Actor):
 
     async def _start(self) -> _Started:
         services = self._services
-        stages = Stages(self._tell_sessions)
+        self._starting = stages = Stages(self._tell_sessions)
         container_id = ids.new_id(ids.CONTAINER)
         limits = services.config.containers
         with stages.stage("image"):
@@ -356,7 +363,7 @@ class ContainerActor(Actor):
             lambda _: _Ended(container_id=record.id),
         )
         if relay:
-            stages = Stages(self._tell_sessions, record.id, info.warnings)
+            self._starting = stages = Stages(self._tell_sessions, record.id, info.warnings)
             stages.seconds = self._stages
             self.pipe_to_self(
                 self._relay(record.id, stages),
@@ -557,6 +564,17 @@ class ContainerActor(Actor):
     @handles(GetStages)
     def _get_stages(self, _: GetStages) -> dict[str, float]:
         return self._stages
+
+    @handles(GetStart)
+    def _get_start(self, _: GetStart) -> ContainerStart | None:
+        if self._state == "adopting":
+            return ContainerStart(
+                what=f"{self._services.runtime.name} to tell which containers there are",
+                since=self._failing_since,
+                detail="it is asked again and again; oubliette doctor says what is wrong",
+            )
+        limits = self._services.config.containers
+        return start_of(self._state, self._starting, limits, self._services.clock.time())
 
     @handles(RunCommand)
     def _run(self, message: RunCommand) -> None:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from oubliette.actors.container_messages import StageChanged, StageName
+from oubliette.actors.session_waits import ContainerStart
 from oubliette.errors import OublietteError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -29,6 +30,30 @@ _REMEDY: Final[dict[StageName, str]] = {
 def longest_start(config: ContainersConfig) -> float:
     """Seconds within which a start has come to its end, one way or the other."""
     return config.pull_timeout_seconds + 3 * config.start_timeout_seconds + 10.0
+
+
+_DOING: Final[dict[StageName, str]] = {
+    "image": "the image of its container to be fetched",
+    "create": "its container to be created",
+    "start": "its container to start",
+    "relay": "the relay in its container to answer",
+}
+
+
+def start_of(
+    state: str, stages: Stages | None, config: ContainersConfig, now: float
+) -> ContainerStart | None:
+    """What the start of a container waits for; `now` in wall seconds. None: nothing."""
+    if state == "stopping":
+        return ContainerStart(what="the container before it to be removed")
+    if state not in {"starting", "relay"} or stages is None or stages.current is None:
+        return None
+    since = now - stages.elapsed
+    image = stages.current == "image"
+    limit = config.pull_timeout_seconds if image else config.start_timeout_seconds
+    return ContainerStart(
+        what=_DOING[stages.current], since=since, until=since + limit, detail=stages.detail
+    )
 
 
 class StageFailed(RuntimeFailure):
@@ -60,6 +85,10 @@ class Stages:
         self._container_id = container_id
         self._warnings = warnings
         self._began = self._told = 0.0
+        self.current: StageName | None = None
+        """The stage that runs now."""
+        self.detail: str | None = None
+        """How far it is."""
         self._held: asyncio.TimerHandle | None = None
         """Tells the last progress when it may be told: afterwards there may be none for long."""
         self.seconds: dict[str, float] = {}
@@ -72,24 +101,32 @@ class Stages:
             StageFailed: what is in the block failed; says how to mend it.
         """
         self._began = time.monotonic()
+        self.current = name
         try:
             yield
         except (OublietteError, OSError) as error:  # of the deadline too: it is an OSError
             raise self._failed(name, error) from error
         finally:
             self._drop_held()
+            self.current = self.detail = None
         self.seconds[name] = time.monotonic() - self._began
         self._say(name, "done", warnings=self._warnings)
 
     def progress(self, name: StageName, detail: str) -> None:
         """Tell how far the stage is that runs now, every few seconds."""
         self._drop_held()
+        self.detail = detail
         wait = self._told + TOLD_EVERY - time.monotonic() if self._told else 0.0
         if wait > 0:
             self._held = asyncio.get_running_loop().call_later(wait, self.progress, name, detail)
             return
         self._told = time.monotonic()
         self._say(name, "progress", detail=detail)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the stage that runs now began."""
+        return time.monotonic() - self._began
 
     def _drop_held(self) -> None:
         if self._held is not None:

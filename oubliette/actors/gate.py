@@ -59,6 +59,11 @@ class HostGate:
         """Whether the container is gone."""
         return self._lost is not None
 
+    @property
+    def why_lost(self) -> str | None:
+        """Why the container is gone, where it is."""
+        return self._lost
+
     def starting(self) -> None:
         """A container is about to start: who waits, waits for it."""
         self._lost = None

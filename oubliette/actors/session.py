@@ -51,6 +51,8 @@ from oubliette.actors.session_patience import (
 )
 from oubliette.actors.session_permissions import PermissionOverdue, Permissions
 from oubliette.actors.session_tools import ListingOverdue
+from oubliette.actors.session_waits import GetWaits, SessionWaits
+from oubliette.actors.session_why import waits_of
 from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
@@ -76,7 +78,7 @@ class SessionActor(RestingSession):
         self._turn_number = 0
         self._turn_error: str | None = None
         """The last error that the agent has told in the running turn."""
-        self._permissions = Permissions(self)
+        self.permissions = Permissions(self)
 
     # ------------------------------------------------------------------ life
 
@@ -110,7 +112,7 @@ class SessionActor(RestingSession):
         self.services.directory.enter(self.session_id, self.system.ref(self.name))
         self.link = SessionLink(self, stored)
         self.link.take_over(stored)
-        self._permissions.take_over(stored)
+        self.permissions.take_over(stored)
         self.patience.take_over(stored)
         if self._crashed_too_often():
             self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
@@ -149,13 +151,17 @@ class SessionActor(RestingSession):
     @property
     def waits(self) -> bool:
         """Whether the agent waits for somebody: a caller's tool, a child, a decision."""
-        return self.link.busy or self._permissions.waiting
+        return self.link.busy or self.permissions.waiting
 
     @property
     def _turns_done(self) -> int:
         """The number of the last turn that is over."""
         following = self._turn or (self._queue[0] if self._queue else None)
         return following.number - 1 if following is not None else self._turn_number
+
+    @handles(GetWaits)
+    def _waits(self, _: GetWaits) -> SessionWaits:
+        return waits_of(self)
 
     # ------------------------------------------------------------------ turns
 
@@ -231,7 +237,7 @@ class SessionActor(RestingSession):
     def _turn_ended(self, outcome: str, result: str | None) -> None:
         turn, self._turn = self._turn, None
         self._turn_error = None
-        self._permissions.turn_ended()
+        self.permissions.turn_ended()
         self.patience.turn_ended()
         if turn is None:
             return
@@ -280,7 +286,7 @@ class SessionActor(RestingSession):
                 self.write(WriteFrame(seq=seq, kind="raw"))  # gone with whoever held it
             self._hand_over(turn)
         if not was_attached:
-            self._permissions.attached()
+            self.permissions.attached()
         self.patience.attached(again=was_attached)
         self.active()
         self.begin_turn()
@@ -332,7 +338,7 @@ class SessionActor(RestingSession):
             case "turn_started":
                 self.journal.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
-                self._permissions.asked(data, source, self.turn)
+                self.permissions.asked(data, source, self.turn)
             case "message":
                 self.journal.append("message", {**data, "role": "assistant"}, source=source)
             case "error":
@@ -384,7 +390,7 @@ class SessionActor(RestingSession):
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
         if not self._finished:
-            self._permissions.overdue(message)
+            self.permissions.overdue(message)
 
     @handles(AgentGone)
     def agent_gone(self, message: AgentGone) -> None:
@@ -518,7 +524,7 @@ class SessionActor(RestingSession):
     @handles(AnswerPermission)
     def _permission_answered(self, message: AnswerPermission) -> bool | None:
         self.active()
-        return self._permissions.answered(message)
+        return self.permissions.answered(message)
 
     @handles(RequestSettled)
     def _settled(self, message: RequestSettled) -> None:

@@ -49,6 +49,8 @@ class AttendedSession(LoggedSession, abc.ABC):
         self._seen: tuple[int, int] = (-1, -1)
         """Place in the agent's output of the newest thing that was taken in."""
         self._finished = False
+        self.starting_since = 0.0
+        """Wall second at which the latest stage of the agent's start began."""
         self.patience: Patience
         """Set by the subclass."""
         self.link: SessionLink
@@ -72,6 +74,7 @@ class AttendedSession(LoggedSession, abc.ABC):
         # Frames that were not accepted are gone with whoever held them, but for the prompt, which
         # is handed over again under its old number.
         self._stdin_seq = self.prompt_seq
+        self.starting_since = self.clock.time()
         self._agent = self.spawn(
             AgentProcessActor,
             self.services,
@@ -154,6 +157,8 @@ class AttendedSession(LoggedSession, abc.ABC):
 
     def _tell_stage(self, stage: str, message: AgentStage | StageChanged) -> None:
         """How far the start is; what is empty is left out."""
+        if message.state == "done":
+            self.starting_since = self.clock.time()
         told = {
             name: value
             for name in ("container_id", "detail", "error", "remedy", "warnings")

@@ -6,7 +6,7 @@ reconnect or a restart, it joins the turn that it has started, or gets that turn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from oubliette.actors.protocol import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_messages import AgentWaits, ChildSpawned, ChildTurnEnded
 from oubliette.actors.session_params import optional_id, optional_text, rpc_error, text_param
+from oubliette.actors.session_waits import Wait
 from oubliette.errors import ChangingHands, InvalidParameter
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
@@ -55,6 +56,8 @@ class ChildCall:
     spawned: bool = False
     ended: ChildTurnEnded | None = None
     accepted: bool = False
+    since: float = 0.0
+    """Wall second at which the agent asked."""
 
 
 class ChildCalls:
@@ -71,6 +74,18 @@ class ChildCalls:
         for call in calls.values():
             _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
         self._session.services.waiting.discard(self._session.session_id)
+
+    def waits(self) -> Iterator[Wait]:
+        """The children whose answers the agent waits for."""
+        for call in self._open.values():
+            if call.wait:
+                known = call.session_id or None
+                yield Wait(
+                    kind="child",
+                    what=f"its child {known}" if known else "a child to be started",
+                    since=call.since,
+                    session_id=known,
+                )
 
     def cancelled(self, target: Asker) -> None:
         """The agent gave up a call; the child goes on."""
@@ -128,6 +143,7 @@ class ChildCalls:
         own_workspace: bool = False,
     ) -> None:
         self._open[call_id] = call
+        call.since = self._session.clock.time()
         if call.wait:
             self._tell_waiting()
 

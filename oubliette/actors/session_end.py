@@ -47,6 +47,8 @@ class RestingSession(AttendedSession):
         self._end_reason: str | None = None
         self._end_final = True
         self._last_activity = 0.0
+        self.ending_since: float | None = None
+        """Wall second at which it was told to end."""
 
     @abc.abstractmethod
     def finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
@@ -66,6 +68,7 @@ class RestingSession(AttendedSession):
             return
         self._end_reason = message.reason
         self._end_final = message.final
+        self.ending_since = self.clock.time()
         self.link.cancel_all("the session was ended")
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(EndAgent())
@@ -92,6 +95,11 @@ class RestingSession(AttendedSession):
     def active(self) -> None:
         """Something happened: it is not idle."""
         self._last_activity = self.clock.monotonic()
+
+    @property
+    def active_at(self) -> float:
+        """Wall second at which something happened last."""
+        return self.clock.time() - (self.clock.monotonic() - self._last_activity)
 
     # ------------------------------------------------------------------ what is let go of
 

@@ -34,13 +34,14 @@ from oubliette.actors.session_messages import (
 )
 from oubliette.actors.session_params import OutcomeError, optional_text, rpc_error, text_param
 from oubliette.actors.session_tools import LentTools
+from oubliette.actors.session_waits import Wait
 from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
 from oubliette.failpoints import failpoint
 from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
 from oubliette.runtime.store.ops import PutCallerRequest, SettleCallerRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterator
 
     from oubliette.actors.session import SessionActor
     from oubliette.actors.session_stored import StoredSession
@@ -96,6 +97,22 @@ class SessionLink:
         """Whether the agent waits for a caller's tool, or for children."""
         waiting = self._services.waiting
         return bool(self._calls.open) or self._session.session_id in waiting
+
+    def waits(self) -> Iterator[Wait]:
+        """The calls that the agent has open: of its caller's tools, and of children."""
+        for call in self._calls.open.values():
+            request = call.request
+            yield Wait(
+                kind="caller_tool",
+                what=f"{request.tool}, a tool of the caller {request.caller_id}",
+                since=request.created_at,
+                until=request.deadline,
+                detail=f"caller_tool_response answers request {request.id}"
+                + (", even when the caller was away" if request.durable else ""),
+                caller=(request.principal, request.caller_id),
+            )
+        yield from self.children.waits()
+        yield from self._maps.waits()
 
     def turn_ended(self) -> None:
         """A turn of the agent is over; calls that it still has open go on."""

@@ -73,6 +73,8 @@ class LoggedSession(Actor):
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = 0
         self._held: list[Deferred] = []
+        self.unstored_since: float | None = None
+        """Wall second since which the store does not take its events."""
         self._batch: Batch | None = None
         self._flush_due = False
         self._broken = False
@@ -125,6 +127,7 @@ class LoggedSession(Actor):
         failpoint("session.committed")
         callbacks = self.journal.committed(message.events)
         self._batch = None
+        self.unstored_since = None
         self._stored = self._under_way
         if message.events:
             self._wake_waiters()
@@ -139,6 +142,8 @@ class LoggedSession(Actor):
     def _commit_failed(self, message: _CommitFailed) -> None:
         if not message.retry:
             raise CommitFailedError(message.reason)
+        if self.unstored_since is None:
+            self.unstored_since = self.clock.time()
         self.after(RETRY_COMMIT, _TryAgain())
 
     @handles(_TryAgain)

@@ -17,9 +17,12 @@ from oubliette.actors.protocol import EndSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_children import MAX_CALL_ID, MAX_MESSAGE
 from oubliette.actors.session_params import optional_id, optional_text, text_param
+from oubliette.actors.session_waits import Wait
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oubliette.actors.session import SessionActor
     from oubliette.actors.session_calls import Asker
     from oubliette.actors.session_children import ChildCalls, Reply
@@ -53,6 +56,8 @@ class MapCall:
     """How many at once for now: fewer, while others fill the tree."""
     waiting: list[int]
     """Numbers of parts that are not started, the next one last."""
+    since: float
+    """Wall second at which the agent asked."""
     running: set[int] = field(default_factory=set[int])
     results: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
 
@@ -86,10 +91,23 @@ class MapCalls:
         record = self._session.journal.record
         room = effective(record.limits, self._session.services).max_agents_at_once or 1
         parallel = parallel_of(params) or room
-        call = MapCall([asker], parts, parallel, parallel, list(reversed(range(len(parts)))))
+        now = self._session.clock.time()
+        numbers = list(reversed(range(len(parts))))
+        call = MapCall([asker], parts, parallel, parallel, numbers, now)
         self._open[call_id] = call
         self._tell(call_id, call)
         self._go_on(call_id, call)
+
+    def waits(self) -> Iterator[Wait]:
+        """Maps with parts that are not started, for want of a place."""
+        for call in self._open.values():
+            if call.waiting:
+                yield Wait(
+                    kind="place",
+                    what=f"places for {len(call.waiting)} of {len(call.parts)} messages of a"
+                    f" session_map, {call.parallel} at a time",
+                    since=call.since,
+                )
 
     def cancelled(self, target: Asker) -> None:
         """The agent gave up a map: nothing more is started; children that run go on."""

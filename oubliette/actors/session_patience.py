@@ -15,9 +15,12 @@ from oubliette.actors.session_messages import (
     WithdrawPrompt,
     WriteFrame,
 )
+from oubliette.actors.session_waits import Wait
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oubliette.actors.session import SessionActor
     from oubliette.actors.session_stored import StoredSession
 
@@ -67,8 +70,14 @@ class Patience:
         self._spoke = 0.0
         self._watched: int | None = None
         """The turn whose silence is watched."""
-        self._tools: set[str] = set()
-        """Tool calls of the running turn that have no result yet."""
+        self._tools: dict[str, tuple[str, float]] = {}
+        """Tool calls of the running turn that have no result yet: the tool, and since when."""
+        self._turn_since: float | None = None
+        """Wall second at which the running turn began."""
+        self._attached_at = 0.0
+        self._retry: str | None = None
+        """How often the model has failed by now, and why."""
+        self._interrupted_at: float | None = None
         self._due: int | None = None
         """The turn to be interrupted once its agent is attached."""
         self._given_up: str | None = None
@@ -92,8 +101,9 @@ class Patience:
     # ------------------------------------------------------------------ taking over
 
     def take_over(self, stored: StoredSession) -> None:
-        """Take over which tools the running turn waits for."""
-        self._tools = set(stored.open_tools)
+        """Take over which tools the running turn waits for, and since when it runs."""
+        self._tools = dict(stored.open_tools)
+        self._turn_since = stored.turn_since
 
     def attached(self, *, again: bool) -> None:
         """The agent's streams are open; `again` after we had them already."""
@@ -101,6 +111,7 @@ class Patience:
         self._sign_of_life()
         if again:
             return
+        self._attached_at = session.clock.time()
         process, agent = session.journal.record.process_id or "", session.journal.record
         if not agent.agent_ready:
             session.after(self._config.start_timeout_seconds, StartOverdue(process_id=process))
@@ -185,6 +196,8 @@ class Patience:
     def turn_started(self, turn: int) -> None:
         """Watch for signs of life."""
         self._sign_of_life()
+        if self._turn_since is None:
+            self._turn_since = self._session.clock.time()
         if self._watched != turn:
             self._watched = turn
             self._check_after(self._config.silence_timeout_seconds, turn)
@@ -196,6 +209,7 @@ class Patience:
         """Nothing is expected any more."""
         self._tools.clear()
         self._due = self._watched = self._given_up = None
+        self._turn_since = self._retry = self._interrupted_at = None
 
     def _sign_of_life(self) -> None:
         self._spoke = self._session.clock.monotonic()
@@ -204,15 +218,18 @@ class Patience:
         """The agent said something."""
         self._sign_of_life()
         self.ready()
+        self._retry = None
         if kind == _CALLED:
-            self._tools.add(str(data.get("call_id")))
+            since = self._session.clock.time()
+            self._tools[str(data.get("call_id"))] = (str(data.get("tool")), since)
         elif kind == _RETURNED:
-            self._tools.discard(str(data.get("call_id")))
+            self._tools.pop(str(data.get("call_id")), None)
         elif kind == "system" and data.get("type") == "retry":
             self._retried(data)
 
     def _retried(self, data: dict[str, Any]) -> None:
         attempt = data.get("attempt")
+        self._retry = f"it has failed {attempt} times: {data.get('message') or 'no reason'}"
         if isinstance(attempt, int) and attempt > self._config.max_retries:
             self.give_up(
                 f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
@@ -233,6 +250,47 @@ class Patience:
         else:
             self.give_up(
                 f"the agent said nothing for {limit:g} seconds (agents.silence_timeout_seconds)"
+            )
+
+    # ------------------------------------------------------------------ telling
+
+    def waits(self, *, busy: bool) -> Iterator[Wait]:
+        """What an attached agent is waited for with; `busy` when it waits for others itself."""
+        session = self._session
+        record = session.journal.record
+        if not record.agent_ready:
+            limit = self._config.start_timeout_seconds
+            yield Wait(
+                kind="agent",
+                what=f"its agent, {record.agent}, to be ready",
+                since=self._attached_at,
+                until=self._attached_at + limit,
+            )
+        elif session.turn is None:
+            return
+        elif self._interrupted_at is not None:
+            yield Wait(
+                kind="interrupt",
+                what="its agent to heed an interrupt",
+                since=self._interrupted_at,
+                until=self._interrupted_at + INTERRUPT_LIMIT,
+                detail=self._given_up,
+            )
+        elif not busy:
+            yield from self._work(session.clock.time() - session.clock.monotonic() + self._spoke)
+
+    def _work(self, spoke: float) -> Iterator[Wait]:
+        """What the agent does by itself."""
+        for tool, since in self._tools.values():
+            yield Wait(kind="tool", what=f"its own tool {tool}", since=since, last_event_at=spoke)
+        if not self._tools:
+            yield Wait(
+                kind="model",
+                what="the model of its agent",
+                since=self._turn_since,
+                until=spoke + self._config.silence_timeout_seconds,
+                detail=self._retry,
+                last_event_at=spoke,
             )
 
     # ------------------------------------------------------------------ ending a turn early
@@ -281,6 +339,7 @@ class Patience:
         else:
             session.write(WriteFrame(seq=session.next_seq(), kind="interrupt", turn=message.turn))
             session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=message.turn))
+            self._interrupted_at = session.clock.time()
 
     def _interrupt_overdue(self, message: InterruptOverdue) -> None:
         """An agent that cannot be stopped otherwise is ended."""

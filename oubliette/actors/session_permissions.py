@@ -8,12 +8,15 @@ import msgspec
 
 from oubliette import ids
 from oubliette.actors.session_messages import WriteFrame
+from oubliette.actors.session_waits import Wait
 from oubliette.failpoints import failpoint
 from oubliette.kit import Message
 from oubliette.records import PermissionRequest
 from oubliette.runtime.store.ops import PutPermission
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oubliette.actors.protocol import AnswerPermission
     from oubliette.actors.session import SessionActor
     from oubliette.actors.session_stored import StoredSession
@@ -55,6 +58,20 @@ class Permissions:
     def waiting(self) -> bool:
         """Whether somebody is asked."""
         return bool(self._open)
+
+    def waits(self) -> Iterator[Wait]:
+        """What nobody has decided yet."""
+        for request in self._open.values():
+            yield Wait(
+                kind="permission",
+                what=f"a decision on {request.asks_for}",
+                since=request.created_at,
+                until=request.deadline,
+                detail=f"permission_response decides request {request.id}; denied then",
+                caller=None
+                if request.caller_id is None
+                else (request.principal, request.caller_id),
+            )
 
     def take_over(self, stored: StoredSession) -> None:
         """Take over what an earlier actor left open, and what its agent may not have been told."""

@@ -35,8 +35,10 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """Those that run or wait, in order."""
     seen: tuple[int, int]
     """Place in its agent's output of the newest thing that is in the log."""
-    open_tools: frozenset[str]
-    """Tool calls of the running turn that have no result."""
+    open_tools: dict[str, tuple[str, float]]
+    """Tool calls of the running turn without a result: call id → tool, wall second of the call."""
+    turn_since: float | None
+    """Wall second in which the running turn began; None if none runs."""
     ancestry: tuple[str, ...]
     """Session ids from the root down to this one."""
     root: Session
@@ -82,7 +84,8 @@ def stored(
         tail=tuple(tail),
         turns=turns,
         seen=seen,
-        open_tools=_open_tools(connection, session_id) if running else frozenset(),
+        open_tools=_open_tools(connection, session_id) if running else {},
+        turn_since=_last_status(connection, session_id) if running else None,
         ancestry=ancestry,
         root=root,
         requests=tuple(queries.recent_requests(connection, session_id, settled_since)),
@@ -107,17 +110,31 @@ def _ancestry(connection: sqlite3.Connection, session: Session) -> tuple[tuple[s
     return tuple(ids), root
 
 
-def _open_tools(connection: sqlite3.Connection, session_id: str) -> frozenset[str]:
+def _last_status(connection: sqlite3.Connection, session_id: str) -> float | None:
+    """When the status changed last: of a session that runs, when its turn began."""
+    row = connection.execute(
+        "SELECT ts FROM events INDEXED BY events_by_session WHERE session_id = ?"
+        " AND type = 'status' ORDER BY idx DESC LIMIT 1",
+        (session_id,),
+    ).fetchone()
+    return None if row is None else float(row[0])
+
+
+def _open_tools(connection: sqlite3.Connection, session_id: str) -> dict[str, tuple[str, float]]:
     """Tool calls since the last turn's end that have no result."""
     rows = connection.execute(
-        "SELECT type, data FROM events INDEXED BY events_by_session WHERE session_id = ?1"
+        "SELECT type, data, ts FROM events INDEXED BY events_by_session WHERE session_id = ?1"
         " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"
         " WHERE session_id = ?1 AND type = 'completion' ORDER BY idx DESC LIMIT 1), -1)"
         " AND type IN (?2, ?3) ORDER BY idx",
         (session_id, _CALLED, _RETURNED),
     )
-    found: set[str] = set()
-    for kind, data in rows.fetchall():
-        call_id = str(msgspec.json.decode(data).get("call_id"))
-        (found.add if kind == _CALLED else found.discard)(call_id)
-    return frozenset(found)
+    found: dict[str, tuple[str, float]] = {}
+    for kind, data, ts in rows.fetchall():
+        told = msgspec.json.decode(data)
+        call_id = str(told.get("call_id"))
+        if kind == _CALLED:
+            found[call_id] = (str(told.get("tool")), ts)
+        else:
+            found.pop(call_id, None)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
 from oubliette.actors.again import ask_again
@@ -21,7 +22,8 @@ from oubliette.tools.projects import check_offer, visible_project
 from oubliette.tools.sizes import fitting
 from oubliette.tools.tool import Params, Result, tool
 from oubliette.tools.tree_log import listing_facts
-from oubliette.tools.views import SessionView, session_view
+from oubliette.tools.views import SessionDetail, SessionView, session_view
+from oubliette.tools.why import waiting_of
 
 if TYPE_CHECKING:
     from oubliette import records
@@ -204,13 +206,17 @@ async def session_end(house: House, context: CallContext, params: SessionEnd) ->
         ended.update(zip((each.id for each in found), statuses, strict=True))
 
 
-@tool(SessionOne, SessionView, scope="read", read_only=True)
-async def session_get(house: House, context: CallContext, params: SessionOne) -> SessionView:
-    """Show a session: its state, last response, children and usage."""
+@tool(SessionOne, SessionDetail, scope="read", read_only=True)
+async def session_get(house: House, context: CallContext, params: SessionOne) -> SessionDetail:
+    """Show a session: its state, what it waits for, last response, children and usage."""
     session = await visible_session(house, context, params.session_id)
+    waiting = await waiting_of(house, session)
+    if any(wait.kind == "ended" for wait in waiting):  # perhaps meanwhile
+        session = await visible_session(house, context, params.session_id)
     children = await house.reader.children(session.id)
     last = await house.reader.last_index(session.id)
-    return session_view(session, last, [child.id for child in children])
+    view = session_view(session, last, [child.id for child in children])
+    return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting)
 
 
 @tool(SessionList, SessionPage, scope="read", read_only=True)

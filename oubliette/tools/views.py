@@ -101,6 +101,40 @@ class SessionView(Result, frozen=True, kw_only=True):
     usage: Usage
 
 
+class WaitView(Result, frozen=True, kw_only=True):
+    """One thing that a session waits for."""
+
+    kind: Annotated[
+        str,
+        Meta(
+            description="message, model, tool, caller_tool, child, permission, place, container,"
+            " agent, interrupt, end, storage, server or ended."
+        ),
+    ]
+    what: Annotated[str, Meta(description="It waits for …")]
+    since: float | None = None
+    until: Annotated[
+        float | None, Meta(description="When it is given up; null: never, or not known.")
+    ] = None
+    detail: str | None = None
+    session_id: Annotated[str | None, Meta(description="The child that is waited for.")] = None
+    caller_id: Annotated[str | None, Meta(description="Who is to answer.")] = None
+    caller_present: Annotated[
+        bool | None, Meta(description="Whether that caller is connected.")
+    ] = None
+    last_event_at: Annotated[
+        float | None, Meta(description="When the agent gave its last sign of life.")
+    ] = None
+
+
+class SessionDetail(SessionView, frozen=True, kw_only=True):
+    """A session, and who it waits for."""
+
+    waiting: Annotated[
+        tuple[WaitView, ...], Meta(description="What it waits for now; at least one entry.")
+    ]
+
+
 def limits_view(limits: Limits) -> LimitsView:
     """Limits as set."""
     return LimitsView(**{name: getattr(limits, name) for name in Limits.__struct_fields__})

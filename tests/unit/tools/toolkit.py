@@ -35,6 +35,7 @@ from oubliette.actors.protocol import (
     SpawnResult,
     SpawnSession,
 )
+from oubliette.actors.session_waits import GetWaits, SessionWaits, Wait
 from oubliette.actors.store import StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
@@ -57,6 +58,8 @@ from oubliette.tools.keys import Keys
 from oubliette.tools.table import ToolResult, call
 from oubliette.tools.tool import CallContext
 
+IDLE = SessionWaits(waits=(Wait(kind="message", what="a message"),))
+
 
 class Bench:
     """The house, and ways to put things into it."""
@@ -71,6 +74,8 @@ class Bench:
         self.asked: list[Message] = []
         self.answers: list[AnswerCallerTool | AnswerPermission] = []
         self.open_requests: set[str] = set()
+        self.waits: dict[str, SessionWaits] = {}
+        """Session id → what its actor says that it waits for."""
         self.waited = asyncio.Event()
         """Somebody waits for an event of a session."""
         self.purged: list[tuple[str, str]] = []
@@ -434,6 +439,10 @@ class FakeSession(Actor):
             self.bench.open_requests.discard(message.request_id)
             return True
         return False
+
+    @handles(GetWaits)
+    def what_it_waits_for(self, _: GetWaits) -> SessionWaits:
+        return self.bench.waits.get(self.session_id, IDLE)
 
     @handles(InterruptSession)
     def interrupt_turn(self, message: InterruptSession) -> str:

@@ -12,7 +12,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from oubliette import __version__
-from oubliette.cli import audit, configuration, doctor, project, serve, session, token, usage
+from oubliette.cli import (
+    audit,
+    call,
+    configuration,
+    doctor,
+    examples,
+    project,
+    serve,
+    session,
+    token,
+    usage,
+    workspace,
+)
 from oubliette.cli.output import Format, choose, print_error
 from oubliette.cli.plain_values import LeanGroup
 from oubliette.errors import OublietteError
@@ -29,8 +41,10 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.command("audit")(audit.audit)
+app.command("call", add_help_option=False)(call.call)
 app.add_typer(token.app, name="token")
 app.add_typer(project.app, name="project")
+app.add_typer(workspace.app, name="workspace")
 app.add_typer(session.app, name="session")
 app.add_typer(configuration.app, name="config")
 
@@ -63,6 +77,9 @@ def demo(context: typer.Context) -> None:
 
     code: int | None = importlib.import_module("oubliette.cli.demo").run(list(context.args))
     raise typer.Exit(code or 0)
+
+
+examples.show_in(app)
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:

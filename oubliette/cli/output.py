@@ -37,7 +37,9 @@ def choose(value: Format) -> Format:
 
 Output = Annotated[
     Format,
-    typer.Option("--output", "-o", help="text, or json for programs.", callback=choose),
+    typer.Option(
+        "--output", "-o", help="Form of the result: text, or json for programs.", callback=choose
+    ),
 ]
 Home = Annotated[
     str | None,
@@ -77,12 +79,20 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def print_fields(fields: dict[str, Any]) -> None:
-    """`name: value` lines; what is not set is left out."""
+    """`name: value` lines; what is not set is left out.
+
+    Text of several lines stands below its name, indented and otherwise as it is.
+    """
     for name, value in fields.items():
         if value is None or value in ("", [], {}):
             continue
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
-        sys.stdout.write(f"{name}: {clean(str(text))}\n")
+        said = clean(str(text))
+        if "\n" in said:
+            said = "".join(f"\n  {line}".rstrip(" ") for line in said.splitlines())
+            sys.stdout.write(f"{name}:{said}\n")
+        else:
+            sys.stdout.write(f"{name}: {said}\n")
 
 
 def print_error(error: OublietteError) -> None:

@@ -1,14 +1,23 @@
-"""`oubliette project list`."""
+"""`oubliette project list | create | delete`."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, moment, print_json, print_table
+from oubliette.cli.output import Format, Home, Output, moment, note, print_json, print_table
+from oubliette.cli.resolver import whole_id
 
 app = typer.Typer(help="Projects.", no_args_is_help=True)
+
+
+def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    from oubliette.cli.server_access import call_tool
+    from oubliette.config import find_home
+
+    return call_tool(find_home(home), tool, arguments)
 
 
 @app.command("list")
@@ -18,14 +27,10 @@ def list_projects(
     output: Output = Format.text,
 ) -> None:
     """List projects, oldest first."""
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
-
-    place = find_home(home)
     projects: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = call_tool(place, "project_list", {"name_contains": name_contains, "cursor": cursor})
+        page = _call(home, "project_list", {"name_contains": name_contains, "cursor": cursor})
         projects.extend(page["projects"])
         cursor = page["next_cursor"]
         if cursor is None:
@@ -46,3 +51,66 @@ def list_projects(
             for each in projects
         ],
     )
+
+
+@app.command("create")
+def create(  # noqa: PLR0917 - one parameter per option
+    name: Annotated[str, typer.Argument(help="Unique among the projects that exist.")],
+    description: Annotated[str | None, typer.Option(help="What it is for.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Agent of its sessions; else the server's.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of its agents.")] = None,
+    autonomy: Annotated[
+        str | None,
+        typer.Option(help="Unasked agents may do: off (everything), low, medium, high, ask."),
+    ] = None,
+    container_type: Annotated[
+        str | None, typer.Option(help="Type of its containers; else the server's default.")
+    ] = None,
+    remote_url: Annotated[
+        str | None, typer.Option(help="URL of its repository, set as git's origin.")
+    ] = None,
+    git: Annotated[bool, typer.Option(help="Make the default workspace a git repository.")] = True,
+    isolate_workspaces: Annotated[
+        bool, typer.Option("--isolate-workspaces", help="Each workspace in its own container.")
+    ] = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Create a project with a default workspace."""
+    made = _call(
+        home,
+        "project_create",
+        {
+            "name": name,
+            "description": description,
+            "agent": agent,
+            "model": model,
+            "autonomy": autonomy,
+            "container_type": container_type,
+            "remote_url": remote_url,
+            "init_git": git,
+            "workspace_isolation": isolate_workspaces,
+        },
+    )
+    if output is Format.json:
+        print_json(made)
+        return
+    sys.stdout.write(made["id"] + "\n")
+    note(f"Project {made['name']} was created.")
+
+
+@app.command("delete")
+def delete(
+    project: Annotated[str, typer.Argument(help="Id of the project, a piece of it, or its name.")],
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Delete a project with its workspaces and files; refused while sessions of it live."""
+    project_id = whole_id(home, "project", project)
+    done = _call(home, "project_delete", {"project_id": project_id})
+    if output is Format.json:
+        print_json(done)
+        return
+    note(f"{project_id} is deleted.")

@@ -23,7 +23,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
         str | None, typer.Option(help="What agents are, unless a project says: auto or scripted.")
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="debug, info, warning or error; logs go to stderr.")
+        str, typer.Option(help="Level of logs: debug, info, warning or error; they go to stderr.")
     ] = "info",
     output: Output = Format.text,
 ) -> None:

@@ -1,9 +1,10 @@
-"""`oubliette session list | show | end | logs`."""
+"""`oubliette session list | show | why | spawn | message | interrupt | end | logs`."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Annotated, Any, Final
 
 import typer
@@ -21,10 +22,14 @@ from oubliette.cli.output import (
 )
 from oubliette.cli.resolver import whole_id
 from oubliette.cli.times import SINCE_IN_LOGS
+from oubliette.errors import Forbidden, NotFound, OublietteError
 
 app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
 
 SessionId = Annotated[str, typer.Argument(help="Id of the session, or the beginning or end of it.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Print its events until its turn has ended.")
+]
 WAIT: Final = 30.0  # seconds of one long poll
 _MARGIN: Final = 30.0
 
@@ -87,8 +92,108 @@ def show(session_id: SessionId, home: Home = None, output: Output = Format.text)
     if output is Format.json:
         print_json(found)
         return
+    from oubliette.cli.waiting import sentence
+
     times = {name: moment(found[name]) for name in ("created_at", "updated_at", "ended_at")}
-    print_fields({**found, **times})
+    now = time.time()
+    waits = "\n".join(sentence(wait, now) for wait in found["waiting"])
+    print_fields({**found, **times, "waiting": waits})
+
+
+@app.command("why")
+def why(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
+    """Show who waits on what: a session, and the children that it waits for."""
+    from oubliette.cli import waiting
+
+    def get(each: str) -> dict[str, Any]:
+        return _call(home, "session_get", {"session_id": each})
+
+    told = waiting.tree(whole_id(home, "session", session_id), get)
+    if output is Format.json:
+        print_json(told)
+        return
+    for line in waiting.lines(told):
+        sys.stdout.write(line + "\n")
+
+
+@app.command("spawn")
+def spawn(  # noqa: PLR0917 - one parameter per option
+    project: Annotated[str, typer.Argument(help="Id or name of the project.")],
+    prompt: Annotated[str, typer.Argument(help="What to say to the agent; - reads it.")],
+    agent: Annotated[str | None, typer.Option(help="Agent; else the project's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model; else the project's.")] = None,
+    autonomy: Annotated[
+        str | None,
+        typer.Option(help="Unasked it may do: off (everything), low, medium, high, ask."),
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Id of a workspace; else the project's default one.")
+    ] = None,
+    new_workspace: Annotated[
+        bool, typer.Option("--new-workspace", help="Create a workspace for it.")
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Never resume; start a new session.")] = False,
+    key_scope: Annotated[
+        str | None, typer.Option(help="Make a key of this scope for the agent: Oubliette's tools.")
+    ] = None,
+    follow: Follow = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Start a session with a prompt, or resume your latest one of the workspace."""
+    spawned = _call(
+        home,
+        "session_spawn",
+        {
+            "project_id": whole_id(home, "project", project),
+            "prompt": _text(prompt),
+            "agent": agent,
+            "model": model,
+            "autonomy": autonomy,
+            "workspace_id": None if workspace is None else whole_id(home, "workspace", workspace),
+            "create_workspace": new_workspace or None,
+            "new_session": new or None,
+            "api_key_scope": key_scope,
+        },
+    )
+    verb = "was started" if spawned["spawned"] else "goes on"
+    _accepted(home, spawned, f"The session {verb}.", output, follow=follow)
+
+
+@app.command("message")
+def message(
+    session_id: SessionId,
+    text: Annotated[str, typer.Argument(help="What to say to the agent; - reads it.")],
+    follow: Follow = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Say something to a session; it is queued while a turn runs, and resumed if it rests."""
+    session_id = whole_id(home, "session", session_id)
+    arguments = {"session_id": session_id, "message": _text(text)}
+    try:
+        spawned = _call(home, "session_message", arguments)
+    except OublietteError as error:
+        if error.code == NotFound.code:
+            _call(home, "session_get", {"session_id": session_id})  # or it is not there at all
+            raise Forbidden(
+                f"session {session_id} is another principal's, who alone may converse with it",
+                hint="a key of that principal: oubliette token create --principal …",
+            ) from error
+        raise
+    said = "It is resumed." if spawned["resumed"] else "The message is queued."
+    _accepted(home, spawned, said, output, follow=follow)
+
+
+@app.command("interrupt")
+def interrupt(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
+    """End the running turn of a session; the session stays."""
+    session_id = whole_id(home, "session", session_id)
+    done = _call(home, "session_interrupt", {"session_id": session_id})
+    if output is Format.json:
+        print_json(done)
+        return
+    note(f"{session_id} was told to end its turn, if one runs; it is {done['status']}.")
 
 
 @app.command("end")
@@ -149,6 +254,53 @@ def logs(  # noqa: PLR0917 - one parameter per option
         rests = page["status"] in {"completed", "failed", "timed_out"}
         if not page["more"] and (rests or not follow):
             return
+
+
+def _text(given: str) -> str:
+    """What was given, or all of standard input for `-`."""
+    return sys.stdin.read().removesuffix("\n") if given == "-" else given
+
+
+def _accepted(
+    home: str | None, spawned: dict[str, Any], said: str, output: Format, *, follow: bool
+) -> None:
+    """Tell which session has the message; follow it to the end of its turns, if that is wanted."""
+    if output is Format.json:
+        print_json(spawned)
+    elif follow:
+        note(f"{spawned['session_id']}: {said}")
+    else:
+        sys.stdout.write(spawned["session_id"] + "\n")
+        note(said)
+    if follow:
+        _follow(home, spawned["session_id"], spawned["last_index"], output)
+
+
+def _follow(home: str | None, session_id: str, index: int, output: Format) -> None:
+    """Print what follows `index` until the turns that were asked for are over.
+
+    Raises:
+        typer.Exit: with 1, the session or its turn failed.
+    """
+    status = "completed"
+    while True:
+        page = _call(
+            home,
+            "session_events",
+            {"session_id": session_id, "since_index": index, "wait_seconds": WAIT},
+            timeout=WAIT + _MARGIN,
+        )
+        for event in page["events"]:
+            if output is Format.json:
+                print_json(event)
+            else:
+                sys.stdout.write(_line(event, with_session=False) + "\n")
+            if event["type"] == "completion":
+                status = event["status"]
+        sys.stdout.flush()
+        index = page["last_index"]
+        if page["completed"] and not page["more"]:
+            raise typer.Exit(0 if status == "completed" and not page["failed"] else 1)
 
 
 def _pages(

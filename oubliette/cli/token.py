@@ -34,7 +34,7 @@ def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, A
 def create(  # noqa: PLR0917 - one parameter per option
     scope: Annotated[
         str,
-        typer.Option(help="admin, write, read, project:<id> or project:<id>:ro."),
+        typer.Option(help="What it may do: admin, write, read, project:<id> or project:<id>:ro."),
     ],
     name: Annotated[str, typer.Option(help="What it is for.")] = "cli",
     principal: Annotated[

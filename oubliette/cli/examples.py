@@ -1,0 +1,46 @@
+"""An example of every command, as its help shows it. Each is a command line that is taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import typer
+
+EXAMPLES: Final[dict[str, str]] = {
+    "serve": "oubliette serve --port 8080 --agent opencode",
+    "doctor": "oubliette doctor --quick",
+    "demo": "oubliette demo --agent scripted",
+    "audit": "oubliette audit --since 1h --failed",
+    "call": "oubliette call project_list limit=10",
+    "token create": "oubliette token create --scope write --name editor",
+    "token list": "oubliette token list -o json",
+    "token revoke": "oubliette token revoke tok_01k0000000000000000000000a",
+    "project list": "oubliette project list --name-contains shop",
+    "project create": "oubliette project create shop --agent opencode",
+    "project delete": "oubliette project delete shop",
+    "workspace list": "oubliette workspace list shop",
+    "workspace delete": "oubliette workspace delete shop 7c9e6679-7425-40de-944b-e07fc1f90ae7",
+    "session list": "oubliette session list --project shop --status running",
+    "session show": "oubliette session show 3k9x",
+    "session why": "oubliette session why 3k9x",
+    "session spawn": "oubliette session spawn shop 'Fix the failing test' --follow",
+    "session message": "oubliette session message 3k9x 'Now add a test' --follow",
+    "session interrupt": "oubliette session interrupt 3k9x",
+    "session end": "oubliette session end 3k9x --tree",
+    "session logs": "oubliette session logs 3k9x --follow",
+    "config show": "oubliette config show --sources",
+    "config schema": "oubliette config schema",
+}
+"""Words of the command → the example."""
+
+
+def show_in(app: typer.Typer, path: str = "") -> None:
+    """Have the help of every command below `app` end with its example."""
+    for command in app.registered_commands:
+        assert command.name is not None
+        example = EXAMPLES.get(f"{path} {command.name}".strip())
+        command.epilog = None if example is None else f"Example: {example}"
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        show_in(group.typer_instance, f"{path} {group.name}".strip())

@@ -1,0 +1,62 @@
+"""`oubliette workspace list | delete`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from oubliette.cli.output import Format, Home, Output, moment, note, print_json, print_table
+from oubliette.cli.resolver import fitting, whole_id
+
+app = typer.Typer(help="Workspaces of a project.", no_args_is_help=True)
+
+Project = Annotated[str, typer.Argument(help="Id of the project, a piece of it, or its name.")]
+
+
+def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    from oubliette.cli.server_access import call_tool
+    from oubliette.config import find_home
+
+    return call_tool(find_home(home), tool, arguments)
+
+
+@app.command("list")
+def list_workspaces(project: Project, home: Home = None, output: Output = Format.text) -> None:
+    """List the workspaces of a project, oldest first."""
+    found = _call(home, "workspace_list", {"project_id": whole_id(home, "project", project)})
+    if output is Format.json:
+        print_json(found)
+        return
+    print_table(
+        ("ID", "DEFAULT", "CREATED", "LAST SESSION", "EXTERNAL ID", "SOURCE"),
+        [
+            (
+                each["id"],
+                "yes" if each["is_default"] else "",
+                moment(each["created_at"]),
+                moment(each["last_session_at"]) or "never",
+                each["external_id"],
+                each["source"],
+            )
+            for each in found["workspaces"]
+        ],
+    )
+
+
+@app.command("delete")
+def delete(
+    project: Project,
+    workspace: Annotated[str, typer.Argument(help="Id of the workspace, or a piece of it.")],
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Delete a workspace and its files; refused for the default one and while sessions use it."""
+    project_id = whole_id(home, "project", project)
+    there = _call(home, "workspace_list", {"project_id": project_id})["workspaces"]
+    workspace_id = fitting("workspace", workspace, (each["id"] for each in there))
+    done = _call(home, "workspace_delete", {"project_id": project_id, "workspace_id": workspace_id})
+    if output is Format.json:
+        print_json(done)
+        return
+    note(f"{workspace_id} is deleted.")

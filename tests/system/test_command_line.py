@@ -1,0 +1,157 @@
+"""The commands for projects, workspaces and sessions, as a person gives them to a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+COMMAND = 60.0  # seconds that one may take on a busy machine
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def oubliette(site):
+    """Runs a command on the server's home."""
+
+    async def run(*words: str, stdin: str = "") -> Done:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "oubliette.cli.main", *words,
+            env={**os.environ, "OUBLIETTE_HOME": str(site.server.home), "NO_COLOR": "1"},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(COMMAND):
+                out, err = await process.communicate(stdin.encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return Done(process.returncode or 0, out.decode(), err.decode())
+
+    return run
+
+
+async def test_a_project_is_created_used_and_deleted(site, oubliette):
+    made = await oubliette("project", "create", "by hand", "--no-git", "--description", "d")
+    assert (made.code, made.err) == (0, "Project by hand was created.\n")
+    project = made.out.strip()
+    found = await site.eyes.call("project_get", project_id=project)
+    assert (found["name"], found["description"]) == ("by hand", "d")
+
+    there = await oubliette("workspace", "list", "by hand", "-o", "json")
+    (default,) = there.json["workspaces"]
+    assert default["is_default"]
+    refused = await oubliette("workspace", "delete", "by hand", default["id"])
+    assert refused.code == 1
+    assert "default" in refused.err
+    listed = await oubliette("workspace", "list", project)
+    assert listed.out.splitlines()[1].split("\t")[:2] == [default["id"], "yes"]
+
+    gone = await oubliette("project", "delete", "by hand")
+    assert (gone.code, gone.err) == (0, f"{project} is deleted.\n")
+    assert (await oubliette("project", "delete", project)).code == 3
+
+
+async def test_a_prompt_is_followed_to_the_end_of_its_turn(site, oubliette):
+    project = site.project["id"]
+    done = await oubliette("session", "spawn", project, "-", "--follow", stdin="say one\nsay two\n")
+    assert done.code == 0
+    said = [line.split() for line in done.out.splitlines()]
+    assert [line[4] for line in said if line[3] == "message"] == ["one", "two"]
+    session = done.err.partition(":")[0]
+    agent = site.agent(session)
+
+    shown = await oubliette("session", "show", session)
+    assert "last_prompt:\n  say one\n  say two\n" in shown.out
+    assert "waiting: It waits for a message, since " in shown.out
+
+    said = await oubliette("session", "message", session, "fail too bad", "--follow", "-o", "json")
+    assert said.code == 1  # the turn failed
+    first, *events = [json.loads(line) for line in said.out.splitlines()]
+    assert (first["session_id"], first["spawned"]) == (session, False)
+    assert events[-1]["session_id"] == session
+    assert [event["status"] for event in events if event["type"] == "completion"] == ["failed"]
+    await agent.end()
+
+
+async def test_a_turn_is_interrupted(site, oubliette):
+    made = await oubliette("session", "spawn", site.project["id"], "sleep 600", "--new")
+    session = made.out.strip()
+    agent = site.agent(session)
+    await agent.event("status", status="running")
+    await agent.event("system", kind="ready")
+    told = await oubliette("session", "interrupt", session, "-o", "json")
+    assert told.json["session_id"] == session
+    assert (await agent.event("completion"))["status"] == "interrupted"
+
+
+async def test_a_session_of_somebody_else_is_shown_and_not_spoken_to(site, oubliette):
+    async with site.caller("http-auto") as caller:
+        agent = await site.spawn(caller, "say hello")
+        await agent.turn()
+        refused = await oubliette("session", "message", agent.session_id, "say more")
+        assert (refused.code, refused.out) == (4, "")
+        assert "is another principal's" in refused.err
+        missing = await oubliette("session", "message", "gogol_" + "0" * 26, "say more")
+        assert missing.code == 3
+
+
+async def test_why_tells_who_waits_on_whom_down_to_a_person(site, oubliette):
+    async with site.caller("http-auto") as caller:
+        await caller.listen()
+        call = json.dumps({"message": "ask may I?"})
+        agent = await site.spawn(caller, f"call session_message {call}")
+        asked = await caller.event("permission_request")
+        child = asked["session_id"]
+
+        told = (await oubliette("session", "why", agent.session_id, "-o", "json")).json
+        (wait,) = told["waiting"]
+        assert (told["status"], wait["kind"], wait["session_id"]) == ("running", "child", child)
+        (deep,) = wait["session"]["waiting"]
+        assert (deep["kind"], deep["caller_present"]) == ("permission", True)
+        assert deep["until"] == asked["deadline"]
+
+        lines = (await oubliette("session", "why", agent.session_id)).out.splitlines()
+        assert lines[0] == f"{agent.session_id} is running."
+        assert lines[1].startswith(f"  It waits for its child {child}, since 20")
+        assert lines[2] == f"    {child} is running."
+        assert lines[3].startswith("      It waits for a decision on may I?, since 20")
+        assert lines[3].endswith(" left).")
+        assert lines[4].startswith("        caller myapp is connected; permission_response")
+        assert len(lines) == 5
+
+
+async def test_why_of_a_session_that_ended(site, oubliette):
+    async with site.caller("http-auto") as caller:
+        agent = await site.spawn(caller, "say hello")
+        await agent.turn()
+        await agent.end()
+    lines = (await oubliette("session", "why", agent.session_id)).out.splitlines()
+    assert lines[0] == f"{agent.session_id} is completed."
+    assert lines[1].startswith("  It has completed (")
+
+
+async def test_any_tool_is_called(site, oubliette):
+    done = await oubliette("call", "project_get", f"project_id={site.project['id']}", "-o", "json")
+    assert done.json["name"] == "shared"
+    refused = await oubliette("call", "project_get", "project_id=x", "-o", "json")
+    assert (refused.code, refused.out) == (2, "")
+    assert json.loads(refused.err)["error"]["code"] == "invalid_parameter"

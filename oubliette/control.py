@@ -1,7 +1,8 @@
 """The command line's way into a running server: `<home>/control.sock` (DESIGN 6).
 
 JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool with all
-rights, `{"id", "verb": "status"}` tells about the server; the answer is `{"id", "ok": {…}}` or
+rights, with `"progress": true` after lines `{"id", "progress"}` that say how far it is;
+`{"id", "verb": "status"}` tells about the server; the answer is `{"id", "ok": {…}}` or
 `{"id", "error": {code, message, hint, field}}`. The socket is 0600 in a 0700 folder, and the
 peer's user id is checked besides: whoever may speak here may read the database anyway.
 """
@@ -27,13 +28,14 @@ from oubliette.tools.tool import CallContext
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
     from oubliette.tools.house import House
 
 MAX_LINE: Final = 8 * 1024 * 1024  # bytes
 MAX_LINKS: Final = 32
+MAX_UNREAD: Final = 64 * 1024  # bytes of an answer beyond which no progress is told
 MAX_SOCKET_PATH: Final = 103  # bytes; see containers/folders.py
 IDLE_SECONDS: Final = 900.0
 """A link that says nothing for so long is closed; longer than any wait of a tool."""
@@ -162,11 +164,11 @@ class ControlSocket:
                 return
             if not line.endswith(b"\n"):
                 return
-            number, answer = await self._answer(line)
+            number, answer = await self._answer(line, writer)
             writer.write(_line(number, answer))
             await writer.drain()
 
-    async def _answer(self, line: bytes) -> tuple[Any, dict[str, Any]]:
+    async def _answer(self, line: bytes, writer: StreamWriter) -> tuple[Any, dict[str, Any]]:
         try:
             request = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -179,16 +181,32 @@ class ControlSocket:
             case "status":
                 return number, {"ok": self._status}
             case "call":
-                return number, await self._call(fields.get("tool"), fields.get("arguments"))
+                context = OPERATOR
+                if fields.get("progress") is True:
+                    context = msgspec.structs.replace(OPERATOR, progress=_teller(writer, number))
+                return number, await self._call(
+                    context, fields.get("tool"), fields.get("arguments")
+                )
             case verb:
                 return number, _error(NotFound(f"unknown verb {verb!r}"))
 
-    async def _call(self, tool: object, arguments: Any) -> dict[str, Any]:
+    async def _call(self, context: CallContext, tool: object, arguments: Any) -> dict[str, Any]:
         try:
-            result = await call(self._house, OPERATOR, str(tool), arguments)
+            result = await call(self._house, context, str(tool), arguments)
         except OublietteError as error:
             return _error(error)
         return result.structured if result.is_error else {"ok": result.structured}
+
+
+def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
+    """Tells the peer how far its call is; what it does not read in time is left out."""
+
+    def told(line: str) -> None:
+        waiting = writer.transport.get_write_buffer_size()
+        if not writer.is_closing() and waiting < MAX_UNREAD:
+            writer.write(_line(number, {"progress": line}))
+
+    return told
 
 
 def _error(error: OublietteError) -> dict[str, Any]:

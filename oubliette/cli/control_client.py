@@ -15,8 +15,11 @@ from oubliette.errors import DeadlineExceeded, OublietteError, Unavailable
 from oubliette.runtime.home import CONTROL_SOCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
+
+    Told = Callable[[str], object]
+    """Hears how far a call is, a line at a time."""
 
 CONNECT_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 60.0
@@ -60,16 +63,31 @@ class ControlClient:
         self._link.close()
 
     def call(
-        self, tool: str, arguments: dict[str, Any], timeout: float = CALL_SECONDS
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        timeout: float = CALL_SECONDS,
+        *,
+        told: Told | None = None,
     ) -> dict[str, Any]:
         """Call a tool of the server.
 
+        `told` hears how far it is, from tools that know.
+
         Raises:
             RemoteError: what it answered.
-            DeadlineExceeded: no answer within `timeout` seconds.
+            DeadlineExceeded: no answer, and no news of it, within `timeout` seconds.
             Unavailable: the server went away.
         """
-        return self._request({"verb": "call", "tool": tool, "arguments": arguments}, timeout)
+        request = {"verb": "call", "tool": tool, "arguments": arguments}
+        if told is None:
+            return self._request(request, timeout)
+        self._send({**request, "progress": True}, timeout)
+        while True:
+            answer = self._line(timeout)
+            if "progress" not in answer:
+                return answer["ok"]
+            told(str(answer["progress"]))
 
     def status(self) -> dict[str, Any]:
         """The server's process id, address and version."""
@@ -107,6 +125,9 @@ class ControlClient:
             raise Unavailable(f"the link to the server broke: {error.strerror}") from error
 
     def _answer(self, timeout: float) -> dict[str, Any]:
+        return self._line(timeout)["ok"]
+
+    def _line(self, timeout: float) -> dict[str, Any]:
         self._link.settimeout(timeout)
         try:
             line = self._lines.readline()
@@ -119,7 +140,7 @@ class ControlClient:
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise RemoteError(answer["error"])
-        return answer["ok"]
+        return answer
 
 
 def _connect(home: Path) -> socket.socket:

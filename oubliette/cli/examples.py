@@ -29,6 +29,9 @@ EXAMPLES: Final[dict[str, str]] = {
     "session interrupt": "oubliette session interrupt 3k9x",
     "session end": "oubliette session end 3k9x --tree",
     "session logs": "oubliette session logs 3k9x --follow",
+    "image list": "oubliette image list",
+    "image rebuild": "oubliette image rebuild dev",
+    "image refresh": "oubliette image refresh base",
     "config show": "oubliette config show --sources",
     "config schema": "oubliette config schema",
 }

@@ -18,6 +18,7 @@ from oubliette.cli import (
     configuration,
     doctor,
     examples,
+    image,
     project,
     serve,
     session,
@@ -46,6 +47,7 @@ app.add_typer(token.app, name="token")
 app.add_typer(project.app, name="project")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(session.app, name="session")
+app.add_typer(image.app, name="image")
 app.add_typer(configuration.app, name="config")
 
 

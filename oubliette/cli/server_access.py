@@ -25,6 +25,8 @@ from oubliette.runtime.home import DATABASE, LOCK
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from oubliette.cli.control_client import Told
+
 READS: Final = frozenset(
     {
         "config_limits",
@@ -51,11 +53,17 @@ TRIES: Final = 3
 
 
 def call_tool(
-    home: Path, tool: str, arguments: dict[str, Any], timeout: float = CALL_SECONDS
+    home: Path,
+    tool: str,
+    arguments: dict[str, Any],
+    timeout: float = CALL_SECONDS,
+    *,
+    told: Told | None = None,
 ) -> dict[str, Any]:
     """Call a tool of the server that runs on `home`; without one, on its database if that will do.
 
-    A read that is to wait for news (`wait_seconds`) needs a server, as what writes does.
+    A read that is to wait for news (`wait_seconds`) needs a server, as what writes does. `told`
+    hears how far a call is, from tools that know.
 
     Raises:
         Unavailable: no server runs, and the tool needs one.
@@ -68,7 +76,7 @@ def call_tool(
     try:
         if tool in READS and not given.get("wait_seconds"):
             return _read(home, tool, given, timeout)
-        return _when_it_runs(home, tool, given, timeout, without=tool in WRITES)
+        return _when_it_runs(home, tool, given, timeout, without=tool in WRITES, told=told)
     except PermissionError as error:
         if isinstance(error, OublietteError):
             raise
@@ -98,7 +106,13 @@ def _read(home: Path, tool: str, given: dict[str, Any], timeout: float) -> dict[
 
 
 def _when_it_runs(
-    home: Path, tool: str, given: dict[str, Any], timeout: float, *, without: bool
+    home: Path,
+    tool: str,
+    given: dict[str, Any],
+    timeout: float,
+    *,
+    without: bool,
+    told: Told | None = None,
 ) -> dict[str, Any]:
     """Call it once a server answers; or once nobody has the lock, if it can do `without` one."""
     wait = _Wait(home)
@@ -113,7 +127,7 @@ def _when_it_runs(
             else:
                 with client:
                     if _comes(client, wait):
-                        return client.call(tool, given, timeout)
+                        return client.call(tool, given, timeout, told=told)
                 closed += 1
                 if closed == TRIES:
                     raise Unavailable("the server closed the link", hint="try again in a moment")

@@ -278,7 +278,7 @@ async def container_refresh(
     if project is not None:
         actor = await _container(house, project, None)
         await actor.ask(StopContainer(), timeout=STOP_SECONDS)
-    said = await imaging.refresh(kind, project)
+    said = await imaging.refresh(kind, project, context.progress)
     if said is None:
         return ImageState(image=image, state="local", log_tail="")
     return ImageState(image=image, state="fetched", log_tail=said[-TAIL:])
@@ -290,10 +290,9 @@ async def image_rebuild(house: House, context: CallContext, params: ImageRebuild
 
     Containers that run keep the old one; container_refresh of a project makes its container anew.
     """
-    del context
     check_offer(house, "container_type", params.container_type)
     imaging = _imaging(house)
-    said = await imaging.rebuild(params.container_type)
+    said = await imaging.rebuild(params.container_type, context.progress)
     return ImageState(
         image=imaging.image_of(params.container_type), state="built", log_tail=said[-TAIL:]
     )

@@ -33,6 +33,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the key was minted for a session's agent."""
     expires_at: float | None = None
     """When the key expires, wall seconds: what it mints expires no later."""
+    progress: Callable[[str], object] | None = None
+    """Is told how far something long is, by tools that know; None: nobody listens."""
 
 
 P = TypeVar("P", bound=msgspec.Struct)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_STEP: Final = re.compile(r"step (\d+)/(\d+)", re.IGNORECASE)
+_BYTES: Final = re.compile(r"([\d.]+) of ([\d.]+) MB$")
+_COUNT: Final = re.compile(r"(?:step )?(\d+) of (\d+)")
 _DONE: Final = {"Pull complete", "Already exists", "Download complete"}
 
 
@@ -17,6 +21,7 @@ class ImageProgress:
         self._layers: dict[str, bool] = {}
         self._bytes: dict[str, tuple[int, int]] = {}
         self._status = ""
+        self._step = ""
 
     def feed(self, part: Mapping[str, Any]) -> None:
         """One part of the stream."""
@@ -31,13 +36,18 @@ class ImageProgress:
                 total = self._bytes[layer][1]
                 self._bytes[layer] = (total, total)
         elif status:
-            self._status = status
+            if step := _STEP.match(status):
+                self._step = f"step {step[1]} of {step[2]}: "
+            self._status = status.splitlines()[-1]
 
     @property
     def line(self) -> str:
-        """How far it is, like `2 of 5 layers, 31.4 of 60.2 MB`; empty before anything was said."""
-        if not self._layers:
-            return self._status[:200]
+        """How far it is, like `2 of 5 layers, 31.4 of 60.2 MB` or `step 3 of 7: RUN make`.
+
+        Empty before anything was said.
+        """
+        if not self._layers or self._step:
+            return self._step + self._status[:200]
         done = sum(self._layers.values())
         text = f"{done} of {len(self._layers)} layers"
         if self._bytes:
@@ -45,3 +55,15 @@ class ImageProgress:
             total = sum(all_ for _, all_ in self._bytes.values()) / 1e6
             text += f", {current:.1f} of {total:.1f} MB"
         return text
+
+
+def share_of(line: str) -> float | None:
+    """How much of it a `line` of `ImageProgress` says is done, from 0 to 1; None: it does not."""
+    if found := _BYTES.search(line):
+        done, total = float(found[1]), float(found[2])
+    elif found := _COUNT.match(line):
+        done, total = int(found[1]), int(found[2])
+        done -= line.startswith("step ")  # the one that runs is not done
+    else:
+        return None
+    return min(1.0, max(0.0, done / total)) if total else None

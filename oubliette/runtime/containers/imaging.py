@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from oubliette.config import Config
     from oubliette.container_options import ContainerOptions
     from oubliette.records import Project
-    from oubliette.runtime.containers.port import ContainerRuntime
+    from oubliette.runtime.containers.port import ContainerRuntime, Progress
 
 FOLDER: Final = Path(images.__file__).parent
 """Where our Dockerfile lies."""
@@ -44,8 +44,10 @@ class Imaging:
             )
         return settings.options_of(self._config, container_type, project)
 
-    async def rebuild(self, container_type: str) -> str:
+    async def rebuild(self, container_type: str, progress: Progress | None = None) -> str:
         """Build it from its type's Dockerfile, or from ours; the end of the build's output.
+
+        `progress` is told how far it is, as far as the engine tells.
 
         Raises:
             InvalidParameter: its name is a registry's, and its type has no Dockerfile.
@@ -71,11 +73,19 @@ class Imaging:
             folder,
             timeout=self._config.containers.build_timeout_seconds,
             arguments=dict(_pair(argument) for argument in options.build_args),
+            progress=progress,
         )
         return built.text
 
-    async def refresh(self, container_type: str, project: Project | None = None) -> str | None:
+    async def refresh(
+        self,
+        container_type: str,
+        project: Project | None = None,
+        progress: Progress | None = None,
+    ) -> str | None:
         """Fetch it again; how that went, None where there is nothing to fetch from.
+
+        `progress` is told how far it is, as far as the engine tells.
 
         Raises:
             ImageError: the registry has not got it, or does not answer.
@@ -84,12 +94,24 @@ class Imaging:
         if options.build_dir is not None or options.image.startswith(OURS):
             return None
         lines: list[str] = []
+
+        def told(line: str) -> None:
+            lines.append(line)
+            if progress is not None:
+                progress(line)
+
         await self._runtime.pull(
             options.image,
             timeout=self._config.containers.pull_timeout_seconds,
-            progress=lines.append,
+            progress=told,
         )
         return "".join(f"{line}\n" for line in lines)
+
+
+def built_from(options: ContainerOptions) -> str | None:
+    """The folder that the image is built from; None: it is fetched from a registry."""
+    ours = options.build_dir is not None or options.image.startswith(OURS)
+    return str(_folder(options)) if ours else None
 
 
 def _folder(options: ContainerOptions) -> Path:

@@ -243,3 +243,33 @@ async def test_links_are_bounded(home: Path) -> None:
         for _, each in [*links, (reader, writer)]:
             each.close()
             await each.wait_closed()
+
+
+class SlowImaging:
+    """Builds images, and says how far it is."""
+
+    def image_of(self, kind: str, project: Any = None) -> str:
+        return f"localhost/{kind}:1"
+
+    async def rebuild(self, kind: str, progress: Any = None) -> str:
+        if progress is not None:
+            progress("step 1 of 2: FROM base")
+            progress("step 2 of 2: RUN true")
+        return f"built {kind}"
+
+
+@pytest.mark.usefixtures("opened")
+async def test_who_asks_for_it_hears_how_far_a_call_is(bench: Bench, home: Path) -> None:
+    bench.house.imaging = SlowImaging()  # type: ignore[assignment]
+    heard: list[str] = []
+    arguments = {"container_type": "base"}
+    done = await client(home, lambda link: link.call("image_rebuild", arguments, told=heard.append))
+    assert (done["state"], done["log_tail"]) == ("built", "built base")
+    assert heard == ["step 1 of 2: FROM base", "step 2 of 2: RUN true"]
+    quiet = await client(home, lambda link: link.call("image_rebuild", arguments))
+    assert quiet == done
+    failed = json.dumps(
+        {"id": 9, "verb": "call", "tool": "image_rebuild", "arguments": {}, "progress": True}
+    )
+    (answer,) = await raw(home, failed.encode() + b"\n")
+    assert answer["error"]["code"] == "invalid_parameter"

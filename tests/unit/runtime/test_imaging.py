@@ -12,8 +12,9 @@ from oubliette.config import Config, ContainersConfig
 from oubliette.container_options import ContainerOverrides
 from oubliette.errors import ConfigError, InvalidParameter
 from oubliette.records import Project
-from oubliette.runtime.containers.imaging import FOLDER, Imaging
+from oubliette.runtime.containers.imaging import FOLDER, Imaging, built_from
 from oubliette.runtime.containers.port import Capabilities, Logs
+from oubliette.runtime.containers.settings import options_of
 
 pytestmark = pytest.mark.anyio
 
@@ -35,9 +36,17 @@ class Standin:
         )
 
     async def build(
-        self, image: str, folder: Path, *, timeout: float, arguments: dict[str, str]
+        self,
+        image: str,
+        folder: Path,
+        *,
+        timeout: float,
+        arguments: dict[str, str],
+        progress: Any = None,
     ) -> Logs:
         assert (folder / "Dockerfile").is_file()
+        if progress is not None:
+            progress("step 1 of 2: FROM")
         self.done.append(("build", image, timeout, arguments))
         self.folder = folder
         return Logs(text="built")
@@ -112,3 +121,18 @@ async def test_an_image_of_a_project_is_its_own() -> None:
 async def test_a_runtime_without_images_says_so() -> None:
     with pytest.raises(InvalidParameter, match="no images"):
         await imaging(Standin(images=False)).rebuild("dev")
+
+
+async def test_who_asked_hears_how_far_it_is() -> None:
+    heard: list[str] = []
+    ours = imaging(Standin(), dev_image="localhost/dev:1", image="docker.io/library/python:3")
+    await ours.rebuild("dev", heard.append)
+    assert heard == ["step 1 of 2: FROM"]
+    await ours.refresh("base", progress=heard.append)
+    assert heard[1:] == ["1 of 2 layers", "2 of 2 layers"]
+
+
+def test_what_an_image_is_built_from() -> None:
+    assert built_from(options_of(Config(), "dev")) == str(FOLDER)
+    fetched = Config(containers=ContainersConfig(image="docker.io/library/python:3"))
+    assert built_from(options_of(fetched)) is None

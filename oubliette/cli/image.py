@@ -1,0 +1,109 @@
+"""`oubliette image list | rebuild | refresh`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from oubliette.cli.output import Format, Home, Output, note, print_json, print_table
+from oubliette.cli.resolver import whole_id
+from oubliette.cli.times import duration
+
+app = typer.Typer(help="Images of container types.", no_args_is_help=True)
+
+LONGEST = 3600.0  # seconds: builds and pulls have deadlines of their own in the configuration
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration,
+        metavar="DURATION",
+        help="How long to wait without news of it; 1h unless set.",
+    ),
+]
+
+
+def _call(
+    home: str | None, what: str, tool: str, arguments: dict[str, Any], timeout: float | None
+) -> dict[str, Any]:
+    from oubliette.cli.progress import shown
+    from oubliette.cli.server_access import call_tool
+    from oubliette.config import find_home
+
+    seconds = LONGEST if timeout is None else timeout
+    with shown(what) as told:
+        return call_tool(find_home(home), tool, arguments, seconds, told=told)
+
+
+@app.command("list")
+def list_images(home: Home = None, output: Output = Format.text) -> None:
+    """List the container types with their images, as the configuration has them."""
+    from oubliette.config import find_home, load
+    from oubliette.runtime.containers import imaging, settings
+
+    config = load(find_home(home)).config
+    found = [
+        {
+            "container_type": kind,
+            "image": (options := settings.options_of(config, kind)).image,
+            "built_from": imaging.built_from(options),
+        }
+        for kind in settings.types_of(config, images=True)
+    ]
+    if output is Format.json:
+        print_json({"images": found})
+        return
+    print_table(
+        ("TYPE", "IMAGE", "BUILT FROM"),
+        [(each["container_type"], each["image"], each["built_from"]) for each in found],
+    )
+
+
+@app.command("rebuild")
+def rebuild(
+    container_type: Annotated[str, typer.Argument(help="Container type, from image list.")],
+    timeout: Timeout = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Build the image of a container type from its Dockerfile; containers that run keep theirs."""
+    arguments = {"container_type": container_type}
+    done = _call(home, f"building {container_type}", "image_rebuild", arguments, timeout)
+    _tell(done, output)
+
+
+@app.command("refresh")
+def refresh(
+    container_type: Annotated[
+        str | None, typer.Argument(help="Container type, from image list.")
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Id or name of a project instead: its container is made anew as well."),
+    ] = None,
+    timeout: Timeout = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Fetch the image of a container type, or of a project, from its registry again."""
+    if (container_type is None) == (project is None):
+        raise typer.BadParameter("give a container type or --project, one of them")
+    arguments = {
+        "container_type": container_type,
+        "project_id": None if project is None else whole_id(home, "project", project),
+    }
+    what = f"fetching the image of {container_type or project}"
+    _tell(_call(home, what, "container_refresh", arguments, timeout), output)
+
+
+def _tell(done: dict[str, Any], output: Format) -> None:
+    if output is Format.json:
+        print_json(done)
+        return
+    words = {
+        "built": "was built",
+        "fetched": "was fetched",
+        "local": "comes from no registry; nothing was fetched",
+    }
+    note(f"{done['image']} {words.get(done['state'], done['state'])}.")

@@ -42,6 +42,8 @@ class LentTools:
         """It has let a deadline pass, and not listed its tools since."""
         self.awaited = False
         """Whether turns wait for the agent to fetch its tool list."""
+        self.awaited_since = 0.0
+        """Wall second since which they do."""
 
     # ------------------------------------------------------------------ the agent's process
 
@@ -97,6 +99,8 @@ class LentTools:
                 f" {', '.join(added)} in this session: start one with new_session=true"
             )
             return (warning,)
+        if not self.awaited:
+            self.awaited_since = self._session.clock.time()
         self.awaited = True
         return ()
 

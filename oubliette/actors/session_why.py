@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oubliette.actors.session_end import END_LIMIT
+from oubliette.actors.session_tools import LISTING_SECONDS
 from oubliette.actors.session_waits import SessionWaits, Wait
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def waits_of(session: SessionActor) -> SessionWaits:
             return SessionWaits(waits=tuple(found), container=session.host_gate.container.name)
     else:
         found += session.patience.waits(busy=bool(found))
-        if session.quiet and not found:
-            found.append(_message(session))
+        if session.turn is None and not found:
+            found.append(_message(session) if session.quiet else _listing(session))
     return SessionWaits(waits=tuple(found))
 
 
@@ -70,6 +71,18 @@ def _process(session: SessionActor) -> Wait:
         what=f"the process of its agent, {session.journal.record.agent}",
         since=session.starting_since,
         until=session.starting_since + limit,
+    )
+
+
+def _listing(session: SessionActor) -> Wait:
+    """The next turn came with new tools."""
+    since = session.link.tools.awaited_since
+    return Wait(
+        kind="agent",
+        what="its agent to list the tools that it was lent",
+        since=since,
+        until=since + LISTING_SECONDS,
+        detail="the turn begins without them then",
     )
 
 

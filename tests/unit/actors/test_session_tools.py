@@ -10,6 +10,7 @@ import pytest
 
 from oubliette.actors.session_messages import LinkNotify
 from oubliette.actors.session_tools import LISTING_SECONDS, LentTools, ListingOverdue
+from oubliette.clock import SystemClock
 from oubliette.config import Config
 from oubliette.records import CallerTool
 from tests.unit.store.samples import session as sample
@@ -22,6 +23,7 @@ class Session:
     """What `LentTools` uses of a SessionActor, with everything committed at once."""
 
     def __init__(self, *, hears: bool = True) -> None:
+        self.clock = SystemClock()
         self.record = msgspec.structs.replace(
             sample(), agent="acp", caller_id="shop", caller_tools=(FIND,)
         )

@@ -39,8 +39,10 @@ def runtime_base(configured: Path | str | None = None, *, stranger: int | None =
     """
     uid = os.geteuid()
     parent = Path(configured) if configured is not None else _usual_parent(uid, stranger)
-    if configured is not None:
+    if configured is not None and not parent.exists():
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stranger is not None:
+            let_pass(parent)
     base = parent.absolute() / f"oubliette-{uid}"
     _check_length(base / "01234567" / RELAY_SOCKET)
     with contextlib.suppress(FileExistsError):

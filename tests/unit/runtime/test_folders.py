@@ -88,6 +88,16 @@ def test_a_users_runtime_folder_that_its_agents_cannot_pass_is_passed_over(
     assert folders.temporary_folder(12345) == Path("/tmp")
 
 
+def test_a_configured_folder_that_is_not_there_yet_is_made_for_those_who_must_pass(
+    short: Path,
+) -> None:
+    assert folders.runtime_base(short / "own") == short / "own" / BASE
+    assert stat.S_IMODE((short / "own").stat().st_mode) == 0o700
+    assert folders.runtime_base(short / "passable", stranger=12345) == short / "passable" / BASE
+    assert stat.S_IMODE((short / "passable").stat().st_mode) == 0o701
+    assert stat.S_IMODE((short / "passable" / BASE).stat().st_mode) == 0o700
+
+
 def test_a_temporary_folder_without_room_for_a_sockets_path_is_passed_over(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

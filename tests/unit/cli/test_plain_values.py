@@ -95,7 +95,7 @@ def test_a_command_with_plain_values_imports_no_pydantic(tmp_path):
         f"m.run(['token', 'list', '--home', {str(tmp_path)!r}, '-o', 'json'])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stderr.splitlines()[-1] == "False", done.stderr
 
@@ -117,7 +117,7 @@ def test_the_log_is_written_without_rich_and_others_still_find_it():
         "import rich.console\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "\n"
     assert "ZeroDivisionError" in done.stderr

@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ZipappHook(BuildHookInterface):
-    """Builds `oubliette/_bundled/oubliette.pyz` from `incontainer`."""
+    """Builds `oubliette/_bundled/oubliette.pyz` from `oubliette/incontainer`."""
 
     PLUGIN_NAME = "custom"
 
@@ -20,7 +20,7 @@ class ZipappHook(BuildHookInterface):
             return
         sys.path.insert(0, self.root)
         try:
-            from incontainer.build import build
+            from oubliette.incontainer.build import build
         finally:
             sys.path.remove(self.root)
         target = build(Path(self.directory) / "oubliette.pyz")

@@ -13,7 +13,6 @@ import msgspec
 import structlog
 from tenacity import wait_exponential_jitter
 
-from incontainer import wire
 from oubliette.actors.backoff import backoff_delay
 from oubliette.actors.session_messages import (
     LinkNotify,
@@ -22,6 +21,7 @@ from oubliette.actors.session_messages import (
     LinkRequest,
     OpenLink,
 )
+from oubliette.incontainer import wire
 from oubliette.kit import Actor, ActorDead, Message, handles
 
 if TYPE_CHECKING:

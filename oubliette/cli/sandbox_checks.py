@@ -131,8 +131,8 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
 
 
 async def _word_through(link: HostLink, dial: Dial) -> None:
-    from incontainer import wire
     from oubliette.errors import ProtocolViolation
+    from oubliette.incontainer import wire
     from oubliette.runtime.host.dial import close, open_link
 
     session, project = ids.new_id(ids.SESSION), ids.new_id(ids.PROJECT)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import platformdirs
 
-from incontainer import build
+from oubliette.incontainer import build
 
 BUNDLED = Path(__file__).resolve().parents[1] / "_bundled" / "oubliette.pyz"
 

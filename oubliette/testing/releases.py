@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from incontainer import wire
+from oubliette.incontainer import wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

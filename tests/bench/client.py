@@ -121,7 +121,9 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as folder:
         path, zipapp = f"{folder}/relay.sock", f"{folder}/oubliette.pyz"
-        subprocess.run([sys.executable, "-m", "incontainer.build", zipapp], check=True, cwd=ROOT)
+        subprocess.run(
+            [sys.executable, "-m", "oubliette.incontainer.build", zipapp], check=True, cwd=ROOT
+        )
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen()
@@ -131,7 +133,7 @@ def main() -> int:
             "OUBLIETTE_PAIRING_SECRET": "x", "OUBLIETTE_RELAY_SOCKET": path,
         }  # fmt: skip
         kinds = {
-            "checkout": [sys.executable, "-m", "incontainer", "client"],
+            "checkout": [sys.executable, "-m", "oubliette.incontainer", "client"],
             "zipapp": [sys.executable, *ISOLATED, zipapp, "client"],
         }
         floors: list[tuple[float, float]] = []

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from incontainer.build import build
+from oubliette.incontainer.build import build
 from tests.unit.incontainer.hostclient import Control, HostProcess, Link
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from incontainer import client_tools
-from incontainer.client import DEADLINE_MARGIN
+from oubliette.incontainer import client_tools
+from oubliette.incontainer.client import DEADLINE_MARGIN
 from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeRuntime, droid_runtime
 from oubliette.runtime.containers import Inside
 from tests.conformance.agents import AGENTS, new_session

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from oubliette.records import Container, Session
 from oubliette.runtime.store.codec import decode
 from oubliette.runtime.zipapp import zipapp_path

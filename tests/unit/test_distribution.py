@@ -52,6 +52,13 @@ def description(wheel: zipfile.ZipFile) -> str:
     return str(metadata.get_payload())
 
 
+def test_the_wheel_takes_no_top_level_name_but_oubliette(wheel: zipfile.ZipFile) -> None:
+    assert {name.split("/")[0].split("-")[0] for name in wheel.namelist()} == {
+        "oubliette",
+        "oubliette_agents",
+    }
+
+
 def test_the_wheel_carries_the_zipapp_for_containers(wheel: zipfile.ZipFile) -> None:
     assert "oubliette/_bundled/oubliette.pyz" in wheel.namelist()
 
@@ -80,7 +87,6 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_tests(built: Path
         "PKG-INFO",
         "README.md",
         "hatch_build.py",
-        "incontainer",
         "oubliette",
         "pyproject.toml",
     }

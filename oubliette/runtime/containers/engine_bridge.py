@@ -1,6 +1,6 @@
 """Links to a relay over the engine's exec, where its socket cannot be opened (DESIGN 4.1).
 
-One exec of `oubliette.pyz bridge` for each link; what it speaks is in `incontainer.bridge_wire`.
+One exec of `oubliette.pyz bridge` for each link; what it speaks is in `incontainer/bridge_wire.py`.
 Callers get an ordinary pair of asyncio's streams: limits, back-pressure and half-closes are those
 of a socket.
 """
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from incontainer import bridge_wire, wire
 from oubliette.errors import OublietteError
+from oubliette.incontainer import bridge_wire, wire
 from oubliette.runtime.containers import bubblewrap
 from oubliette.runtime.containers.engine_stream import STDERR, open_stream
 from oubliette.runtime.containers.port import ISOLATED, RELAY_DIR, RELAY_SOCKET

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from oubliette.runtime.host.errors import HostAbsent, HostRefused, HostUnreachable, LinkClosed
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from incontainer import wire
 from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation
 from oubliette.failpoints import failpoint
+from oubliette.incontainer import wire
 from oubliette.runtime.host import dial as dialing
 from oubliette.runtime.host.errors import (
     HostImpostor,
@@ -323,7 +323,7 @@ class HostLink:
     ) -> tuple[StreamReader, StreamWriter]:
         """The server's half of a session's pair; `bare`: for a client without a secret.
 
-        A refusal comes as its first line: see `incontainer.wire.parse_error`. `limit` bounds a
+        A refusal comes as its first line: see `wire.parse_error`. `limit` bounds a
         line for `StreamReader.readline`; the reader stops reading the socket at twice of it.
         """
         ticket = (await self.ticket("bare" if bare else "upstream"))[0]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import msgspec
 
-from incontainer import wire
 from oubliette.errors import InvalidParameter, ProtocolViolation
+from oubliette.incontainer import wire
 from oubliette.runtime.host import dial as dialing
 from oubliette.runtime.host.errors import HostRefused, LinkClosed
 from oubliette.runtime.host.messages import Exit

@@ -15,8 +15,8 @@ from typing import Any
 Json = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[3]
-CLIENT = [sys.executable, "-m", "incontainer", "client"]
-SCRIPTED = [sys.executable, "-m", "incontainer", "scripted-agent"]
+CLIENT = [sys.executable, "-m", "oubliette.incontainer", "client"]
+SCRIPTED = [sys.executable, "-m", "oubliette.incontainer", "scripted-agent"]
 LIMIT = 80 << 20  # bytes of a line that a test may read
 SECONDS = 15.0  # any single wait; only a failing test takes it
 

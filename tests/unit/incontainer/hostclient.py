@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from incontainer import wire
+from oubliette.incontainer import wire
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 5.0  # seconds any single wait may take
@@ -54,7 +54,7 @@ class HostProcess:
                     python,
                     "-X",
                     "faulthandler",
-                    *(target or ["-m", "incontainer"]),
+                    *(target or ["-m", "oubliette.incontainer"]),
                     command,
                     "--socket",
                     self.socket,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import Attached, Closed, Control, HostProcess, Link
 
 # Writes what its arguments say: stream number, size; then the exit code

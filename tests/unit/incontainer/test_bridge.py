@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incontainer import bridge_wire
+from oubliette.incontainer import bridge_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Bridged:
             listener.listen()
             listener.settimeout(SECONDS)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "incontainer", "bridge", path],
+                [sys.executable, "-m", "oubliette.incontainer", "bridge", path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd=ROOT,
@@ -201,7 +201,7 @@ def test_megabytes_pass_whole_in_both_directions_at_once(bridged: Bridged) -> No
 
 def test_a_relay_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "incontainer", "bridge", str(tmp_path / "none.sock")],
+        [sys.executable, "-m", "oubliette.incontainer", "bridge", str(tmp_path / "none.sock")],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=ROOT,

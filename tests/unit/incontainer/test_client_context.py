@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incontainer import client_context
-from incontainer.client_context import Context, ContextFault
 from oubliette import ids
+from oubliette.incontainer import client_context
+from oubliette.incontainer.client_context import Context, ContextFault
 
 PARENT, CHILD = ids.new_id(ids.SESSION), ids.new_id(ids.SESSION)
 

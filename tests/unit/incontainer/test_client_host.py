@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from tests.unit.incontainer.fake_server import ADD, RawAgent, config_line, config_params
 from tests.unit.incontainer.hostclient import HostProcess
 

@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from incontainer import client_calls, wire
-from incontainer.client_calls import Call
-from incontainer.client_link import Link
+from oubliette.incontainer import client_calls, wire
+from oubliette.incontainer.client_calls import Call
+from oubliette.incontainer.client_link import Link
 from tests.unit.incontainer.fake_server import ADD, FakeServer, RawAgent
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from incontainer import wire
-from incontainer.client_process import DEFAULT_SOCKET, Settings
+from oubliette.incontainer import wire
+from oubliette.incontainer.client_process import DEFAULT_SOCKET, Settings
 from tests.unit.incontainer.fake_server import (
     ADD,
     CLIENT,
@@ -140,7 +140,7 @@ def test_without_a_secret_the_header_is_the_seeds_bare_one():
 
 async def test_what_else_prints_goes_to_stderr_and_what_else_reads_gets_nothing():
     code = (
-        "import os, sys; from incontainer import client, client_mcp\n"
+        "import os, sys; from oubliette.incontainer import client, client_mcp\n"
         "plain = client_mcp.McpServer.line\n"
         "def line(self, data):\n"
         "    print('stray', flush=True); os.system('echo child; cat'); return plain(self, data)\n"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from incontainer import build
+from oubliette.incontainer import build
 from tests.requirements import python39
 from tests.unit.incontainer.fake_server import ADD, FakeServer, LineProcess, environment
 

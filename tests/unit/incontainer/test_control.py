@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import Control, HostProcess, Link, Refusal
 
 
@@ -176,7 +176,7 @@ def test_a_ticket_is_good_once_and_for_its_purpose(shared: HostProcess, link: Co
 
 
 def test_a_ticket_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    from incontainer import tickets
+    from oubliette.incontainer import tickets
 
     now = 100.0
     monkeypatch.setattr(tickets.time, "monotonic", lambda: now)
@@ -191,7 +191,7 @@ def test_a_ticket_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tickets_nobody_uses_do_not_pile_up() -> None:
-    from incontainer import tickets
+    from oubliette.incontainer import tickets
 
     table = tickets.Tickets()
     for _ in range(40):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from incontainer import build
+from oubliette.incontainer import build
 from tests import requirements
 from tests.unit.incontainer.hostclient import ROOT, HostProcess
 
@@ -30,8 +30,8 @@ def imports(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports do not work in the zipapp's __main__"
-            found.add((node.module or "").split(".")[0])
+            assert node.level <= 1, "the package is a top-level one in the zipapp"
+            found.add("incontainer" if node.level else (node.module or "").split(".")[0])
     return found
 
 
@@ -131,14 +131,14 @@ def test_the_checks_find_what_they_look_for() -> None:
         )
     )
     assert len(visitor.wrong) == 3
-    assert imports(ast.parse("def f():\n import msgspec.json\n from incontainer import wire")) == {
+    assert imports(ast.parse("def f():\n import msgspec.json\n from . import wire")) == {
         "msgspec",
         "incontainer",
     }
 
 
 def test_every_module_imports_without_site_packages() -> None:
-    code = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('incontainer.' + name) for name in sys.argv[2:]]"
+    code = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('oubliette.incontainer.' + name) for name in sys.argv[2:]]"
     names = [path.stem for path in MODULES if path.stem not in {"__init__", "__main__"}]
     done = subprocess.run(
         [*RUN, "-S", "-c", code, str(ROOT), *names],
@@ -151,7 +151,7 @@ def test_every_module_imports_without_site_packages() -> None:
 
 
 def test_the_host_imports_none_of_the_slow_modules_before_it_is_ready() -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import incontainer.host, incontainer.options; print(sorted({'asyncio', 'typing', 'subprocess', 'hmac', 'hashlib', 'dataclasses', 'logging', 'argparse', 'inspect', 'threading'} & set(sys.modules)))"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import oubliette.incontainer.host, oubliette.incontainer.options; print(sorted({'asyncio', 'typing', 'subprocess', 'hmac', 'hashlib', 'dataclasses', 'logging', 'argparse', 'inspect', 'threading'} & set(sys.modules)))"
     done = subprocess.run(
         [*RUN, "-S", "-c", code, str(ROOT)], capture_output=True, text=True, timeout=20, check=False
     )
@@ -170,7 +170,7 @@ class TestOnPython39:
 
     def test_every_module_imports(self) -> None:
         python = oldest()
-        code = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('incontainer.' + name) for name in sys.argv[2:]]"
+        code = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('oubliette.incontainer.' + name) for name in sys.argv[2:]]"
         names = [path.stem for path in MODULES if path.stem not in {"__init__", "__main__"}]
         done = subprocess.run(
             [python, "-I", "-S", "-W", "error", "-c", code, str(ROOT), *names],

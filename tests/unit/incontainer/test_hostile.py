@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import Control, HostProcess, Refusal
 
-PATIENT = "from incontainer import wire, pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_PATIENCE = 0.2\n"
-RUN = "from incontainer.__main__ import main; raise SystemExit(main())"
+PATIENT = "from oubliette.incontainer import wire, pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_PATIENCE = 0.2\n"
+RUN = "from oubliette.incontainer.__main__ import main; raise SystemExit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ print(json.dumps({
 @pytest.mark.requires("root")
 def test_an_agent_cannot_play_the_host_or_the_server_and_cannot_look_into_the_host() -> None:
     """DESIGN 4.1, 5: the host runs as the agent's own user here, the hardest case."""
-    from incontainer.build import build
+    from oubliette.incontainer.build import build
 
     with HostProcess() as outer:
         outer.folder.chmod(0o777)
@@ -288,7 +288,7 @@ def test_a_peer_in_a_parent_pid_namespace_is_outside_and_needs_no_ticket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SO_PEERCRED shows pid 0 for who has no number in our namespace."""
-    from incontainer import kernel
+    from oubliette.incontainer import kernel
 
     one, other = socket.socketpair()
     assert not kernel.peer_is_outside(one)
@@ -304,7 +304,7 @@ def test_a_peer_in_a_parent_pid_namespace_is_outside_and_needs_no_ticket(
 
 def test_a_defect_in_one_link_does_not_end_the_others() -> None:
     code = (
-        "from incontainer import pairing\ndef boom(*_): raise RuntimeError('defect')\npairing.Pairing.downstream = boom\n"
+        "from oubliette.incontainer import pairing\ndef boom(*_, **__): raise RuntimeError('defect')\npairing.Pairing.downstream = boom\n"
         + RUN
     )
     host = HostProcess(target=["-c", code])

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import ROOT, HostProcess, Link
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "incontainer", *arguments]
+    argv = [sys.executable, "-m", "oubliette.incontainer", *arguments]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
 
 
@@ -28,7 +28,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def begun(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A host on pipes of ours, which is gone with the block."""
     with subprocess.Popen(
-        [sys.executable, "-m", "incontainer", "host", *arguments],
+        [sys.executable, "-m", "oubliette.incontainer", "host", *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -76,7 +76,7 @@ def test_a_server_that_is_killed_before_the_host_is_ready_does_not_take_it_along
     reading, writing = os.pipe()
     os.close(reading)
     process = subprocess.Popen(
-        [sys.executable, "-m", "incontainer", "host", f"--socket={path}"]
+        [sys.executable, "-m", "oubliette.incontainer", "host", f"--socket={path}"]
         + [f"--key={host.folder}/key2", f"--ready-fd={writing}"],
         cwd=ROOT,
         pass_fds=(writing,),
@@ -123,7 +123,7 @@ def test_a_key_may_come_over_standard_input_and_the_word_go_over_standard_output
 
 
 def test_standard_input_without_a_whole_key_is_refused() -> None:
-    argv = [sys.executable, "-m", "incontainer", "host", "--key", "-"]
+    argv = [sys.executable, "-m", "oubliette.incontainer", "host", "--key", "-"]
     done = subprocess.run(
         argv, cwd=ROOT, input=b"x" * 31, capture_output=True, timeout=10, check=False
     )
@@ -273,7 +273,7 @@ def test_a_label_is_only_for_those_who_look_at_ps() -> None:
 def test_nothing_the_host_inherited_reaches_its_processes() -> None:
     read, write = os.pipe()
     os.set_inheritable(write, True)
-    code = f"import os; os.set_inheritable({write}, True)\nfrom incontainer.__main__ import main; raise SystemExit(main())"
+    code = f"import os; os.set_inheritable({write}, True)\nfrom oubliette.incontainer.__main__ import main; raise SystemExit(main())"
     with HostProcess(target=["-c", code], keep=[write]) as host:
         os.close(write)
         control = host.control()
@@ -285,7 +285,7 @@ def test_nothing_the_host_inherited_reaches_its_processes() -> None:
 
 
 def test_a_host_started_without_standard_streams_works() -> None:
-    code = "import os; [os.close(fd) for fd in (0, 1)]\nfrom incontainer.__main__ import main; raise SystemExit(main())"
+    code = "import os; [os.close(fd) for fd in (0, 1)]\nfrom oubliette.incontainer.__main__ import main; raise SystemExit(main())"
     with HostProcess(target=["-c", code]) as host:
         control = host.control()
         control.start("p", "cat")

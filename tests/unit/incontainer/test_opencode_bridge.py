@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incontainer.opencode_bridge import message_id
-from incontainer.opencode_http import MAX_BODY, EventReader, HttpError, Response
+from oubliette.incontainer.opencode_bridge import message_id
+from oubliette.incontainer.opencode_http import MAX_BODY, EventReader, HttpError, Response
 from tests.unit.incontainer.hostclient import ROOT
 
 SECONDS = 30.0  # for whatever is waited for; far more than it takes
@@ -34,7 +34,13 @@ class BridgeProcess:
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
         script.chmod(0o755)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "incontainer", "opencode", f"--program={program or script}"],
+            [
+                sys.executable,
+                "-m",
+                "oubliette.incontainer",
+                "opencode",
+                f"--program={program or script}",
+            ],
             cwd=ROOT,
             env={**os.environ, "FAKE": mode},
             stdin=subprocess.PIPE,
@@ -222,7 +228,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_is_not_known_is_refused() -> None:
-    command = [sys.executable, "-m", "incontainer", "opencode", "serve"]
+    command = [sys.executable, "-m", "oubliette.incontainer", "opencode", "serve"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=SECONDS, check=False)
     assert done.returncode == 2
     assert b"--program=PATH" in done.stderr

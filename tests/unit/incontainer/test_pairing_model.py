@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from incontainer import wire
+from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import Control, HostProcess, Link
 
 

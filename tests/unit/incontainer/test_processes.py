@@ -226,7 +226,7 @@ def test_a_host_that_is_not_root_runs_processes_as_itself_and_as_nobody_else(nam
         key_file.write_bytes(key)
         key_file.chmod(0o644)
         pyz = host.folder / "o.pyz"
-        from incontainer.build import build
+        from oubliette.incontainer.build import build
 
         build(pyz)
         link.start(
@@ -478,7 +478,7 @@ def test_a_hundred_starts_leave_no_descriptor_and_no_zombie(
 
 
 def test_there_is_a_limit_to_processes(name: str) -> None:
-    code = "import incontainer.table as t; t.PROCESSES = 2\nfrom incontainer.__main__ import main; raise SystemExit(main())"
+    code = "import oubliette.incontainer.table as t; t.PROCESSES = 2\nfrom oubliette.incontainer.__main__ import main; raise SystemExit(main())"
     with HostProcess(target=["-c", code]) as host:
         link = host.control()
         link.start("a", "true")

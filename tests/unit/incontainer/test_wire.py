@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incontainer import wire
+from oubliette.incontainer import wire
 
 word = st.text(
     st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=40

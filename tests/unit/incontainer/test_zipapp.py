@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from incontainer import build
+from oubliette.incontainer import build
 from oubliette.runtime import zipapp
 from tests.unit.incontainer.hostclient import ROOT, HostProcess
 
@@ -82,7 +82,7 @@ def test_the_exit_code_comes_through(packed: Path) -> None:
 
 def test_the_module_builds_from_the_command_line(tmp_path: Path, packed: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "incontainer.build", str(tmp_path / "x.pyz")],
+        [sys.executable, "-m", "oubliette.incontainer.build", str(tmp_path / "x.pyz")],
         cwd=ROOT,
         check=True,
         timeout=20,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incontainer import bridge_wire
+from oubliette.incontainer import bridge_wire
 from oubliette.runtime.containers import engine_bridge
 from oubliette.runtime.containers.engine import Engine
 from oubliette.runtime.containers.engine_errors import Missing, Refused
@@ -209,7 +209,9 @@ class Link:
 async def link(fake: FakeEngine, engine: Engine, short: Path) -> AsyncIterator[Link]:
     relay = Relay(short / "relay.sock")
     fake.answers["/containers/c/exec"] = {"Id": "e"}
-    launch = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from incontainer import bridge"
+    launch = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from oubliette.incontainer import bridge"
+    )
     code = f"{launch}; sys.exit(bridge.main([{str(relay.path)!r}]))"
     fake.answers["/exec/e/start"] = runs([sys.executable, "-I", "-c", code])
     try:

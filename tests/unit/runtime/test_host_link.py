@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from incontainer import wire
 from oubliette.errors import DeadlineExceeded, InvalidParameter, ProtocolViolation
+from oubliette.incontainer import wire
 from oubliette.runtime.host import (
     Exit,
     Gap,

@@ -1,0 +1,116 @@
+"""`opencode serve` as our child: its start, its port, its password, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+
+from . import kernel
+from .client_process import log
+from .loop import READ
+from .opencode_http import USER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Loop, Timer
+
+START_SECONDS = 120.0  # until it listens; its first start in a HOME makes a database
+TERM_SECONDS = 2.0  # between SIGTERM and SIGKILL
+USERNAME = "OPENCODE_SERVER_USERNAME"
+PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 -- the variable's name
+LISTENING = re.compile(rb"listening on http://127\.0\.0\.1:(\d{1,5})")
+LINE_LIMIT = 64 * 1024  # bytes of its standard output without a newline
+
+
+def _tie() -> None:
+    """End with the bridge, however that ends."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Server:
+    """The child.
+
+    Its password is made here and handed over in its environment: not on the command line, which
+    any process of the machine may read. Its environment can be read by processes of the same
+    user in the same container, and by what the agent itself starts; by nobody else.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        program: str,
+        *,
+        on_listening: Callable[[int], None],
+        on_ended: Callable[[int], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """Start it.
+
+        Raises:
+            OSError: It cannot be started.
+
+        """
+        self._loop = loop
+        self._on_listening = on_listening
+        self._on_ended = on_ended
+        self._on_failed = on_failed
+        self._line = b""
+        self._kill: Timer | None = None
+        self._ended = False
+        self.password = os.urandom(32).hex()
+        loop.on_signal(signal.SIGCHLD, self._reap)
+        self._child = subprocess.Popen(
+            [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={**os.environ, USERNAME: USER, PASSWORD: self.password},
+            preexec_fn=_tie,  # noqa: PLW1509 -- there is one thread
+        )
+        assert self._child.stdout is not None
+        self._out = self._child.stdout.fileno()
+        os.set_blocking(self._out, False)
+        self._starting: Timer | None = loop.call_later(START_SECONDS, self._overdue)
+        loop.watch(self._out, READ, self._said)
+
+    def end(self) -> None:
+        """Ask it to end, and make it; `on_ended` follows."""
+        if not self._ended and self._kill is None:
+            self._child.send_signal(signal.SIGTERM)
+            self._kill = self._loop.call_later(TERM_SECONDS, self._child.kill)
+
+    def _overdue(self) -> None:
+        self._on_failed(f"opencode serve did not listen within {START_SECONDS:g} s")
+
+    def _said(self, _events: int) -> None:
+        try:
+            data = os.read(self._out, 65536)
+        except (BlockingIOError, InterruptedError):
+            return
+        if not data:
+            self._loop.unwatch(self._out)
+            return
+        *lines, self._line = (self._line + data).split(b"\n")
+        self._line = self._line[-LINE_LIMIT:]
+        for line in lines:
+            found = LISTENING.search(line)
+            if found and self._starting is not None:
+                self._starting.cancel()
+                self._starting = None
+                self._on_listening(int(found.group(1)))
+            elif line.strip():
+                log(f"opencode: {line.decode(errors='replace')}")
+
+    def _reap(self) -> None:
+        code = self._child.poll()
+        if code is None or self._ended:
+            return
+        self._ended = True
+        for timer in (self._starting, self._kill):
+            if timer is not None:
+                timer.cancel()
+        self._loop.unwatch(self._out)
+        self._on_ended(code)

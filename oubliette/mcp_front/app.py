@@ -224,14 +224,15 @@ class Front:
         try:
             if self._rates is not None:
                 self._rates.take(principal)
-            self.quotas.take_call(principal)
+            place = self.quotas.take_call(principal)
         except LimitExceeded as error:
             await self._refuse_for_now(send, error)
             return
         done = asyncio.get_running_loop().create_future()
         self._calls.add(done)
+        exchange = Exchange(who, scope, send, place)
         try:
-            exchange = await self._serve(who, scope, receive, send)
+            await self._serve(scope, receive, exchange)
             if scope["method"] == "DELETE" and exchange.status == 200:
                 session_id = header(scope["headers"], SESSION_HEADER)
                 if session_id is not None:
@@ -239,7 +240,7 @@ class Front:
         finally:
             self._calls.discard(done)
             done.set_result(None)
-            self.quotas.give_back(self.quotas.calls, principal)
+            place.end()
 
     async def _refuse_for_now(self, send: Send, error: LimitExceeded) -> None:
         """Only this request: the client's session goes on (RFC 6585, section 4)."""
@@ -265,28 +266,27 @@ class Front:
                 binder = asyncio.get_running_loop().create_task(
                     self._streams.opened(exchange, session_id.decode("latin-1"))
                 )
-            await self._serve(who, scope, receive, send, exchange)
+            await self._serve(scope, receive, exchange)
         finally:
             if binder is not None:
                 binder.cancel()
             self.quotas.give_back(self.quotas.streams, principal)
 
-    async def _serve(
-        self, who: Who, scope: Scope, receive: Receive, send: Send, exchange: Exchange | None = None
-    ) -> Exchange:
+    async def _serve(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
         """Hand the request to the SDK; nothing of what breaks in it reaches the client."""
-        exchange = exchange or Exchange(who, scope, send)
         scope[SCOPE_KEY] = exchange
         try:
-            await self._sdk(who.context.principal, scope, receive, exchange.send)
+            await self._sdk(exchange.who.context.principal, scope, receive, exchange.send)
         except Unavailable as error:
-            await errors.refuse(send, 503, error.message, headers=[_CLOSE, RETRY_AFTER])
+            await errors.refuse(exchange.send, 503, error.message, headers=[_CLOSE, RETRY_AFTER])
         except Exception:
             log.exception("request_failed")
             if not exchange.status:
                 await errors.refuse(
-                    send, 500, "internal error; see the server's log", code=errors.INTERNAL_ERROR
+                    exchange.send,
+                    500,
+                    "internal error; see the server's log",
+                    code=errors.INTERNAL_ERROR,
                 )
         finally:
             exchange.end()
-        return exchange

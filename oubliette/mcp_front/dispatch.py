@@ -108,7 +108,11 @@ async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext
                 t.INVALID_PARAMS,
                 f"arguments: must be an object with the parameters of {name[:128]}",
             )
-    return await call_next(ctx)
+    try:
+        return await call_next(ctx)
+    finally:
+        if ctx.request_id is not None and ctx.request is not None:
+            exchanges.of(ctx.request.scope).answer_comes()
 
 
 def _no_schema(_: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from oubliette.mcp_front.auth import Who
     from oubliette.mcp_front.connections import GuardedProtocol
+    from oubliette.mcp_front.limits import Place
 
 SCOPE_KEY: Final = "oubliette.exchange"
 
@@ -35,23 +36,28 @@ class Exchange:
     """A request that was let in, until its response ended."""
 
     __slots__ = (
+        "_answer_due",
         "_connection",
         "_ended",
         "_on_end",
         "_opened",
         "_send",
         "method",
+        "place",
         "status",
         "who",
     )
 
-    def __init__(self, who: Who, scope: Scope, send: Send) -> None:
+    def __init__(self, who: Who, scope: Scope, send: Send, place: Place | None = None) -> None:
         self.who = who
+        self.place = place
+        """Its place among the calls in flight; GET streams have none."""
         self.method: str = scope["method"]
         self._connection: GuardedProtocol = scope["state"][STATE_KEY]
         self.status = 0
         """HTTP status of the response; 0 until it began."""
         self._send = send
+        self._answer_due = False
         self._opened: asyncio.Future[None] | None = None
         self._ended = False
         self._on_end: list[Callable[[], None]] = []
@@ -62,9 +68,22 @@ class Exchange:
         if kind == "http.response.start":
             self.status = message["status"]
         await self._send(message)
+        if kind == "http.response.body" and self._is_answer(message) and self.place is not None:
+            self.place.end()
         opened = self._opened
         if opened is not None and not opened.done() and self._is_open(kind, message):
             opened.set_result(None)
+
+    def answer_comes(self) -> None:
+        """The handler is through: the next event that the SDK writes is the answer."""
+        self._answer_due = True
+
+    def _is_answer(self, message: Message) -> bool:
+        # The end of a stream comes later than the event with the answer, which is all that the
+        # client waits for. Lines with a colon in front are comments that keep a stream open.
+        if not message.get("more_body"):
+            return True
+        return self._answer_due and not message["body"].startswith(b":")
 
     def _is_open(self, kind: str, message: Message) -> bool:
         # A GET stream is open with its head; a POST stream with its first event, which the SDK
@@ -106,6 +125,8 @@ class Exchange:
     def end(self) -> None:
         """The response was sent, or the client is gone."""
         self._ended = True
+        if self.place is not None:
+            self.place.end()
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(StreamClosed("the request has ended"))
             self._opened.exception()  # looked at: nobody may be waiting any more

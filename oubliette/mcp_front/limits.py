@@ -11,6 +11,40 @@ if TYPE_CHECKING:
     from oubliette.config import CallersConfig
 
 
+class Place:
+    """One call's place among those of its principal that are in flight.
+
+    It is given back when the answer is out, whatever is still to be tidied up behind it: the client
+    may use it for its next call from that moment on.
+    """
+
+    __slots__ = ("_counter", "_ended", "_held", "_principal")
+
+    def __init__(self, counter: Counter[str], principal: str) -> None:
+        self._counter = counter
+        self._principal = principal
+        self._ended = False
+        self._held = True
+        counter[principal] += 1
+
+    def leave(self) -> None:
+        """Give it back for now: the call has become a listener, which is counted elsewhere."""
+        if self._held:
+            self._held = False
+            Quotas.give_back(self._counter, self._principal)
+
+    def back(self) -> None:
+        """Take it again until the answer is out; not if that is over."""
+        if not self._held and not self._ended:
+            self._held = True
+            self._counter[self._principal] += 1
+
+    def end(self) -> None:
+        """Give it back for good."""
+        self._ended = True
+        self.leave()
+
+
 class Quotas:
     """Counts calls in flight and listeners, by principal."""
 
@@ -22,8 +56,8 @@ class Quotas:
         """Open GET streams; as many as calls in flight are allowed."""
         self.listeners: Counter[str] = Counter()
 
-    def take_call(self, principal: str) -> None:
-        """Count one more call in flight.
+    def take_call(self, principal: str) -> Place:
+        """Count one more call in flight, until `Place.end`.
 
         Raises:
             LimitExceeded: there are as many as are allowed.
@@ -34,7 +68,7 @@ class Quotas:
                 f" (callers.max_calls_in_flight = {self._max_calls})",
                 hint="wait for one of them to end",
             )
-        self.calls[principal] += 1
+        return Place(self.calls, principal)
 
     def take_stream(self, principal: str) -> None:
         """Count one more GET stream.

@@ -96,7 +96,9 @@ class Listening:
         principal = context.principal
         self._quotas.take_listener(principal)
         # It is a listener from here on, and no call in flight.
-        self._quotas.give_back(self._quotas.calls, principal)
+        place = call.exchange.place
+        if place is not None:
+            place.leave()
         link = self.link(context, params.caller_id)
         try:
             async with self.counted(link):
@@ -117,7 +119,8 @@ class Listening:
         finally:
             link.close(GONE)
             self._quotas.give_back(self._quotas.listeners, principal)
-            self._quotas.calls[principal] += 1
+            if place is not None:
+                place.back()
 
     async def _poll(
         self, link: CallerLink, cursor: int, seconds: float | None

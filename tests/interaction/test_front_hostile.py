@@ -451,3 +451,52 @@ async def test_a_trusted_page_is_told_that_it_may_ask_and_read():
     assert stranger[0] == 403
     assert "access-control-allow-origin" not in stranger[2]
     assert "access-control-allow-origin" not in unasked[2]
+
+
+async def answer_head(w: World, message: dict, headers: dict[str, str]) -> bytes:
+    """Send a request on a connection of its own; what comes up to the end of the answer itself."""
+    host, port = w.front.url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(message)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{lines}Content-Type: application/json\r\n"
+        "Accept: application/json, text/event-stream\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    got = b""
+    try:
+        while b"jsonrpc" not in got.partition(b"\r\n\r\n")[2]:
+            piece = await reader.read(65536)
+            assert piece, got
+            got += piece
+        return got
+    finally:
+        writer.close()
+
+
+@modes
+async def test_the_place_of_a_call_is_free_when_its_answer_is_out(mode):
+    async with world(callers={"max_calls_in_flight": 1}) as w, asyncio.timeout(30):
+        key = w.key()
+        async with w.caller(mode=mode, key=key) as caller:
+            headers = {**caller.http.headers}
+            if mode == "auto":
+                headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
+                headers["mcp-name"] = "echo"
+            for _ in range(60):
+                message = caller.message("tools/call", {"name": "echo", "arguments": {}})
+                assert (await answer_head(w, message, headers)).startswith(b"HTTP/1.1 200")
+        assert not w.front.quotas.calls
+
+
+@modes
+async def test_listeners_that_leave_give_back_what_they_held(mode):
+    async with world() as w, asyncio.timeout(20):
+        key = w.key()
+        for _ in range(5):
+            async with w.caller(mode=mode, key=key) as caller:
+                await caller.listen()
+        async with asyncio.timeout(5):
+            while w.front.quotas.calls or w.front.quotas.listeners:
+                await asyncio.sleep(0.01)

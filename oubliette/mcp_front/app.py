@@ -19,7 +19,7 @@ from oubliette.errors import (
     Unauthenticated,
     Unavailable,
 )
-from oubliette.mcp_front import errors, pages
+from oubliette.mcp_front import challenge, errors, pages
 from oubliette.mcp_front.auth import Gatekeeper, Names, header
 from oubliette.mcp_front.connections import Deadlines
 from oubliette.mcp_front.exchange import SCOPE_KEY, Exchange
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.ports import Ready, ToolTable, Verify
     from oubliette.tools.rates import Rates
 
-UNAUTHENTICATED: Final = -32001
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
 REST_ENDS: Final = 0.3  # seconds for GET streams after that
 RETRY_AFTER: Final = (b"retry-after", b"1")
@@ -167,6 +166,8 @@ class Front:
                 await errors.answer_json(send, 200, {"ok": True, "version": __version__})
             case "/ready":
                 await self._readiness(send)
+            case path if challenge.is_oauth(path):
+                await challenge.refuse_oauth(send, path)
             case _:
                 await errors.refuse(send, 404, "not found; MCP is served at /mcp")
 
@@ -198,13 +199,8 @@ class Front:
         try:
             who = await self._gate.admit(header(scope["headers"], b"authorization"))
         except Unauthenticated as error:
-            await errors.refuse(
-                send,
-                401,
-                error.message,
-                code=UNAUTHENTICATED,
-                headers=[(b"www-authenticate", b"Bearer")],
-            )
+            given = header(scope["headers"], b"authorization") is not None
+            await challenge.refuse_key(send, error.message, given=given)
             return
         if self._stopping:
             await errors.refuse(send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER])

@@ -105,14 +105,42 @@ async def test_keys_that_are_no_good_are_refused_before_anything_is_read():
         for key in ("", "wrong", good + "x", "\xff\xfe", "a" * 5000):
             got, body, headers = await status(w, headers={"authorization": f"Bearer {key}"})
             assert got == 401, key[:20]
-            assert headers["www-authenticate"] == "Bearer"
-            assert json.loads(body)["error"]["code"] == -32001
+            challenge = headers["www-authenticate"]
+            assert challenge.startswith('Bearer realm="oubliette", error="invalid_token", ')
+            assert "`oubliette token create` makes one" in challenge
+            error = json.loads(body)["error"]
+            assert error["code"] == -32001
+            assert "`oubliette token create` makes one" in error["message"]
         for header in ("", good, f"Basic {good}", "Bearer"):
             assert (await status(w, headers={"authorization": header}))[0] == 401
+        client = HttpClient(w.front.url)
+        async with client.request("POST", json_body=INITIALIZE) as response:
+            assert response.status == 401
+            assert response.headers["www-authenticate"] == 'Bearer realm="oubliette"'
+        await client.aclose()
         assert (await status(w, key=w.key(expires_at=time.time() - 1)))[0] == 401
         assert (await status(w, key=w.key(revoked_at=1.0)))[0] == 401
         assert (await status(w, key=w.key(doors=("socket",))))[0] == 401
         assert (await status(w, key=good))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/.well-known/oauth-protected-resource/mcp", 404),
+        ("GET", "/.well-known/oauth-authorization-server", 404),
+        ("GET", "/.well-known/openid-configuration", 404),
+        ("POST", "/register", 400),
+    ],
+)
+async def test_a_client_that_looks_for_oauth_is_told_about_the_key(method, path, expected):
+    async with world() as w, asyncio.timeout(10):
+        got, body, _ = await status(w, method, path=path, headers={"authorization": ""})
+    assert got == expected
+    told = json.loads(body)
+    assert told["error"] == "access_denied"
+    assert "takes API keys, not OAuth" in told["error_description"]
+    assert "`oubliette token create` makes one" in told["error_description"]
 
 
 @modes

@@ -21,12 +21,15 @@ from oubliette.errors import (
 )
 from oubliette.mcp_front import challenge, errors, pages
 from oubliette.mcp_front.auth import Gatekeeper, Names, header
+from oubliette.mcp_front.calls import Calls
 from oubliette.mcp_front.connections import Deadlines
+from oubliette.mcp_front.direct import Direct
 from oubliette.mcp_front.exchange import SCOPE_KEY, Exchange
 from oubliette.mcp_front.http_server import HttpServer
-from oubliette.mcp_front.legacy_stream import SESSION_HEADER, LegacyStreams
+from oubliette.mcp_front.legacy_stream import LegacyStreams
 from oubliette.mcp_front.limits import Quotas
 from oubliette.mcp_front.listen import Listening
+from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.sdk import LOADING, Sdk
 
 if TYPE_CHECKING:
@@ -52,7 +55,20 @@ log = structlog.get_logger("oubliette.front")
 
 
 class Front:
-    """Everything between the socket and the tool table. `start`, then `stop`; once each."""
+    """Everything between the socket and the tool table. `start`, then `stop`; once each.
+
+    Args:
+        config: The server's configuration.
+        tools: The tool table.
+        verify: Tells whose a key is.
+        ready: Why the server takes no work.
+        callers: The actor that opens CallerActors.
+        find: Name → a ref that is resolved at each send.
+        deadlines: For connections; else those of the configuration.
+        rates: How often principals may call; else as often as they like.
+        direct: Whether plain calls go past the SDK. Off, all goes through it: the answers are the
+            same but for their form (a handshake call is answered as a stream).
+    """
 
     def __init__(
         self,
@@ -65,6 +81,7 @@ class Front:
         find: Callable[[str], Ref],
         deadlines: Deadlines | None = None,
         rates: Rates | None = None,
+        direct: bool = True,
     ) -> None:
         self._config = config
         self._rates = rates
@@ -75,7 +92,10 @@ class Front:
         self.listening = Listening(callers, find, self.quotas, config.callers)
         """Serves `caller_listen`; give it to the tool table (`House.listen`)."""
         self._streams = LegacyStreams(self.listening, self.quotas)
-        self._sdk = Sdk(tools, self._streams.before_call, config.server.max_body_bytes)
+        most = config.server.max_body_bytes
+        calls = Calls(tools, self._streams.before_call)
+        self._sdk = Sdk(tools, calls, most)
+        self._direct = Direct(calls, self._sdk, most) if direct else None
         self._http = HttpServer(
             cast("ASGI3Application", self),
             config.server.host,
@@ -131,6 +151,8 @@ class Front:
         self._sdk.close()
         if self._calls:
             await asyncio.wait(list(self._calls), timeout=CALLS_END)
+        if self._direct is not None:
+            self._direct.stop()
         await self._streams.stop()
         await self._sdk.stop(CALLS_END)
         await self._http.stop(REST_ENDS)
@@ -228,15 +250,35 @@ class Front:
         self._calls.add(done)
         exchange = Exchange(who, scope, send, place)
         try:
-            await self._serve(scope, receive, exchange)
-            if scope["method"] == "DELETE" and exchange.status == 200:
-                session_id = header(scope["headers"], SESSION_HEADER)
-                if session_id is not None:
-                    self._streams.deleted(session_id.decode("latin-1"))
+            if scope["method"] == "DELETE":
+                await self._serve(scope, receive, exchange)
+                self._deleted(scope, exchange)
+            else:
+                await self._answer(scope, receive, exchange)
         finally:
             self._calls.discard(done)
             done.set_result(None)
             place.end()
+
+    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+        """Answer a POST: here if it is a plain call, else through the SDK."""
+        if self._direct is None:
+            await self._serve(scope, receive, exchange)
+            return
+        left = await self._direct.answer(scope, receive, exchange)
+        if left is not None:
+            await self._serve(scope, left.receive, exchange)
+            if left.cancels is not None and exchange.status == 202:
+                self._direct.cancel(left.cancels)
+
+    def _deleted(self, scope: Scope, exchange: Exchange) -> None:
+        found = header(scope["headers"], SESSION_HEADER)
+        if exchange.status != 200 or found is None:
+            return
+        session_id = found.decode("latin-1")
+        self._streams.deleted(session_id)
+        if self._direct is not None:
+            self._direct.session_over(session_id)
 
     async def _refuse_for_now(self, send: Send, error: LimitExceeded) -> None:
         """Only this request: the client's session goes on (RFC 6585, section 4)."""

@@ -86,6 +86,8 @@ class GuardedProtocol(H11Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._deaf = False
+        self.when_lost: Callable[[], None] | None = None
+        """Called once if the connection is lost; set and cleared by the request in hand."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
@@ -103,6 +105,8 @@ class GuardedProtocol(H11Protocol):
         self._stop_stall_timer()
         if self.flow is not None:  # pyright: ignore[reportUnnecessaryComparison] - None if refused
             super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
         self.on_gone()
 
     def data_received(self, data: bytes) -> None:

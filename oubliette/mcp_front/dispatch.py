@@ -11,15 +11,18 @@ from mcp.shared.exceptions import MCPError
 
 from oubliette import __version__
 from oubliette.mcp_front import exchange as exchanges
+from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.current_call import CurrentCall, current_call
 from oubliette.mcp_front.errors import tool_failure, tool_result
+from oubliette.mcp_front.protocol import SESSION_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.models import InitializationOptions
 
+    from oubliette.mcp_front.calls import Calls
     from oubliette.mcp_front.ports import ToolTable
 
 INSTRUCTIONS: Final = (
@@ -28,18 +31,23 @@ INSTRUCTIONS: Final = (
     " caller_id and caller_tools, keep caller_listen open, and answer each caller_tool_request"
     " with caller_tool_response."
 )
+_BEFORE_HANDSHAKE: Final = frozenset({"initialize", "ping", "notifications/cancelled"})
+"""What the SDK takes from a session without a handshake too."""
 
 
 class Dispatch:
-    """Answers MCP requests from a tool table."""
+    """Answers MCP requests from a tool table.
 
-    def __init__(
-        self,
-        tools: ToolTable,
-        before_call: Callable[[CurrentCall, str, dict[str, Any] | None], Awaitable[None]],
-    ) -> None:
+    Args:
+        tools: The table.
+        calls: What calls its tools.
+        begun: Told of handshake sessions whose handshake is through.
+    """
+
+    def __init__(self, tools: ToolTable, calls: Calls, begun: Callable[[str], None]) -> None:
         self._tools = tools
-        self._before_call = before_call
+        self._calls = calls
+        self._begun = begun
         self._subscriptions = ListenHandler(InMemorySubscriptionBus())
         server: Server[Any] = Server(
             "oubliette",
@@ -53,7 +61,7 @@ class Dispatch:
         # Given as `on_set_logging_level` it would warn; without it no logging is declared.
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _set_level)
         # OpenTelemetry's goes: it costs on every call and has no exporter here.
-        server.middleware[:] = [_named_faults]
+        server.middleware[:] = [self._watch, _named_faults]
         # Over HTTP the SDK asks for options without saying that our tools may change.
         options = server.create_initialization_options(NotificationOptions(tools_changed=True))
 
@@ -66,6 +74,22 @@ class Dispatch:
     def close(self) -> None:
         """End open `subscriptions/listen` streams in good order."""
         self._subscriptions.close()
+
+    async def _watch(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Note when an answer is made, and when a handshake is through."""
+        exchange = None if ctx.request is None else exchanges.of(ctx.request.scope)
+        try:
+            result = await call_next(ctx)
+        finally:
+            if exchange is not None and ctx.request_id is not None:
+                exchange.answer_comes()
+        if exchange is not None and ctx.method not in _BEFORE_HANDSHAKE:
+            session_id = _session_id(ctx)
+            if session_id is not None:
+                self._begun(session_id)
+        return result
 
     async def _list(self, context: ServerRequestContext[Any, Any], _: object) -> dict[str, Any]:
         assert context.request is not None
@@ -88,8 +112,8 @@ class Dispatch:
         call = CurrentCall(context, exchange)
         current_call.set(call)
         try:
-            await self._before_call(call, name, params.arguments)
-            answer = await self._tools.call(exchange.who.context, name, params.arguments)
+            session_id = None if call.modern else _session_id(context)
+            answer = await self._calls.ask(exchange, session_id, name, params.arguments)
         except MCPError:
             raise
         except Exception as error:
@@ -108,11 +132,15 @@ async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext
                 t.INVALID_PARAMS,
                 f"arguments: must be an object with the parameters of {name[:128]}",
             )
-    try:
-        return await call_next(ctx)
-    finally:
-        if ctx.request_id is not None and ctx.request is not None:
-            exchanges.of(ctx.request.scope).answer_comes()
+    return await call_next(ctx)
+
+
+def _session_id(context: ServerRequestContext[Any, Any]) -> str | None:
+    """The MCP session that a request says it belongs to."""
+    if context.request is None:
+        return None
+    found = header(context.request.scope["headers"], SESSION_HEADER)
+    return None if found is None else found.decode("latin-1")
 
 
 def _no_schema(_: str) -> None:

@@ -9,13 +9,14 @@ one chunk, so they can stand between those of the SDK (its answer, its keep-aliv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import OublietteError
 from oubliette.mcp_front.connections import STATE_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from starlette.types import Message, Scope, Send
 
@@ -114,6 +115,17 @@ class Exchange:
         # uvicorn drops in silence what is sent to a client that is gone.
         if self._ended or self._connection.gone:
             raise StreamClosed("the client is gone")
+
+    @contextlib.contextmanager
+    def when_gone(self, callback: Callable[[], None]) -> Generator[None]:
+        """Call this if the client goes meanwhile."""
+        if self._connection.gone:
+            callback()
+        self._connection.when_lost = callback
+        try:
+            yield
+        finally:
+            self._connection.when_lost = None
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call this when the request has ended, for whatever reason; at once if it has."""

@@ -25,6 +25,10 @@ class HouseTools:
         found = table.TABLE.get(name)
         return found is not None and "http" in found.doors
 
+    def streams(self, name: str) -> bool:
+        """Whether this tool may answer as a stream."""
+        return table.TABLE[name].streamed
+
     def list(self, context: CallContext) -> list[dict[str, Any]]:
         """What this key may call, as the wire has it; made once for each level."""
         scope = context.scope

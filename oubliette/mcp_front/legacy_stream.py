@@ -17,18 +17,15 @@ import structlog
 from oubliette import ids
 from oubliette.actors.caller_messages import SUPERSEDED
 from oubliette.errors import InvalidParameter, LimitExceeded, OublietteError
-from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.exchange import StreamClosed
 from oubliette.mcp_front.listen import BAD_KEY, GONE, STOPPING
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.current_call import CurrentCall
     from oubliette.mcp_front.exchange import Exchange
     from oubliette.mcp_front.limits import Quotas
     from oubliette.mcp_front.listen import Listening
 
 BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
-SESSION_HEADER: Final = b"mcp-session-id"
 FORGET_SECONDS: Final = 1800.0
 """A session without an open stream is forgotten after this, as the SDK does."""
 
@@ -57,24 +54,20 @@ class LegacyStreams:
         self._stopping = False
 
     async def before_call(
-        self, call: CurrentCall, tool: str, arguments: dict[str, Any] | None
+        self, exchange: Exchange, session_id: str, tool: str, arguments: dict[str, Any] | None
     ) -> None:
         """Bind the caller that this call names to the GET stream of its MCP session."""
-        if tool not in BINDING_TOOLS or call.modern or arguments is None:
+        if tool not in BINDING_TOOLS or arguments is None:
             return
         caller_id = _caller_id(arguments)
-        request = call.context.request
-        if caller_id is None or request is None:
+        if caller_id is None:
             return
-        session_id = header(request.scope["headers"], SESSION_HEADER)
-        if session_id is None:
-            return
-        principal = call.exchange.who.context.principal
-        session = self._session(session_id.decode("latin-1"), principal)
+        context = exchange.who.context
+        session = self._session(session_id, context.principal)
         if caller_id in session.cursors:
             return
         try:
-            state = await self._listening.link(call.exchange.who.context, caller_id).state()
+            state = await self._listening.link(context, caller_id).state()
         except OublietteError as error:
             # The call itself may do without; if it cannot, it says so.
             log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)

@@ -31,6 +31,11 @@ class Answer(Protocol):
         ...
 
     @property
+    def raw(self) -> bytes | None:
+        """`structured` as JSON, where it is no error and was encoded already."""
+        ...
+
+    @property
     def is_error(self) -> bool:
         """Whether the tool could not do it."""
         ...
@@ -41,6 +46,10 @@ class ToolTable(Protocol):
 
     def has(self, name: str) -> bool:
         """Whether there is such a tool, for anybody."""
+        ...
+
+    def streams(self, name: str) -> bool:
+        """Whether this tool may answer as a stream."""
         ...
 
     def list(self, context: CallContext) -> list[dict[str, Any]]:

@@ -10,22 +10,21 @@ import asyncio
 import contextlib
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.types import Receive, Scope, Send
 
-    from oubliette.mcp_front.current_call import CurrentCall
+    from oubliette.mcp_front.calls import Calls
     from oubliette.mcp_front.dispatch import Dispatch
     from oubliette.mcp_front.ports import ToolTable
+    from oubliette.mcp_front.sdk_sessions import SdkSessions
 
 LOADING: Final = "the MCP library is still being loaded"
 LOAD_SECONDS: Final = 60.0  # for a request to wait; on a machine that is not swamped it takes one
@@ -38,6 +37,7 @@ _PARTS: Final = (
     "starlette.responses",
     "mcp.server.streamable_http_manager",
     "oubliette.mcp_front.dispatch",
+    "oubliette.mcp_front.sdk_sessions",
 )
 """Each stands on those before it; between two of them a stop is heeded."""
 
@@ -47,14 +47,9 @@ log = structlog.get_logger("oubliette.front")
 class Sdk:
     """Serves requests with the MCP SDK. `start`, then `stop`; once each."""
 
-    def __init__(
-        self,
-        tools: ToolTable,
-        before_call: Callable[[CurrentCall, str, dict[str, Any] | None], Awaitable[None]],
-        max_body_bytes: int,
-    ) -> None:
+    def __init__(self, tools: ToolTable, calls: Calls, max_body_bytes: int) -> None:
         self._tools = tools
-        self._before_call = before_call
+        self._calls = calls
         self._max_body_bytes = max_body_bytes
         self._stopping = False
         self._end = asyncio.Event()
@@ -62,6 +57,8 @@ class Sdk:
             asyncio.get_running_loop().create_future()
         )
         self._dispatch: Dispatch | None = None
+        self.sessions: SdkSessions | None = None
+        """Its handshake sessions; there are none before it is loaded."""
         self._run: asyncio.Task[None] | None = None
         self._users: dict[str, AuthenticatedUser] = {}
 
@@ -148,12 +145,19 @@ class Sdk:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         from oubliette.mcp_front.dispatch import Dispatch
+        from oubliette.mcp_front.sdk_sessions import SdkSessions
 
         _no_shutdown_watcher()
-        self._dispatch = Dispatch(self._tools, self._before_call)
-        return StreamableHTTPSessionManager(
+        self._dispatch = Dispatch(self._tools, self._calls, self._begun)
+        manager = StreamableHTTPSessionManager(
             self._dispatch.server, max_request_body_size=self._max_body_bytes
         )
+        self.sessions = SdkSessions(manager, self._user)
+        return manager
+
+    def _begun(self, session_id: str) -> None:
+        assert self.sessions is not None, "a handshake passes through its manager"
+        self.sessions.begun(session_id)
 
     def _user(self, principal: str) -> AuthenticatedUser:
         """What the SDK binds its sessions to: the principal, whatever the key."""

@@ -78,13 +78,27 @@ TABLE: Final[dict[str, Tool]] = {tool.name: tool for tool in _TOOLS}
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a call gave, as both doors tell it."""
 
-    structured: dict[str, Any]
-    """The result; for an error `{"error": {code, message, hint, field}}`."""
     text: str
-    """The same as JSON; for an error the sentence."""
-    is_error: bool = False
-    code: str | None = None
-    """`OublietteError.code` of an error."""
+    """The result as JSON; for an error the sentence."""
+    raw: bytes | None = None
+    """The result as JSON, UTF-8; none for an error."""
+    error: dict[str, Any] | None = None
+    """`{code, message, hint, field}` of an error."""
+
+    @property
+    def structured(self) -> dict[str, Any]:
+        """The result as an object; for an error `{"error": …}`."""
+        return {"error": self.error} if self.raw is None else decode_payload(self.raw)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool could not do it."""
+        return self.raw is None
+
+    @property
+    def code(self) -> str | None:
+        """`OublietteError.code` of an error."""
+        return None if self.error is None else self.error["code"]
 
 
 def input_schema(tool: Tool) -> dict[str, Any]:
@@ -136,8 +150,8 @@ async def call(
         _check_scope(tool, context)
         params = door.decode(tool.params, arguments, tool.name)
         answer = await tool.handler(house, context, params)
-        text = encode(answer)
-        result = ToolResult(structured=decode_payload(text), text=text.decode())
+        raw = encode(answer)
+        result = ToolResult(text=raw.decode(), raw=raw)
         outcome = "ok"
     except Exception as error:
         result = _failed(error, tool)
@@ -178,4 +192,4 @@ def failure(error: OublietteError) -> ToolResult:
         "hint": error.hint,
         "field": error.field if isinstance(error, InvalidParameter) else None,
     }
-    return ToolResult(structured={"error": told}, text=str(error), is_error=True, code=error.code)
+    return ToolResult(text=str(error), error=told)

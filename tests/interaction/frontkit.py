@@ -42,6 +42,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     structured: dict[str, Any]
     text: str = ""
     is_error: bool = False
+    raw: bytes | None = None
 
 
 class Waiter(Actor):
@@ -61,7 +62,13 @@ class World:
     """A front and what it stands on."""
 
     def __init__(
-        self, system: System, store: Any, reader: Reader, config: Config, deadlines: Any
+        self,
+        system: System,
+        store: Any,
+        reader: Reader,
+        config: Config,
+        deadlines: Any,
+        direct: bool = True,
     ) -> None:
         self.system = system
         self.store = store
@@ -82,6 +89,7 @@ class World:
             callers=self.callers,
             find=system.ref,
             deadlines=deadlines,
+            direct=direct,
         )
         self.actor: Any = None
         self.open: list[Any] = []
@@ -122,6 +130,9 @@ class World:
     def has(self, name: str) -> bool:
         return hasattr(self, f"tool_{name}")
 
+    def streams(self, name: str) -> bool:
+        return name == "caller_listen"
+
     def list(self, context: Any) -> list[dict[str, Any]]:
         return [
             {"name": name[5:], "description": name[5:], "inputSchema": {"type": "object"}}
@@ -132,7 +143,8 @@ class World:
     async def call(self, context: Any, name: str, arguments: dict[str, Any] | None) -> Said:
         self.calls.append((context.principal, name))
         answer = await getattr(self, f"tool_{name}")(context, arguments or {})
-        return Said(structured=answer, text=msgspec.json.encode(answer).decode())
+        raw = msgspec.json.encode(answer)
+        return Said(structured=answer, text=raw.decode(), raw=raw)
 
     async def tool_echo(self, context: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"principal": context.principal, "said": arguments}
@@ -276,6 +288,7 @@ async def world(
     *,
     callers: dict[str, Any] | None = None,
     server: dict[str, Any] | None = None,
+    direct: bool = True,
     **deadlines: float,
 ):
     config = Config(
@@ -295,7 +308,7 @@ async def world(
                     **deadlines,
                 }
             )
-            made = World(system, store, reader, config, limits)
+            made = World(system, store, reader, config, limits, direct)
             await made.start()
             try:
                 yield made

@@ -12,6 +12,7 @@ import pytest
 
 from oubliette.kit import Actor, Down, handles
 from oubliette.mcp_front.sdk import LOADING
+from oubliette.testing.callers import HttpError
 from tests.interaction.frontkit import world
 
 pytestmark = pytest.mark.anyio
@@ -51,20 +52,69 @@ async def test_health_answers_before_the_library_is_there_and_readiness_says_so(
         health, _ = await ask(caller, "/health")
         ready = await ask(caller, "/ready")
         imports.go.set()
-        await caller.call("echo")
+        await caller.ask("tools/list", {})
         later, _ = await ask(caller, "/ready")
     assert health == 200
     assert ready == (503, {"ready": False, "reasons": [LOADING]})
     assert later == 200
 
 
-async def test_a_call_that_comes_too_early_is_answered_once_the_library_is_there(imports):
+async def test_a_request_that_comes_too_early_is_answered_once_the_library_is_there(imports):
     async with world() as w, w.caller() as caller, asyncio.timeout(10):
-        call = asyncio.create_task(caller.call("echo", text="early"))
+        early = asyncio.create_task(caller.ask("tools/list", {}))
         assert (await ask(caller, "/health"))[0] == 200  # the loop is free meanwhile
-        assert not call.done()
+        assert not early.done()
         imports.go.set()
-        assert (await call)["said"] == {"text": "early"}
+        assert (await early)["tools"]
+
+
+async def test_a_plain_call_needs_no_library(imports):
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        said = (await caller.call("echo", text="early"))["said"]
+        ready, _ = await ask(caller, "/ready")
+    assert (said, ready) == ({"text": "early"}, 503)
+
+
+async def test_a_call_that_only_the_library_can_judge_waits_for_it(imports):
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"experimental": {"unheard/of": {}}},
+    }
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "echo", "arguments": {}, "_meta": meta},
+    }
+    headers = {
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": "echo",
+    }
+
+    async def send(caller):
+        async with caller.http.request("POST", json_body=message, headers=headers) as response:
+            return [m async for m in response.messages()][0]["result"]["structuredContent"]
+
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        early = asyncio.create_task(send(caller))
+        assert (await ask(caller, "/health"))[0] == 200
+        assert not early.done()
+        imports.go.set()
+        assert (await early)["said"] == {}
+
+
+async def test_a_session_that_is_not_known_is_refused_once_the_library_is_there(imports):
+    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+        caller.modern = False
+        caller.http.headers |= {"mcp-session-id": "0" * 32, "mcp-protocol-version": "2025-11-25"}
+        early = asyncio.create_task(caller.ask("tools/call", {"name": "echo", "arguments": {}}))
+        assert (await ask(caller, "/health"))[0] == 200
+        assert not early.done()
+        imports.go.set()
+        with pytest.raises(HttpError) as refused:
+            await early
+    assert (refused.value.status, w.calls) == (404, [])
 
 
 async def test_a_server_that_stops_meanwhile_imports_nothing_more(imports):

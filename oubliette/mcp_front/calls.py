@@ -1,0 +1,42 @@
+"""Calls of tools, whichever way they came: through the SDK (`dispatch`) or past it (`direct`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oubliette.mcp_front.exchange import Exchange
+    from oubliette.mcp_front.ports import Answer, ToolTable
+
+BeforeCall = Callable[["Exchange", str, str, dict[str, Any] | None], Awaitable[None]]
+"""Exchange, MCP session, tool, arguments."""
+
+
+class Calls:
+    """Hands calls to the tool table.
+
+    Args:
+        tools: The table.
+        before_call: Told of each call in a handshake session, before it is answered.
+    """
+
+    def __init__(self, tools: ToolTable, before_call: BeforeCall) -> None:
+        self._tools = tools
+        self._before_call = before_call
+
+    def is_plain(self, name: str) -> bool:
+        """Whether there is such a tool, and it answers with one document whoever asks."""
+        return self._tools.has(name) and not self._tools.streams(name)
+
+    async def ask(
+        self,
+        exchange: Exchange,
+        session_id: str | None,
+        name: str,
+        arguments: dict[str, Any] | None,
+    ) -> Answer:
+        """Call a tool for the client of `exchange`; `session_id` of a handshake session."""
+        if session_id is not None:
+            await self._before_call(exchange, session_id, name, arguments)
+        return await self._tools.call(exchange.who.context, name, arguments)

@@ -183,8 +183,8 @@ async def project_create(house: House, context: CallContext, params: ProjectCrea
 @tool(ProjectList, ProjectPage, scope="read", read_only=True)
 async def project_list(house: House, context: CallContext, params: ProjectList) -> ProjectPage:
     """List projects, oldest first. A key that is bound to a project sees that one alone."""
-    containers = await house.reader.containers(context.scope.project)
     if context.scope.project is not None:
+        containers = await house.reader.containers(context.scope.project)
         project = await house.reader.project(context.scope.project)
         part = (params.name_contains or "").casefold()
         found = (
@@ -198,7 +198,9 @@ async def project_list(house: House, context: CallContext, params: ProjectList) 
         return ProjectPage(
             projects=tuple(project_view(each, containers) for each in found), next_cursor=None
         )
-    page = await house.reader.projects(params.name_contains, params.limit, params.cursor)
+    page, containers = await house.reader.projects_with_containers(
+        params.name_contains, params.limit, params.cursor
+    )
     views, _, cut = fitting(project_view(each, containers, short=True) for each in page.records)
     return ProjectPage(projects=tuple(views), next_cursor=views[-1].id if cut else page.next_cursor)
 

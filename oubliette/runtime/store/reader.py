@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from oubliette.errors import StorageUnavailable, Unavailable
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.faults import storage_fault
+from oubliette.runtime.store.reader_threads import ReaderThreads
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,7 +50,7 @@ class Reader:
 
     def __init__(self, database: Database, threads: int = THREADS) -> None:
         self._database = database
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="oubliette-reader")
+        self._threads = ReaderThreads(threads)
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._closed = False
@@ -63,8 +64,7 @@ class Reader:
         """Run a query (see `queries`) on a thread of the pool."""
         if self._closed:
             raise Unavailable("the store is closed")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: self._view(query, *args, **kwargs))
+        return await self._threads.run(partial(self._view, query, *args, **kwargs))
 
     def run_blocking(
         self,
@@ -75,7 +75,7 @@ class Reader:
         """The same for programs without a loop."""
         if self._closed:
             raise Unavailable("the store is closed")
-        return self._pool.submit(self._view, query, *args, **kwargs).result()
+        return self._threads.run_blocking(lambda: self._view(query, *args, **kwargs))
 
     async def aclose(self) -> None:
         """Let running reads end, then close the connections."""
@@ -85,7 +85,7 @@ class Reader:
     def close(self) -> None:
         """The same for programs without a loop."""
         self._closed = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.close()
         while self._connections:
             self._database.release(self._connections.pop())
 
@@ -191,6 +191,12 @@ class Reader:
     ) -> Page:
         """Live projects, oldest first; `name_contains` whatever the case."""
         return await self.run(queries.projects, name_contains, limit, cursor)
+
+    async def projects_with_containers(
+        self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> tuple[Page, list[Container]]:
+        """`projects`, and the containers of all projects, in one view."""
+        return await self.run(_projects_with_containers, name_contains, limit, cursor)
 
     async def workspace(self, workspace_id: str) -> Workspace | None:
         """One workspace, deleted or not."""
@@ -348,3 +354,10 @@ class Reader:
     async def counts(self) -> dict[str, int]:
         """How much there is of what."""
         return await self.run(queries.counts)
+
+
+def _projects_with_containers(
+    connection: sqlite3.Connection, name_contains: str | None, limit: int, cursor: str | None
+) -> tuple[Page, list[Container]]:
+    page = queries.projects(connection, name_contains, limit, cursor)
+    return page, queries.containers(connection, None)

@@ -1,0 +1,117 @@
+"""The threads that read the database, and the short way there and back.
+
+`loop.run_in_executor` makes two futures, a lock and a semaphore of each read; for reads of some
+tens of microseconds that is most of what they cost. Here a read is one future of the loop, one
+entry of a queue, and one call back into the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from oubliette.errors import Unavailable
+
+T = TypeVar("T")
+
+_CLOSED: Final = "the store is closed"
+_Settle = Callable[[object, BaseException | None], None]
+_Job = tuple[Callable[[], object], _Settle]
+
+
+class ReaderThreads:
+    """At most `count` threads, each started when all others have something to do."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._idle = 0
+        """Threads that wait for a job, less the jobs that wait for a thread."""
+        self._closed = False
+
+    def run(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        """Do this on a thread; call it on a loop, which then has the result."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object, error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:
+                pass  # the loop has ended, and whoever asked with it
+
+        self._put(read, settle)
+        return future
+
+    def run_blocking(self, read: Callable[[], T]) -> T:
+        """Do this on a thread, and wait for it."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def settle(result: object, error: BaseException | None) -> None:
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self._put(read, settle)
+        return future.result()
+
+    def close(self) -> None:
+        """Let what runs end; what has not begun fails with Unavailable. Blocks."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads)
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is not None:
+                job[1](None, Unavailable(_CLOSED))
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _put(self, read: Callable[[], object], settle: _Settle) -> None:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(_CLOSED)
+            self._idle -= 1
+            if self._idle < 0 and len(self._threads) < self._count:
+                number = len(self._threads)
+                thread = threading.Thread(
+                    target=self._work, name=f"oubliette-reader_{number}", daemon=True
+                )
+                self._threads.append(thread)
+                self._idle += 1
+                thread.start()
+            self._jobs.put((read, settle))
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            read, settle = job
+            try:
+                result, error = read(), None
+            except BaseException as caught:
+                result, error = None, caught
+            with self._lock:
+                self._idle += 1
+            settle(result, error)
+            # Nothing of it is kept alive until the next job.
+            del job, read, settle, result, error
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
+        return  # nobody waits any more
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

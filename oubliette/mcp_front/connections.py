@@ -11,7 +11,7 @@ import resource
 import time
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import h11
 import structlog
@@ -67,10 +67,51 @@ class Deadlines:
         return self.head if phase == "head" else self.body if phase == "body" else self.rest
 
 
+class CorkedTransport:
+    """A transport that can hold back what is written, to send a head and its body at once."""
+
+    __slots__ = ("_held", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held: list[bytes] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send this, or keep it until `uncork`."""
+        if self._held is None:
+            self._transport.write(data)
+        else:
+            self._held.append(data)
+
+    def is_closing(self) -> bool:
+        """Whether nothing that is written arrives any more."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close once all is sent."""
+        self.uncork()
+        self._transport.close()
+
+    def cork(self) -> None:
+        """Keep what is written until `uncork`."""
+        if self._held is None:
+            self._held = []
+
+    def uncork(self) -> None:
+        """Send what was kept, as one."""
+        held, self._held = self._held, None
+        if held:
+            self._transport.write(b"".join(held))
+
+
 class GuardedProtocol(H11Protocol):
     """One connection. `deadlines` and `on_idle` are set by a subclass made by `guarded`."""
 
     deadlines: Deadlines
+    corked: CorkedTransport
     on_gone: Callable[[], None]
 
     def __init__(
@@ -96,7 +137,8 @@ class GuardedProtocol(H11Protocol):
             self.transport = transport
             transport.abort()
             return
-        super().connection_made(transport)
+        self.corked = CorkedTransport(transport)
+        super().connection_made(cast("asyncio.Transport", self.corked))
         self._enter("head")
 
     def connection_lost(self, exc: Exception | None) -> None:

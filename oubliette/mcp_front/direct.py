@@ -190,14 +190,7 @@ class Direct:
             await stream.finish(document)
             return
         length = (b"content-length", b"%d" % len(document))
-        await exchange.send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [_JSON, length, *common],
-            }
-        )
-        await exchange.send({"type": "http.response.body", "body": document, "more_body": False})
+        await exchange.send_document(status, [_JSON, length, *common], document)
 
     async def _run(self, exchange: Exchange, call: PlainCall, session_id: str | None) -> bytes:
         name, modern = call.params.name, session_id is None

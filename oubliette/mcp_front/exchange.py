@@ -75,6 +75,18 @@ class Exchange:
         if opened is not None and not opened.done() and self._is_open(kind, message):
             opened.set_result(None)
 
+    async def send_document(
+        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> None:
+        """Answer with a document, head and body in one write."""
+        transport = self._connection.corked
+        transport.cork()
+        try:
+            await self.send({"type": "http.response.start", "status": status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        finally:
+            transport.uncork()
+
     def answer_comes(self) -> None:
         """The handler is through: the next event that the SDK writes is the answer."""
         self._answer_due = True

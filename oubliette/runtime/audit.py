@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
-import queue
-from typing import IO, TYPE_CHECKING, Final, cast
+import threading
+from collections import deque
+from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 FILE_NAME: Final = "audit.jsonl"
 MAX_LINE: Final = 4096  # bytes; ours are a tenth of that
+GATHER: Final = 0.02  # seconds in which entries are gathered for one write
+_MAX_CHUNK: Final = 64 * 1024  # bytes of one write
 
 _log = structlog.get_logger("oubliette.audit")
 
@@ -53,21 +56,51 @@ class AuditLog:
 
     def __init__(self, home: Path, *, max_bytes: int, files: int) -> None:
         self._handler = _Lines(home / FILE_NAME, max_bytes, files)
-        self._queue: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._listener = logging.handlers.QueueListener(
-            cast("queue.Queue[logging.LogRecord]", self._queue), self._handler
-        )
-        self._listener.start()
+        self._most = max(1, min(_MAX_CHUNK, max_bytes // 4))
+        self._entries: deque[AuditEntry] = deque()
+        self._news = threading.Event()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="oubliette-audit", daemon=True)
+        self._thread.start()
 
     def write(self, entry: AuditEntry) -> None:
         """Note an entry. Never waits and never raises."""
-        line = msgspec.json.encode(entry).decode()
-        self._queue.put(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
+        self._entries.append(entry)
+        if not self._news.is_set():
+            self._news.set()
 
     def close(self) -> None:
         """Write what is left and close the file. Blocks."""
-        self._listener.stop()
+        self._ending.set()
+        self._news.set()
+        self._thread.join()
         self._handler.close()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            self._news.wait()
+            # One waking and one write for all calls of a moment, not for each.
+            ending = self._ending.wait(GATHER)
+            self._news.clear()
+            self._write_all()
+
+    def _write_all(self) -> None:
+        lines: list[str] = []
+        size = 0
+        while self._entries:
+            line = msgspec.json.encode(self._entries.popleft()).decode()
+            if lines and size + len(line) > self._most:
+                self._emit(lines)
+                lines, size = [], 0
+            lines.append(line)
+            size += len(line)
+        if lines:
+            self._emit(lines)
+
+    def _emit(self, lines: list[str]) -> None:
+        text = "\n".join(lines)
+        self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, text, None, None))
 
 
 class _Lines(logging.handlers.RotatingFileHandler):
@@ -85,8 +118,9 @@ class _Lines(logging.handlers.RotatingFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=private)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        self.lost += 1
-        if self.lost & (self.lost - 1) == 0:  # each power of two: a full disk is not for ever
+        before = self.lost.bit_length()
+        self.lost += record.msg.count("\n") + 1
+        if self.lost.bit_length() != before:  # at each power of two: a full disk is not for ever
             _log.error("audit lines are lost", lost=self.lost, last=record.msg, exc_info=True)
 
 

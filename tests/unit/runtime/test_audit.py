@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import threading
+import time
 
 from oubliette.runtime.audit import FILE_NAME, AuditEntry, AuditLog, read
 
@@ -56,3 +58,31 @@ def test_a_log_that_cannot_be_written_holds_nobody_up_and_is_told(tmp_path, caps
     log.close()
     said = capsys.readouterr()
     assert "audit lines are lost" in said.out + said.err
+
+
+def test_entries_of_many_threads_are_all_kept_and_none_waits_for_the_disk(tmp_path) -> None:
+    log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+    writers = [
+        threading.Thread(target=lambda n=n: [log.write(entry(n * 1000 + m)) for m in range(250)])
+        for n in range(4)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    log.close()
+    kept = [each.ts for each in read(tmp_path)]
+    assert sorted(kept) == [float(n * 1000 + m) for n in range(4) for m in range(250)]
+    for n in range(4):  # those of one thread in their order
+        mine = [ts for ts in kept if n * 1000 <= ts < n * 1000 + 1000]
+        assert mine == sorted(mine)
+
+
+def test_an_entry_is_in_the_file_soon_and_not_at_the_end_alone(tmp_path) -> None:
+    log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+    for number in range(2):
+        log.write(entry(number))
+        deadline = time.monotonic() + 5
+        while len(list(read(tmp_path))) <= number:
+            assert time.monotonic() < deadline
+    log.close()

@@ -16,6 +16,7 @@ NAMES = (
     "host",
     "client",
     "front",
+    "front_calls",
     "relay",
     "engines",
     "agents",

@@ -133,14 +133,20 @@ def same_form(answer: tuple[int, dict[str, str], Any], session: str) -> Any:
     return status, kept, json.loads(text)
 
 
-async def both(mode: str, request: Any, **settings: Any) -> tuple[Any, Any]:
-    """What `request(wire)` gives on the direct path, and on the SDK's."""
-    found: list[Any] = []
+async def differences(mode: str, requests: dict[Any, Any], **settings: Any) -> dict[Any, Any]:
+    """By case, what `request(wire)` gave on the direct path and on the SDK's, where they differ."""
+    said: list[dict[Any, Any]] = []
     for direct in (True, False):
-        async with world(direct=direct, **settings) as w, asyncio.timeout(20):
+        async with world(direct=direct, **settings) as w, asyncio.timeout(60):
             wire = await Wire(w, mode).start()
-            found.append(same_form(await request(wire), wire.session))
-    return found[0], found[1]
+            said.append(
+                {
+                    name: same_form(await request(wire), wire.session)
+                    for name, request in requests.items()
+                }
+            )
+    ours, theirs = said
+    return {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
 
 
 # ---------------------------------------------------------------- the same answers
@@ -170,10 +176,12 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 @modes
-@pytest.mark.parametrize("name", CALLS)
-async def test_a_request_is_answered_alike(mode, name):
-    direct, sdk = await both(mode, lambda wire: wire.send(wire.call(**CALLS[name])))
-    assert direct == sdk
+async def test_requests_are_answered_alike(mode):
+    requests = {
+        name: lambda wire, fields=fields: wire.send(wire.call(**fields))
+        for name, fields in CALLS.items()
+    }
+    assert await differences(mode, requests) == {}
 
 
 PARAMS: dict[str, Any] = {
@@ -199,15 +207,16 @@ PARAMS: dict[str, Any] = {
 
 
 @modes
-@pytest.mark.parametrize("name", PARAMS)
-async def test_params_are_taken_alike(mode, name):
-    async def request(wire: Wire) -> Any:
+async def test_params_are_taken_alike(mode):
+    async def request(wire: Wire, params: dict[str, Any]) -> Any:
         message = wire.call()
-        message["params"] |= PARAMS[name]
+        message["params"] |= params
         return await wire.send(message, tool=str(message["params"]["name"]))
 
-    direct, sdk = await both(mode, request)
-    assert direct == sdk
+    requests = {
+        name: lambda wire, params=params: request(wire, params) for name, params in PARAMS.items()
+    }
+    assert await differences(mode, requests) == {}
 
 
 METAS: dict[str, Any] = {
@@ -234,11 +243,9 @@ METAS: dict[str, Any] = {
 
 
 @modes
-@pytest.mark.parametrize("name", METAS)
-async def test_meta_is_taken_alike(mode, name):
-    async def request(wire: Wire) -> Any:
+async def test_meta_is_taken_alike(mode):
+    async def request(wire: Wire, meta: Any) -> Any:
         message = wire.call()
-        meta = METAS[name]
         if isinstance(meta, dict):
             meta = {**message["params"].get("_meta", {}), **meta}
         message["params"]["_meta"] = meta
@@ -246,8 +253,8 @@ async def test_meta_is_taken_alike(mode, name):
         assert (await wire.send(message))[2] == first[2]  # what was remembered is no different
         return first
 
-    direct, sdk = await both(mode, request)
-    assert direct == sdk
+    requests = {name: lambda wire, meta=meta: request(wire, meta) for name, meta in METAS.items()}
+    assert await differences(mode, requests) == {}
 
 
 HEADS: dict[str, dict[str, str | None]] = {
@@ -286,20 +293,22 @@ HEADS: dict[str, dict[str, str | None]] = {
 
 
 @modes
-@pytest.mark.parametrize("name", HEADS)
-async def test_headers_are_read_alike(mode, name):
-    direct, sdk = await both(mode, lambda wire: wire.send(wire.call(), HEADS[name]))
-    assert direct == sdk
+async def test_headers_are_read_alike(mode):
+    requests = {
+        name: lambda wire, head=head: wire.send(wire.call(), head) for name, head in HEADS.items()
+    }
+    assert await differences(mode, requests) == {}
 
 
 TWICE = ["Mcp-Name: echo", "MCP-Protocol-Version: 2026-07-28", "Mcp-Session-Id: x", "Accept: a/b"]
 
 
 @modes
-@pytest.mark.parametrize("line", TWICE)
-async def test_a_header_that_comes_twice_is_read_alike(mode, line):
-    direct, sdk = await both(mode, lambda wire: wire.send(wire.call(), lines=f"{line}\r\n"))
-    assert direct == sdk
+async def test_headers_that_come_twice_are_read_alike(mode):
+    requests = {
+        line: lambda wire, line=line: wire.send(wire.call(), lines=f"{line}\r\n") for line in TWICE
+    }
+    assert await differences(mode, requests) == {}
 
 
 BODIES = [
@@ -319,35 +328,32 @@ BODIES = [
 
 
 @modes
-@pytest.mark.parametrize("number", range(len(BODIES)))
-async def test_a_body_is_read_alike(mode, number):
-    body = BODIES[number]
-    if mode == "auto":
-        envelope = b'"params":{"_meta":' + json.dumps(META).encode() + b","
-        body = body.replace(b'"params":{', envelope)
-    direct, sdk = await both(mode, lambda wire: wire.send(body))
-    assert direct == sdk
+async def test_bodies_are_read_alike(mode):
+    envelope = b'"params":{"_meta":' + json.dumps(META).encode() + b","
+    sent = [body.replace(b'"params":{', envelope) if mode == "auto" else body for body in BODIES]
+    requests = {number: lambda wire, body=body: wire.send(body) for number, body in enumerate(sent)}
+    assert await differences(mode, requests) == {}
 
 
 @modes
 async def test_a_body_that_is_too_large_is_refused_alike(mode):
     async def request(wire: Wire) -> Any:
-        return await wire.send(wire.call(arguments={"text": "x" * 120_000}))
+        answer = await wire.send(wire.call(arguments={"text": "x" * 120_000}))
+        assert answer[0] == 413
+        return answer
 
-    direct, sdk = await both(mode, request, server={"max_body_bytes": 100_000})
-    assert direct == sdk
-    assert direct[0] == 413
+    assert await differences(mode, {"": request}, server={"max_body_bytes": 100_000}) == {}
 
 
 @modes
 async def test_the_session_of_another_principal_is_unknown_on_both(mode):
     async def request(wire: Wire) -> Any:
         wire.key = wire.w.key("bob")
-        return await wire.send(wire.call())
+        answer = await wire.send(wire.call())
+        assert answer[0] == (404 if mode == "legacy" else 200)
+        return answer
 
-    direct, sdk = await both(mode, request)
-    assert direct == sdk
-    assert direct[0] == (404 if mode == "legacy" else 200)
+    assert await differences(mode, {"": request}) == {}
 
 
 @paths

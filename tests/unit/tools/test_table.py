@@ -33,7 +33,7 @@ PROJECT = (
 SESSION = (
     "session_id project_id workspace_id agent model status status_reason isolation created_at"
     " updated_at ended_at turn_count last_prompt final_response last_index parent_session_id"
-    " child_session_ids exploration_id depth caller_id usage"
+    " child_session_ids exploration_id depth caller_id usage waiting"
 )
 DESIGN = {
     "project_create": (

@@ -30,7 +30,7 @@ LOADING: Final = "the MCP library is still being loaded"
 LOAD_SECONDS: Final = 60.0  # for a request to wait; on a machine that is not swamped it takes one
 MAX_USERS: Final = 4096  # principals whose user is remembered
 
-_PARTS: Final = (
+PARTS: Final = (
     "pydantic",
     "mcp_types",
     "mcp_types.methods",
@@ -135,7 +135,7 @@ class Sdk:
         self._ready.exception()  # looked at: there may be no request that waits
 
     def _import(self) -> bool:
-        for name in _PARTS:
+        for name in PARTS:
             if self._stopping:
                 return False
             import_module(name)

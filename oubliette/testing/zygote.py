@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 MAX_REQUEST: Final = 256 * 1024  # bytes
 PRELOAD: Final = (
-    "import oubliette.server, oubliette.cli.main, oubliette.cli.serve, oubliette.cli.logs; "
-    "import oubliette.testing.faulty; from oubliette.testing.zygote import run; run()"
+    "import importlib; import oubliette.server, oubliette.cli.main, oubliette.cli.serve, "
+    "oubliette.cli.logs, oubliette.testing.faulty; from oubliette.mcp_front.sdk import PARTS; "
+    "[importlib.import_module(name) for name in PARTS]; "
+    "from oubliette.testing.zygote import run; run()"
 )
+"""What a server imports after its start, too: it would cost seconds of processor in each."""
 
 
 class Zygote:

@@ -70,8 +70,8 @@ def house() -> Iterator[Path]:
         listener.listen(64)
         os.chown(path, UID, UID)
         with (folder / "log").open("wb") as log:
-            service = subprocess.Popen(
-                argv, stdin=listener, stdout=log, stderr=log, start_new_session=True
+            service = subprocess.Popen(  # from a folder that the user may pass
+                argv, cwd="/", stdin=listener, stdout=log, stderr=log, start_new_session=True
             )
     try:
         yield folder

@@ -63,6 +63,7 @@ async def test_the_time_of_a_tree_ends_its_agents_with_the_reason(
         assert page["final_response"] == "root"
 
 
+@pytest.mark.whole
 async def test_the_time_of_a_tree_runs_on_over_a_restart(any_server: ServerProcess) -> None:
     settings = {"trees.max_wall_seconds": 8.0}
     await any_server.start(settings=settings)

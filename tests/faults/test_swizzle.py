@@ -34,6 +34,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("round_", range(40 if SOAK else 2))
 async def test_whatever_fails_one_after_the_other_the_work_is_done_once(server, round_):

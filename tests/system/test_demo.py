@@ -127,6 +127,7 @@ async def test_the_demo_tells_its_story_to_the_end(environ, engine: str, agent: 
     assert left(engine, home) == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("folder", ["closed", "deep"])
 @pytest.mark.parametrize(
     "isolation", [pytest.param("container", marks=pytest.mark.requires("bubblewrap")), "none"]

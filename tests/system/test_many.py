@@ -66,6 +66,7 @@ async def test_an_answer_after_45_seconds_arrives(site, late):
 test_an_answer_after_45_seconds_arrives.runs_last = True
 
 
+@pytest.mark.whole
 async def test_a_thousand_calls_in_sequence_are_neither_lost_nor_misrouted(site):
     """`It is done when`: the whole path, with a second session calling meanwhile."""
     counts = {}

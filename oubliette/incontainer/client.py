@@ -249,7 +249,8 @@ class Client:
             self._unlisted = revision
         else:
             self._tools_listed(revision)
-        self._work_off()
+        # Not at once: what changed while no client ran lies behind this line, and is read with it.
+        self._loop.call_later(0.0, self._work_off)
 
     def _tools_listed(self, revision: object) -> None:
         """Say that the agent has the tools of this `caller_tools_config`, or no older list."""

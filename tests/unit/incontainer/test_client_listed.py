@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.unit.incontainer.fake_server import ADD, META, FakeServer, RawAgent
+from tests.unit.incontainer.fake_server import (
+    ADD,
+    META,
+    FakeServer,
+    RawAgent,
+    config_line,
+    config_params,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -79,3 +88,18 @@ async def test_a_server_that_numbers_nothing_is_told_nothing():
         await agent.tool_names()
         agent.call("session_message", message="the next line")
         assert (await link.receive())["method"] == "session_message"
+
+
+async def test_a_call_that_waited_finds_the_newest_of_the_configurations_that_lie_there():
+    """The tools changed while the agent ran no client: both lines are there when it pairs."""
+    async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        wanted = agent.call("ant_late")
+        assert (await agent.ask("ping"))["result"] == {}  # the call waits
+        link = await server.link()
+        lines = (config_line(config_params(*tools)) for tools in ((ADD,), (ADD, LATE)))
+        link.send(b"\n".join(json.dumps(line).encode() for line in lines))  # as the relay has them
+        asked = await link.request()
+        assert asked["params"]["tool"] == "late"
+        link.answer(asked, "there")
+        assert (await agent.reply(wanted))["result"]["content"][0]["text"] == "there"

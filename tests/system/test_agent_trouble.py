@@ -192,6 +192,7 @@ async def test_a_turn_fails_when_its_agent_says_nothing_for_too_long(open_site):
         assert (await agent.event("completion", nth=2))["final_text"] == "again"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("waits_for", ["a tool", "a person", "a child"])
 async def test_an_agent_that_waits_for_somebody_is_not_silent(open_site, waits_for):
     site = await open_site(agents__silence_timeout_seconds=0.8)

@@ -1,4 +1,4 @@
-"""A plain `tools/call`: a POST that is understood whole, without the SDK (DESIGN 4.3).
+"""A plain `tools/call`: a POST that is understood whole, without the SDK.
 
 What counts as plain is narrow on purpose. A header twice, a member that is not expected, a number
 or a text that JSON decoders disagree about, a `_meta` of the protocol's own in a handshake session:

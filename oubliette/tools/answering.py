@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ASK_SECONDS: Final = 30.0
 NOT_OPEN: Final = "request not found or already resolved"
-"""The one answer for what is unknown, settled, somebody else's, or no id at all (DESIGN 9.3)."""
+"""The one answer for what is unknown, settled, somebody else's, or no id at all."""
 
 _log = structlog.get_logger("oubliette.tools")
 

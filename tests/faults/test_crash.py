@@ -80,7 +80,7 @@ ENGINE_POINTS = [
 
 @pytest.mark.parametrize("point", core(ENGINE_POINTS, POINTS + MORE_POINTS * SOAK))
 async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(sandbox_server, point):
-    """Issue 2 section 5; DESIGN 3.4 last row but one; invariants I1, I2, I4, I5, I8."""
+    """Nothing that was acknowledged is lost, nothing is told twice, no agent is left behind."""
     name, _, at = point.partition("@")
     await sandbox_server.start(failpoints=f"{name}=kill@{at}")
     async with Load(sandbox_server) as load:

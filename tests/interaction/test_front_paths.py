@@ -1,4 +1,4 @@
-"""Both ways that a call can take through the front say the same (DESIGN 4.3).
+"""Both ways that a call can take through the front say the same.
 
 `direct` answers plain calls without the SDK; with it off, everything goes through the SDK. Each
 case is sent to a front of either kind. What may differ is the form alone: the SDK answers a

@@ -1,4 +1,4 @@
-"""The server's own folder: whom it is open to (DESIGN 6)."""
+"""The server's own folder: whom it is open to."""
 
 from __future__ import annotations
 

@@ -293,6 +293,7 @@ async def test_a_permission_that_nobody_gives_is_denied_over_a_crash(server, mom
         assert texts(events) == ["deny", "asked"]
 
 
+@pytest.mark.whole
 async def test_an_agent_left_over_from_a_crash_at_the_end_of_its_session_is_ended(server):
     """Nothing is orphaned: the end was stored, and the server killed before the agent was."""
     await server.start(settings={"sessions.idle_timeout_seconds": 0.5})

@@ -115,6 +115,7 @@ async def test_a_package_that_is_broken_is_told_to_whoever_asks_for_its_agent(op
     assert "agent_not_loaded" in site.server.log()
 
 
+@pytest.mark.whole
 async def test_an_agent_that_dies_in_its_turn_can_be_resumed(open_site):
     site = await open_site()
     async with site.caller("http-auto") as caller:
@@ -130,6 +131,7 @@ async def test_an_agent_that_dies_in_its_turn_can_be_resumed(open_site):
 # ---------------------------------------------------------------- our MCP server
 
 
+@pytest.mark.whole
 async def test_a_session_whose_agent_starts_no_mcp_server_fails(open_site):
     """It would work without the tools that it is lent, and nobody would know."""
     site = await open_site(agents__contact_timeout_seconds=1.0)
@@ -147,6 +149,7 @@ async def test_a_session_whose_agent_starts_no_mcp_server_fails(open_site):
         assert (await good.get())["status"] == "running"
 
 
+@pytest.mark.whole
 async def test_an_agent_that_has_contacted_us_need_not_do_so_after_a_restart(open_site):
     site = await open_site(agents__contact_timeout_seconds=2.0)
     server = site.server

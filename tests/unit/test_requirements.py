@@ -51,6 +51,7 @@ def run(
     )
 
 
+@pytest.mark.whole
 def test_a_missing_requirement_skips_and_says_why(tmp_path: Path) -> None:
     done = run(tmp_path, "")
     assert done.returncode == 0
@@ -58,6 +59,7 @@ def test_a_missing_requirement_skips_and_says_why(tmp_path: Path) -> None:
     assert "needs docker: no engine here" in done.stdout
 
 
+@pytest.mark.whole
 def test_a_requirement_can_be_left_out_where_it_is_met(tmp_path: Path) -> None:
     done = run(tmp_path, "", without="podman")
     assert done.returncode == 0
@@ -72,6 +74,7 @@ def test_a_missing_requirement_that_is_demanded_fails(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.whole
 def test_an_unknown_demand_is_a_usage_error_that_names_the_known(tmp_path: Path) -> None:
     done = run(tmp_path, "doker")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -121,12 +124,14 @@ def test_the_core_leaves_engines_and_matrices_to_the_whole_and_says_so_in_two_li
     assert f"\n{LEFT_OUT}{REMEDY}1 passed, 1 skipped" in done.stdout
 
 
+@pytest.mark.whole
 def test_the_core_has_what_is_demanded(tmp_path: Path) -> None:
     done = run(tmp_path, "docker,podman", SUITE, suite="core")
     assert done.returncode == 0
     assert "3 passed, 1 skipped" in done.stdout
 
 
+@pytest.mark.whole
 def test_the_whole_leaves_out_what_is_missing_alone(tmp_path: Path) -> None:
     done = run(tmp_path, "", SUITE)
     assert done.returncode == 0

@@ -257,6 +257,8 @@ class System:
                 error = ActorDead(f"{box.name} ended before it answered")
                 waits.set_exception((ActorDead, error, None))
                 return
+        if envelope.sender == box.name:  # its own timers and outcomes end with it
+            return
         self.bury(box.name, envelope, "the actor has ended")
 
     def bury(self, name: str, envelope: Envelope, why: str) -> None:

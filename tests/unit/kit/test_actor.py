@@ -395,6 +395,35 @@ async def test_a_cancelled_side_task_sends_nothing(system: System) -> None:
     assert actor.outcomes == []
 
 
+async def test_what_an_actor_sent_itself_ends_with_it_and_is_no_dead_letter(
+    system: System, clock: VirtualClock
+) -> None:
+    class Quitter(Piper):
+        @handles(Add)
+        async def _add(self, _: Add) -> None:
+            self.pipe_to_self(
+                self.work(), lambda _: Outcome(text="late"), lambda _: Outcome(text="late")
+            )
+            self.after(1, Outcome(text="late"))
+            self.ref.tell(Outcome(text="late"))
+            await asyncio.wait(self._actor_jobs)
+            clock.advance(1)
+            await asyncio.sleep(0)
+            self.waiting = len(self.actor_inbox.items)
+            self.stop()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    ref = system.spawn(Quitter, work)
+    actor = inside(ref)
+    ref.tell(Add())
+    await until_gone(ref)
+    assert actor.waiting == 3
+    assert actor.outcomes == []
+    assert system.dead_letter_count == 0
+
+
 async def test_side_tasks_end_before_on_exit_runs(system: System) -> None:
     order: list[str] = []
     began = asyncio.Event()

@@ -206,7 +206,7 @@ class SessionActor(RestingSession):
     @property
     def _held_up(self) -> bool:
         """Whether the agent is not there yet, or has yet to see the tools that it was lent."""
-        return not self._attached or self.link.tools.awaited
+        return not self._attached or self.link.tools.awaited_since is not None
 
     def begin_turn(self) -> None:
         """Begin the next turn, if there is one and nothing is in its way."""

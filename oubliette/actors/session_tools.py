@@ -40,16 +40,16 @@ class LentTools:
         self._client_runs = False
         self._ignores_changes = False
         """It has let a deadline pass, and not listed its tools since."""
-        self.awaited = False
-        """Whether turns wait for the agent to fetch its tool list."""
-        self.awaited_since = 0.0
-        """Wall second since which they do."""
+        self.awaited_since: float | None = None
+        """Wall second since which turns wait for the agent to fetch its tool list. None: they do
+        not."""
 
     # ------------------------------------------------------------------ the agent's process
 
     def agent_starting(self) -> None:
         """Another process of the agent is about to start, which will list its tools by itself."""
-        self.awaited = self._client_runs = self._ignores_changes = False
+        self.awaited_since = None
+        self._client_runs = self._ignores_changes = False
 
     def client_seen(self) -> None:
         """The agent's client is paired with us."""
@@ -99,16 +99,15 @@ class LentTools:
                 f" {', '.join(added)} in this session: start one with new_session=true"
             )
             return (warning,)
-        if not self.awaited:
+        if self.awaited_since is None:
             self.awaited_since = self._session.clock.time()
-        self.awaited = True
         return ()
 
     def send(self) -> None:
         """Send `caller_tools_config`, over which the agent's client learns what it may offer."""
         session = self._session
         self._revision += 1
-        if self.awaited:
+        if self.awaited_since is not None:
             session.after(LISTING_SECONDS, ListingOverdue(revision=self._revision))
         for link in (self._link, self._bare):
             self._tell(link)
@@ -145,7 +144,7 @@ class LentTools:
 
     def overdue(self, message: ListingOverdue) -> None:
         """The agent has not listed its tools in time: its turn begins without them."""
-        if not self.awaited or message.revision != self._revision:
+        if self.awaited_since is None or message.revision != self._revision:
             return
         self._ignores_changes = True
         self._session.journal.append(
@@ -159,6 +158,6 @@ class LentTools:
         self._go_on()
 
     def _go_on(self) -> None:
-        if self.awaited:
-            self.awaited = False
+        if self.awaited_since is not None:
+            self.awaited_since = None
             self._session.begin_turn()

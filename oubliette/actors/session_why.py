@@ -81,7 +81,7 @@ def _listing(session: SessionActor) -> Wait:
         kind="agent",
         what="its agent to list the tools that it was lent",
         since=since,
-        until=since + LISTING_SECONDS,
+        until=None if since is None else since + LISTING_SECONDS,
         detail="the turn begins without them then",
     )
 

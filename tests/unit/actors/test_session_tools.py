@@ -87,9 +87,9 @@ def test_a_turn_with_a_new_tool_waits_until_the_agent_has_listed_it(
 ) -> None:
     assert tools.lend("shop", (FIND, SEND)) == ()
     assert [tool["name"] for tool in session.sent[-1]["tools"]] == ["find", "send"]
-    assert tools.awaited
+    assert tools.awaited_since is not None
     tools.listed({"revision": session.sent[-1]["revision"]})
-    assert not tools.awaited
+    assert tools.awaited_since is None
     assert session.begun == 1
 
 
@@ -100,7 +100,7 @@ def test_a_list_of_another_revision_starts_nothing(
     tools.lend("shop", (FIND, SEND))
     tools.listed({"revision": revision})
     tools.listed({})
-    assert tools.awaited
+    assert tools.awaited_since is not None
     assert session.begun == 0
 
 
@@ -123,7 +123,7 @@ def test_it_is_waited_for_once_and_the_next_sender_is_warned(
     (warning,) = tools.lend("shop", (CallerTool(name="third"),)) or ()
     assert "third" in warning
     assert "new_session=true" in warning
-    assert not tools.awaited
+    assert tools.awaited_since is None
 
 
 def test_an_agent_that_lists_after_all_is_waited_for_again(
@@ -133,7 +133,7 @@ def test_an_agent_that_lists_after_all_is_waited_for_again(
     tools.overdue(session.timers[-1][1])
     tools.listed({"revision": session.sent[-1]["revision"]})
     assert tools.lend("shop", (CallerTool(name="third"),)) == ()
-    assert tools.awaited
+    assert tools.awaited_since is not None
 
 
 def test_a_deadline_of_an_earlier_list_says_nothing_of_a_later_one(
@@ -144,7 +144,7 @@ def test_a_deadline_of_an_earlier_list_says_nothing_of_a_later_one(
     tools.listed({"revision": session.sent[-1]["revision"]})
     tools.lend("shop", (CallerTool(name="third"),))
     tools.overdue(early)
-    assert tools.awaited
+    assert tools.awaited_since is not None
     assert session.events == []
 
 
@@ -155,7 +155,7 @@ def test_the_sender_to_an_agent_that_is_known_not_to_listen_is_warned_at_once() 
     assert "'acp'" in warning
     assert "send" in warning
     assert "find" not in warning
-    assert not tools.awaited
+    assert tools.awaited_since is None
 
 
 @pytest.mark.parametrize("fewer", [(), (FIND,)])
@@ -163,14 +163,14 @@ def test_tools_that_are_taken_away_or_stay_are_waited_for_by_nobody(
     session: Session, tools: LentTools, fewer: tuple[CallerTool, ...]
 ) -> None:
     tools.lend("shop", fewer)
-    assert not tools.awaited
+    assert tools.awaited_since is None
 
 
 def test_the_tool_of_another_caller_is_a_new_one_though_it_has_the_same_name(
     tools: LentTools,
 ) -> None:
     assert tools.lend("bank", (FIND,)) == ()
-    assert tools.awaited
+    assert tools.awaited_since is not None
 
 
 def test_an_agent_that_has_yet_to_start_lists_its_tools_by_itself(
@@ -178,12 +178,12 @@ def test_an_agent_that_has_yet_to_start_lists_its_tools_by_itself(
 ) -> None:
     tools.lend("shop", (FIND, SEND))
     tools.agent_starting()
-    assert not tools.awaited
+    assert tools.awaited_since is None
     tools.lend("shop", (SEND,))
     session.attached = False
     tools.client_seen()
     tools.lend("shop", (FIND, SEND))
-    assert not tools.awaited
+    assert tools.awaited_since is None
 
 
 def test_a_link_that_breaks_meanwhile_gets_the_tools_again_with_a_deadline_of_its_own(
@@ -193,6 +193,6 @@ def test_a_link_that_breaks_meanwhile_gets_the_tools_again_with_a_deadline_of_it
     tools.connected("another link")
     assert session.sent[-1]["revision"] == session.timers[-1][1].revision
     tools.overdue(session.timers[0][1])
-    assert tools.awaited
+    assert tools.awaited_since is not None
     tools.listed({"revision": session.sent[-1]["revision"]})
     assert session.begun == 1

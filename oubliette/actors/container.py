@@ -14,6 +14,20 @@ from oubliette import ids
 from oubliette.actors.again import ask_again
 from oubliette.actors.backoff import backoff_delay
 from oubliette.actors.container_exec import run_command
+from oubliette.actors.container_jobs import (
+    AdoptAgain,
+    Answered,
+    ClearAway,
+    Cleared,
+    Ended,
+    IdleStop,
+    Looked,
+    Relayed,
+    Started,
+    StartFailed,
+    Stopped,
+    start_failed,
+)
 from oubliette.actors.container_messages import (
     Acquire,
     ContainerIsUp,
@@ -29,12 +43,12 @@ from oubliette.actors.container_messages import (
     StopContainer,
 )
 from oubliette.actors.container_recipe import Recipe
-from oubliette.actors.container_stages import Stages, start_of
+from oubliette.actors.container_stages import Stages, adoption_of, start_of
 from oubliette.actors.session_waits import ContainerStart, GetStart
 from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
-from oubliette.kit import Actor, Message, handles
+from oubliette.kit import Actor, handles
 from oubliette.records import Container
 from oubliette.runtime.store.ops import DeleteContainer, PutContainer
 
@@ -57,61 +71,6 @@ IMAGE_SLACK: Final = 5.0  # seconds beyond the deadline of a pull, for the engin
 _BACKOFF: Final = wait_exponential_jitter(initial=0.1, max=10.0, jitter=0.1)
 
 State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
-
-
-class _Started(Message):
-    record: Container
-    seconds: dict[str, float]
-
-
-class _Relayed(Message):
-    container_id: str
-    seconds: dict[str, float]
-
-
-class _StartFailed(Message):
-    reason: str
-    hint: str | None = None
-    container_id: str = ""
-    """Set where the container ran already."""
-
-
-class _Ended(Message):
-    container_id: str
-    exit_code: int | None = None
-
-
-class _IdleStop(Message):
-    pass
-
-
-class _Answered(Message):
-    pass
-
-
-class _Stopped(Message):
-    container_id: str
-    error: str | None = None
-
-
-class _Looked(Message):
-    container_id: str
-    running: bool
-    error: str | None = None
-    reason: str = ""
-
-
-class _AdoptAgain(Message):
-    pass
-
-
-class _ClearAway(Message):
-    pass
-
-
-class _Cleared(Message):
-    container_id: str
-    error: str | None = None
 
 
 class ContainerActor(Actor):
@@ -210,10 +169,10 @@ class ContainerActor(Actor):
         self._state = "adopting"
         self._failing_since = self._failing_since or self._services.clock.time()
         self._failures += 1
-        self.after(backoff_delay(_BACKOFF, self._failures), _AdoptAgain())
+        self.after(backoff_delay(_BACKOFF, self._failures), AdoptAgain())
 
-    @handles(_AdoptAgain)
-    async def _adopt_again(self, _: _AdoptAgain) -> None:
+    @handles(AdoptAgain)
+    async def _adopt_again(self, _: AdoptAgain) -> None:
         if self._state == "adopting":
             await self._adopt()
 
@@ -261,10 +220,10 @@ class ContainerActor(Actor):
             self._begin_stop()
         elif self._idle_timer is None:
             after = self._services.config.containers.idle_stop_seconds
-            self._idle_timer = self.after(after, _IdleStop())
+            self._idle_timer = self.after(after, IdleStop())
 
-    @handles(_IdleStop)
-    def _idle_stop(self, _: _IdleStop) -> None:
+    @handles(IdleStop)
+    def _idle_stop(self, _: IdleStop) -> None:
         self._idle_timer = None
         if not self._host_gate.leases and self._state == "up":
             self._begin_stop()
@@ -276,9 +235,9 @@ class ContainerActor(Actor):
             return
         self._state = "starting"
         self._host_gate.starting()
-        self.pipe_to_self(self._start(), lambda started: started, _failure)
+        self.pipe_to_self(self._start(), lambda started: started, start_failed)
 
-    async def _start(self) -> _Started:
+    async def _start(self) -> Started:
         services = self._services
         self._starting = stages = Stages(self._tell_sessions)
         container_id = ids.new_id(ids.CONTAINER)
@@ -318,7 +277,7 @@ class ContainerActor(Actor):
         failpoint("container.started")
         record = msgspec.structs.replace(record, state="running", handle=info.handle)
         await self._store(PutContainer(record))
-        return _Started(record=record, seconds=stages.seconds)
+        return Started(record=record, seconds=stages.seconds)
 
     async def _undo(self, container_id: str) -> None:
         """Take back half a start. Where the engine is away, the next server reaps what it left."""
@@ -339,8 +298,8 @@ class ContainerActor(Actor):
             progress=lambda line: stages.progress("image", line),
         )
 
-    @handles(_Started)
-    async def _started(self, message: _Started) -> None:
+    @handles(Started)
+    async def _started(self, message: Started) -> None:
         self._stages = message.seconds
         try:
             info = await self._services.runtime.inspect(message.record.id)
@@ -359,8 +318,8 @@ class ContainerActor(Actor):
         self._host_gate.socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key))
         self.pipe_to_self(
             self._services.runtime.watch(record.id),
-            lambda ended: _Ended(container_id=ended.id, exit_code=ended.exit_code),
-            lambda _: _Ended(container_id=record.id),
+            lambda ended: Ended(container_id=ended.id, exit_code=ended.exit_code),
+            lambda _: Ended(container_id=record.id),
         )
         if relay:
             self._starting = stages = Stages(self._tell_sessions, record.id, info.warnings)
@@ -368,16 +327,16 @@ class ContainerActor(Actor):
             self.pipe_to_self(
                 self._relay(record.id, stages),
                 lambda relayed: relayed,
-                lambda error: _failure(error, record.id),
+                lambda error: start_failed(error, record.id),
             )
 
-    async def _relay(self, container_id: str, stages: Stages) -> _Relayed:
+    async def _relay(self, container_id: str, stages: Stages) -> Relayed:
         with stages.stage("relay"):
             await self._host_gate.wait(self._services.config.containers.start_timeout_seconds)
-        return _Relayed(container_id=container_id, seconds=stages.seconds)
+        return Relayed(container_id=container_id, seconds=stages.seconds)
 
-    @handles(_Relayed)
-    def _relayed(self, message: _Relayed) -> None:
+    @handles(Relayed)
+    def _relayed(self, message: Relayed) -> None:
         if self._record is None or self._record.id != message.container_id:
             return
         self._stages = message.seconds
@@ -393,8 +352,8 @@ class ContainerActor(Actor):
         for answer in waiting:
             answer.set(self._record.id)
 
-    @handles(_StartFailed)
-    def _start_failed(self, message: _StartFailed) -> None:
+    @handles(StartFailed)
+    def _start_failed(self, message: StartFailed) -> None:
         if not message.container_id:
             self._state = "down"
             self._fail_waiting(message.reason, message.hint)
@@ -422,8 +381,8 @@ class ContainerActor(Actor):
 
     # ------------------------------------------------------------------ end
 
-    @handles(_Ended)
-    def _ended(self, message: _Ended) -> None:
+    @handles(Ended)
+    def _ended(self, message: Ended) -> None:
         record = self._record
         if record is None or record.id != message.container_id:
             return
@@ -445,8 +404,8 @@ class ContainerActor(Actor):
     def _begin_clearing(self, record: Container) -> None:
         self.pipe_to_self(
             self._remove(record),
-            lambda _: _Cleared(container_id=record.id),
-            lambda error: _Cleared(container_id=record.id, error=str(error)),
+            lambda _: Cleared(container_id=record.id),
+            lambda error: Cleared(container_id=record.id, error=str(error)),
         )
 
     async def _remove(self, record: Container) -> None:
@@ -457,12 +416,12 @@ class ContainerActor(Actor):
         try:
             await self._remove(record)
         except OublietteError as error:
-            self._cleared(_Cleared(container_id=record.id, error=str(error)))
+            self._cleared(Cleared(container_id=record.id, error=str(error)))
         else:
             self._remains.pop(record.id, None)
 
-    @handles(_Cleared)
-    def _cleared(self, message: _Cleared) -> None:
+    @handles(Cleared)
+    def _cleared(self, message: Cleared) -> None:
         if message.error is None:
             self._remains.pop(message.container_id, None)
             self._failures = 0
@@ -470,10 +429,10 @@ class ContainerActor(Actor):
         log.warning("not removed", container_id=message.container_id, reason=message.error)
         if self._clearing is None:
             self._failures += 1
-            self._clearing = self.after(backoff_delay(_BACKOFF, self._failures), _ClearAway())
+            self._clearing = self.after(backoff_delay(_BACKOFF, self._failures), ClearAway())
 
-    @handles(_ClearAway)
-    def _clear_away(self, _: _ClearAway) -> None:
+    @handles(ClearAway)
+    def _clear_away(self, _: ClearAway) -> None:
         self._clearing = None
         for record in self._remains.values():
             self._begin_clearing(record)
@@ -490,16 +449,16 @@ class ContainerActor(Actor):
             return
         self.pipe_to_self(
             self._services.runtime.inspect(record.id),
-            lambda info: _Looked(
+            lambda info: Looked(
                 container_id=record.id, running=info.state == "running", reason=message.reason
             ),
-            lambda error: _Looked(
+            lambda error: Looked(
                 container_id=record.id, running=False, error=str(error), reason=message.reason
             ),
         )
 
-    @handles(_Looked)
-    def _looked(self, message: _Looked) -> None:
+    @handles(Looked)
+    def _looked(self, message: Looked) -> None:
         record = self._record
         if record is None or record.id != message.container_id or self._state == "stopping":
             return
@@ -529,16 +488,16 @@ class ContainerActor(Actor):
         self._state = "stopping"
         self.pipe_to_self(
             self._stop_and_remove(record),
-            lambda _: _Stopped(container_id=record.id),
-            lambda error: _Stopped(container_id=record.id, error=str(error)),
+            lambda _: Stopped(container_id=record.id),
+            lambda error: Stopped(container_id=record.id, error=str(error)),
         )
 
     async def _stop_and_remove(self, record: Container) -> None:
         await self._services.runtime.stop(record.id, timeout=STOP_GRACE)
         await self._remove(record)
 
-    @handles(_Stopped)
-    def _stopped(self, message: _Stopped) -> None:
+    @handles(Stopped)
+    def _stopped(self, message: Stopped) -> None:
         record = self._record
         answers, self._stop_answers = self._stop_answers, []
         for answer in answers:
@@ -550,14 +509,14 @@ class ContainerActor(Actor):
             self._state, self._record = "down", None
             if record is not None:
                 self._host_gate.lost("container lost: it was stopped")
-            self._cleared(_Cleared(container_id=message.container_id, error=message.error))
+            self._cleared(Cleared(container_id=message.container_id, error=message.error))
             self._begin_if_wanted()
             return
         self._state = "up"  # it goes on, as far as is known
         self._answer_waiting()
         self._failures += 1
         if self._idle_timer is None:
-            self._idle_timer = self.after(backoff_delay(_BACKOFF, self._failures), _IdleStop())
+            self._idle_timer = self.after(backoff_delay(_BACKOFF, self._failures), IdleStop())
 
     # ------------------------------------------------------------------ for tools
 
@@ -568,11 +527,7 @@ class ContainerActor(Actor):
     @handles(GetStart)
     def _get_start(self, _: GetStart) -> ContainerStart | None:
         if self._state == "adopting":
-            return ContainerStart(
-                what=f"{self._services.runtime.name} to tell which containers there are",
-                since=self._failing_since,
-                detail="it is asked again and again; oubliette doctor says what is wrong",
-            )
+            return adoption_of(self._services.runtime.name, self._failing_since)
         limits = self._services.config.containers
         return start_of(self._state, self._starting, limits, self._services.clock.time())
 
@@ -600,18 +555,12 @@ class ContainerActor(Actor):
             except Exception as error:
                 answer.set_error(error)
 
-        self.pipe_to_self(run(), lambda _: _Answered(), lambda _: _Answered())
+        self.pipe_to_self(run(), lambda _: Answered(), lambda _: Answered())
 
-    @handles(_Answered)
-    def _answered(self, _: _Answered) -> None:
+    @handles(Answered)
+    def _answered(self, _: Answered) -> None:
         pass
 
     @handles(GetContainer)
     def _get(self, _: GetContainer) -> Container | None:
         return self._record
-
-
-def _failure(error: BaseException, container_id: str = "") -> _StartFailed:
-    if isinstance(error, OublietteError):
-        return _StartFailed(reason=error.message, hint=error.hint, container_id=container_id)
-    return _StartFailed(reason=str(error) or repr(error), container_id=container_id)

@@ -56,6 +56,15 @@ def start_of(
     )
 
 
+def adoption_of(runtime: str, failing_since: float | None) -> ContainerStart:
+    """What a container waits for of which the engine, `runtime`, tells nothing."""
+    return ContainerStart(
+        what=f"{runtime} to tell which containers there are",
+        since=failing_since,
+        detail="it is asked again and again; oubliette doctor says what is wrong",
+    )
+
+
 class StageFailed(RuntimeFailure):
     """A stage of a container's start failed."""
 

@@ -5,60 +5,24 @@ from __future__ import annotations
 import io
 import json
 import shlex
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import structlog
 
 from oubliette.cli import call as command
-from oubliette.cli import logs, main, output, tool_help
+from oubliette.cli import main, tool_help
 from oubliette.tools import arguments
 from oubliette.tools.table import TABLE, input_schema, output_schema
+from tests.unit.cli.command_line import Run
 
 HERE = [tool for tool in TABLE.values() if "control" in tool.doors]
 ELSEWHERE = [tool.name for tool in TABLE.values() if "control" not in tool.doors]
 TOOLS = pytest.mark.parametrize("tool", HERE, ids=lambda tool: tool.name)
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def run(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Run]:
-    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    monkeypatch.setenv("OUBLIETTE_HOME", str(home))
-    monkeypatch.setattr(output, "_chosen", output.Format.text)
-
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main.run(["call", *words])
-        said = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, said.out, said.err)
-
-    yield call
-    structlog.reset_defaults()
+FIRST_WORDS = ["call"]
 
 
 @pytest.fixture

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import structlog
 
 from oubliette import ids
-from oubliette.cli import logs, main, output, server_access
+from oubliette.cli import server_access
 from oubliette.cli.control_client import exit_codes
 from oubliette.control import listening
 from oubliette.records import Project, Session
@@ -26,46 +23,9 @@ from oubliette.runtime.audit import AuditEntry, AuditLog
 from oubliette.runtime.home import HomeLock
 from oubliette.runtime.store import Database, Writer
 from oubliette.runtime.store.ops import PutProject, PutSession
+from tests.unit.cli.command_line import Run
 
 OUBLIETTE = [sys.executable, "-m", "oubliette.cli.main"]
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def run(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Run]:
-    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    monkeypatch.setenv("OUBLIETTE_HOME", str(home))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERMINAL_WIDTH", "200")
-    monkeypatch.setattr(output, "_chosen", output.Format.text)
-
-    def call(*arguments: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main.run(list(arguments))
-        said = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, said.out, said.err)
-
-    yield call
-    structlog.reset_defaults()
 
 
 @pytest.fixture

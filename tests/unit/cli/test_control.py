@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
 import stat
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,6 @@ from tests.unit.tools import toolkit
 from tests.unit.tools.toolkit import Bench
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,13 +31,6 @@ from oubliette.config import (
 from oubliette.control import listening
 from oubliette.errors import ConfigError
 from oubliette.runtime.home import HomeLock
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 def told(check: Check, status: str) -> str:

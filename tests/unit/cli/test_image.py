@@ -6,51 +6,18 @@ import contextlib
 import json
 import os
 import pty
-import shutil
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from oubliette.cli import main, output, progress, server_access
+from oubliette.cli import output, progress, server_access
 from oubliette.runtime.containers.image_progress import ImageProgress, share_of
+from tests.unit.cli.command_line import Run
 
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def run(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Run]:
-    monkeypatch.setenv("OUBLIETTE_HOME", str(home))
-    monkeypatch.setattr(output, "_chosen", output.Format.text)
-
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main.run(["image", *words])
-        said = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, said.out, said.err)
-
-    return call
+FIRST_WORDS = ["image"]
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +21,8 @@ COMMAND = [sys.executable, "-m", "oubliette.cli.main"]
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    path.chmod(0o711)  # where root has no sandbox, its agents are other users and pass through it
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
 def environ(home: Path) -> dict[str, str]:
+    home.chmod(0o711)  # where root has no sandbox, its agents are other users and pass through it
     return {
         **os.environ,
         "OUBLIETTE_HOME": str(home / "home"),

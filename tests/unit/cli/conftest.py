@@ -1,0 +1,54 @@
+"""A home of a server, and the command line in this very process.
+
+A module whose tests are all of one command names it in `FIRST_WORDS`: `run` puts those words first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from oubliette.cli import logs, main, output
+from tests.unit.cli.command_line import Done, Run
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder with a short path, for the socket in it."""
+    path = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def run(
+    home: Path,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Run]:
+    """Runs a command on `home`."""
+    first = tuple(getattr(request.module, "FIRST_WORDS", ()))
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    monkeypatch.setenv("OUBLIETTE_HOME", str(home))
+    for name in ("OUBLIETTE_URL", "OUBLIETTE_KEY", "OUBLIETTE_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    monkeypatch.setattr(output, "_chosen", output.Format.text)
+
+    def call(*words: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main.run([*first, *words])
+        said = capsys.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, said.out, said.err)
+
+    yield call
+    structlog.reset_defaults()

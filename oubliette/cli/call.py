@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, clean, print_json, print_table
+from oubliette.cli.output import (
+    Format,
+    Home,
+    Output,
+    clean,
+    is_json,
+    note,
+    print_json,
+    print_table,
+)
 from oubliette.cli.times import duration
 
 if TYPE_CHECKING:
+    import httpx2
+
     from oubliette.tools.tool import Tool
 
 CALL_SECONDS: Final = 3600.0
@@ -40,56 +51,128 @@ def call(  # noqa: PLR0917 - one parameter per option
             help="How long to wait for the answer; 1h unless set.",
         ),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="OUBLIETTE_URL",
+            help="Address of a server elsewhere, such as http://127.0.0.1:8080/mcp; wants a key.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="OUBLIETTE_KEY",
+            help="API key for --url. Every user of this machine can read it on a command line: set"
+            " the variable, or use --key-file.",
+        ),
+    ] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", envvar="OUBLIETTE_KEY_FILE", help="File with the API key for --url."
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--help", help="Show this message, or a tool's parameters, and exit.")
     ] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Call a tool of the server with all rights.
+    """Call a tool of the server of the home with all rights, or of one elsewhere with a key.
 
     oubliette call TOOL --help shows what a tool takes. What speaks for a caller (caller_listen,
-    caller_tool_response, permission_response) needs that caller's key, and is called over HTTP
-    alone.
+    caller_tool_response, permission_response) needs that caller's key, and so --url.
     """
-    if tool is None:
-        if explain:
-            sys.stdout.write(context.get_help() + "\n")
-            return
-        _list(output)
+    if tool is None and explain:
+        sys.stdout.write(context.get_help() + "\n")
         return
-    found = _tool(tool)
-    if explain:
-        _explain(found, output)
-        return
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
-
-    arguments = _arguments(found, given or [])
+    elsewhere = None if explain else _elsewhere(context, url, key, key_file)
     seconds = CALL_SECONDS if timeout is None else timeout
-    result = call_tool(find_home(home), tool, arguments, seconds)
+    if elsewhere is not None:
+        from oubliette.cli.remote import RemoteServer
+
+        with RemoteServer(*elsewhere, seconds) as server:
+            if tool is None:
+                _list(server.tools(), output)
+                return
+            result = server.call(tool, _arguments(tool, given or []))
+    else:
+        if tool is None:
+            _list(_here(), output)
+            return
+        found = _tool(tool, anywhere=explain)
+        if explain:
+            _explain(found, output)
+            return
+        from oubliette.cli.server_access import call_tool
+        from oubliette.config import find_home
+
+        result = call_tool(find_home(home), tool, _arguments(tool, given or []), seconds)
     if output is Format.json:
         print_json(result)
     else:
         sys.stdout.write(clean(json.dumps(result, ensure_ascii=False, indent=2)) + "\n")
 
 
-def _list(output: Format) -> None:
+def _elsewhere(
+    context: typer.Context,
+    url: str | None,
+    key: str | None,
+    key_file: str | None,
+) -> tuple[httpx2.URL, str] | None:
+    """Address and key of the server that is meant; None: the one of the home.
+
+    What stands on the command line is meant before what stands in the environment.
+    """
+    named = {name for name in ("url", "home", "key", "key_file") if _is_typed(context, name)}
+    if {"url", "home"} <= named:
+        raise typer.BadParameter("give --url or --home, one of them")
+    if {"key", "key_file"} <= named:
+        raise typer.BadParameter("give --key or --key-file, one of them")
+    if url is None or "home" in named:
+        if named & {"key", "key_file"}:
+            raise typer.BadParameter("--key and --key-file go with --url")
+        return None
+    from oubliette.cli import server_address
+
+    if "key_file" in named:
+        key = None
+    where = server_address.address(url)
+    found = server_address.key_of(key, key_file)
+    if server_address.shows_key(where) and not is_json():
+        note(f"the key goes to {where.host} without encryption: use https, or a tunnel")
+    return where, found
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _here() -> list[dict[str, Any]]:
     from oubliette.tools.table import TABLE
 
-    here = [tool for tool in TABLE.values() if "control" in tool.doors]
+    return [
+        {"name": tool.name, "description": tool.description}
+        for tool in TABLE.values()
+        if "control" in tool.doors
+    ]
+
+
+def _list(tools: list[dict[str, Any]], output: Format) -> None:
+    found = [(str(tool.get("name")), str(tool.get("description") or "")) for tool in tools]
     if output is Format.json:
-        print_json(
-            {"tools": [{"name": tool.name, "description": tool.description} for tool in here]}
-        )
+        print_json({"tools": [{"name": name, "description": text} for name, text in found]})
         return
     print_table(
         ("TOOL", "DESCRIPTION"),
-        [(tool.name, tool.description.partition(". ")[0].rstrip(".") + ".") for tool in here],
+        [(name, text.partition(". ")[0].rstrip(".") + ".") for name, text in found],
     )
 
 
-def _tool(name: str) -> Tool:
+def _tool(name: str, *, anywhere: bool) -> Tool:
     from oubliette.errors import Forbidden, NotFound
     from oubliette.ids import shown
     from oubliette.tools.table import TABLE
@@ -101,10 +184,10 @@ def _tool(name: str) -> Tool:
         near = difflib.get_close_matches(name, TABLE, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise NotFound(f"there is no tool {shown(name)}", hint=f"{hint}oubliette call lists them")
-    if "control" not in found.doors:
+    if "control" not in found.doors and not anywhere:
         raise Forbidden(
             f"{name} is not called from here: it speaks for a caller, with that caller's key",
-            hint="connect an MCP client over HTTP; oubliette token create makes a key",
+            hint="call it with --url and that key; oubliette token create makes one",
         )
     return found
 
@@ -128,7 +211,7 @@ def _explain(tool: Tool, output: Format) -> None:
     sys.stdout.write(help_text(tool.name, tool.description, schema, result))
 
 
-def _arguments(tool: Tool, given: list[str]) -> dict[str, Any]:
+def _arguments(tool: str, given: list[str]) -> dict[str, Any]:
     """The arguments that the words behind the tool's name mean.
 
     Raises:
@@ -136,10 +219,12 @@ def _arguments(tool: Tool, given: list[str]) -> dict[str, Any]:
     """
     from oubliette.errors import InvalidParameter
     from oubliette.ids import shown
-    from oubliette.tools.table import input_schema
+    from oubliette.tools.table import TABLE, input_schema
 
     arguments: dict[str, Any] = {}
-    properties = input_schema(tool).get("properties", {})
+    known = TABLE.get(tool)  # a server elsewhere may have others
+    schema: dict[str, Any] = input_schema(known) if known is not None else {}
+    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     for place, word in enumerate(given):
         if place == 0 and (word == "-" or word.startswith(("{", "[", "@"))):
             arguments |= _document(word)
@@ -148,7 +233,7 @@ def _arguments(tool: Tool, given: list[str]) -> dict[str, Any]:
         if not equals or not name:
             raise InvalidParameter(
                 f"{shown(word)} is neither a JSON object nor KEY=VALUE",
-                hint=f"oubliette call {tool.name} --help shows its parameters",
+                hint=f"oubliette call {tool} --help shows its parameters",
             )
         arguments[name] = _value(value, properties.get(name, {}))
     return arguments

@@ -12,7 +12,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "doctor": "oubliette doctor --quick",
     "demo": "oubliette demo --agent scripted",
     "audit": "oubliette audit --since 1h --failed",
-    "call": "oubliette call project_list limit=10",
+    "call": "oubliette call project_list limit=10 --url http://127.0.0.1:8080/mcp",
     "token create": "oubliette token create --scope write --name editor",
     "token list": "oubliette token list -o json",
     "token revoke": "oubliette token revoke tok_01k0000000000000000000000a",

@@ -5,7 +5,11 @@ A module that needs other settings says so in `SETTINGS` (`section.key` → valu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -14,9 +18,23 @@ from oubliette.testing.zygote import Zygote
 from tests.system.site import KINDS, Site
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 ROOMY = {"sessions.max_live_per_project": 500}
+COMMAND = 60.0  # seconds that one may take on a busy machine
+
+
+class Done(NamedTuple):
+    """A command that has run."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, with `-o json`."""
+        return json.loads(self.out)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +69,30 @@ async def site(shared_site: Site) -> AsyncIterator[Site]:
     """The server of the module, without sessions of other tests."""
     yield shared_site
     await shared_site.tidy()
+
+
+@pytest.fixture
+def oubliette(site: Site) -> Callable[..., Awaitable[Done]]:
+    """Runs a command on the server's home, as a person does; keywords go into its environment."""
+
+    async def run(*words: str, stdin: str = "", **environ: str) -> Done:
+        mine = {"OUBLIETTE_HOME": str(site.server.home), "NO_COLOR": "1", **environ}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "oubliette.cli.main", *words, env={**os.environ, **mine},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(COMMAND):
+                out, err = await process.communicate(stdin.encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return Done(process.returncode or 0, out.decode(), err.decode())
+
+    return run
 
 
 @pytest.fixture(params=KINDS)

@@ -2,51 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
-from typing import NamedTuple
 
 import pytest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
-
-COMMAND = 60.0  # seconds that one may take on a busy machine
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def oubliette(site):
-    """Runs a command on the server's home."""
-
-    async def run(*words: str, stdin: str = "") -> Done:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "oubliette.cli.main", *words,
-            env={**os.environ, "OUBLIETTE_HOME": str(site.server.home), "NO_COLOR": "1"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            async with asyncio.timeout(COMMAND):
-                out, err = await process.communicate(stdin.encode())
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return Done(process.returncode or 0, out.decode(), err.decode())
-
-    return run
 
 
 async def test_a_project_is_created_used_and_deleted(site, oubliette):

@@ -110,6 +110,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
     config = config or Config()
     async with contextlib.AsyncExitStack() as stack:
         stages = _Stages()
+        async with stages("agents"):  # first of all: what it refuses leaves nothing behind
+            found = await installed(config)
         async with stages("home"):
             prepare(home)
             stack.enter_context(HomeLock(home))
@@ -143,8 +145,6 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         keys = Keys(commit, reader, clock)
         await keys.load()
         stack.push_async_callback(keys.aclose)
-        async with stages("agents"):
-            found = await installed(config)
         services = Services(
             config=config,
             clock=clock,

@@ -51,7 +51,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
     as_json = output is Format.json
     logs.configure(log_level, as_json=as_json or not sys.stderr.isatty())
     place = find_home(home)
-    prepare(place)
+    if place.exists():  # else the server makes it, once it is known that it can start
+        prepare(place)
     overrides: dict[str, object] = {
         "server.host": host,
         "server.port": port,

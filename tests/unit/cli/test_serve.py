@@ -78,6 +78,17 @@ def test_an_agent_that_is_not_there_ends_the_start_at_once(environ: dict[str, st
     told = json.loads(done.stderr.splitlines()[-1])["error"]
     assert "there is no agent 'opncode'" in told["message"]
     assert "did you mean opencode?" in told["hint"]
+    assert not Path(other["OUBLIETTE_HOME"]).exists()
+
+
+def test_an_agent_that_is_not_there_leaves_a_home_as_it_was(environ: dict[str, str]) -> None:
+    home = Path(environ["OUBLIETTE_HOME"])
+    home.mkdir(0o711)
+    (home / "oubliette.toml").write_text('[agents]\ndefault = "opncode"\n', encoding="utf-8")
+    done = cli(environ, "serve", "--port", "0")
+    assert done.returncode == 2
+    assert "there is no agent 'opncode'" in done.stderr
+    assert [each.name for each in home.iterdir()] == ["oubliette.toml"]
 
 
 def test_a_server_says_when_it_is_ready_lets_commands_in_and_stops_in_order(

@@ -60,6 +60,8 @@ class Watchdog:
     def _run(self) -> None:
         while not self._ended.wait(PAUSE):
             self._answered.clear()
+            if self._ended.is_set():  # `stop` sets this first: what was cleared was its answer
+                return
             asked = time.monotonic()
             self._gate.call(self._answered.set)
             if not self._answered.wait(self._limit):

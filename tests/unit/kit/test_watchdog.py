@@ -69,3 +69,25 @@ async def test_the_watchdogs_thread_ends_with_its_system_at_once() -> None:
         begin = time.monotonic()
     assert not any("short" in thread.name for thread in threading.enumerate())
     assert time.monotonic() - begin < 4
+
+
+async def test_a_stop_that_comes_between_two_questions_is_not_taken_for_a_blocked_loop() -> None:
+    """What the stop sets is not cleared away, to be waited for by a loop that waits for the thread."""
+
+    class StoppedMeanwhile(threading.Event):
+        """Is set by the stop at the very moment at which it is cleared."""
+
+        clearing = threading.Event()
+
+        def clear(self) -> None:
+            self.clearing.set()
+            assert self.wait(10)
+            super().clear()
+
+    async with System("between", watchdog=5.0) as system:
+        assert system._watchdog is not None
+        system._watchdog._answered = answered = StoppedMeanwhile()
+        assert await asyncio.to_thread(answered.clearing.wait, 10)
+        begin = time.monotonic()
+    assert not any("between" in thread.name for thread in threading.enumerate())
+    assert time.monotonic() - begin < 4

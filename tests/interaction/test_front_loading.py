@@ -72,6 +72,7 @@ async def test_a_plain_call_needs_no_library(imports):
     async with world() as w, w.caller() as caller, asyncio.timeout(10):
         said = (await caller.call("echo", text="early"))["said"]
         ready, _ = await ask(caller, "/ready")
+        imports.go.set()  # an import cannot be broken off, so the end waits for it
     assert (said, ready) == ({"text": "early"}, 503)
 
 

@@ -331,6 +331,7 @@ async def test_an_ask_of_a_thread_that_is_on_its_way_when_the_mailbox_closes_get
         box.close()
         with pytest.raises(ActorDead):
             await asking
+        await ref.kill()  # with its mailbox shut, it would not hear of an orderly end
 
 
 @pytest.mark.anyio

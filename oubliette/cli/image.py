@@ -38,26 +38,21 @@ def _call(
 
 @app.command("list")
 def list_images(home: Home = None, output: Output = Format.text) -> None:
-    """List the container types with their images, as the configuration has them."""
+    """List the container types with their images, and what the engine has of them."""
+    from oubliette.cli.engine_images import listing, told
     from oubliette.config import find_home, load
-    from oubliette.runtime.containers import imaging, settings
 
-    config = load(find_home(home)).config
-    found = [
-        {
-            "container_type": kind,
-            "image": (options := settings.options_of(config, kind)).image,
-            "built_from": imaging.built_from(options),
-        }
-        for kind in settings.types_of(config, images=True)
-    ]
+    found = listing(load(find_home(home)).config)
     if output is Format.json:
-        print_json({"images": found})
+        print_json(found)
         return
-    print_table(
-        ("TYPE", "IMAGE", "BUILT FROM"),
-        [(each["container_type"], each["image"], each["built_from"]) for each in found],
-    )
+    head, rows = told(found)
+    print_table(head, rows)
+    engine = found["engine"]
+    if engine["reason"] is not None:
+        note(f"{engine['reason']}: whether the images are there is not known.")
+        if engine["remedy"]:
+            note(f"hint: {engine['remedy']}")
 
 
 @app.command("rebuild")

@@ -110,6 +110,10 @@ async def test_a_pull_tells_how_far_it_is_and_then_the_image_is_there(
             registry.hold.set()
             await pull
         assert await runtime.image_exists(registry.image)
+        known = await runtime.image(registry.image)
+        assert known is not None
+        assert known.id
+        assert known.size_bytes
         assert lines[-1].startswith("2 of 2 layers") or "of" in lines[-1], lines
     finally:
         pull.cancel()

@@ -51,6 +51,7 @@ from oubliette.runtime.containers.port import (
     ContainerInfo,
     ContainerSpec,
     Dial,
+    ImageInfo,
     Inside,
     Logs,
     Mount,
@@ -146,7 +147,11 @@ class AppleRuntime:
 
     async def image_exists(self, image: str) -> bool:
         """Whether it is there without a pull."""
-        return await self._services.image_exists(image)
+        return await self.image(image) is not None
+
+    async def image(self, image: str) -> ImageInfo | None:
+        """What `container` says of it."""
+        return await self._services.image(image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
         """Fetch it; no progress is told, `container` writes it for terminals only."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette.errors import RuntimeFailure
+from oubliette.runtime.containers.port import ImageInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +96,29 @@ def versions(text: bytes) -> list[str]:
         found = [_mapping(entry).get("version") for entry in entries]
         return [version for version in found if isinstance(version, str)]
     return []
+
+
+def image(said: bytes) -> ImageInfo | None:
+    """The first image of what `image inspect` wrote; None: there is none."""
+    entries = _array(said) if said.strip() else []
+    if not entries:
+        return None
+    whole = _mapping(entries[0])
+    made = _mapping(whole.get("configuration")) or whole  # 0.x has no configuration
+    index = _mapping(made.get("descriptor") or made.get("index"))
+    listed = whole.get("variants")
+    variants = (
+        [_mapping(each) for each in cast("list[object]", listed)]
+        if isinstance(listed, list)
+        else []
+    )
+    sizes = [size for each in variants if isinstance(size := each.get("size"), int)]
+    built = [seconds(_mapping(each.get("config")).get("created")) for each in variants]
+    return ImageInfo(
+        id=str(index.get("digest") or whole.get("id") or ""),
+        size_bytes=sum(sizes) or None,
+        built_at=next((each for each in built if each is not None), None),
+    )
 
 
 def service_state(said: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from oubliette.errors import DeadlineExceeded, InvalidParameter, OublietteError, RuntimeFailure
 from oubliette.runtime.containers import apple_argv, apple_cli, apple_json
 from oubliette.runtime.containers.engine_errors import EngineMissing, Missing
-from oubliette.runtime.containers.port import Logs, RuntimeStatus
+from oubliette.runtime.containers.port import ImageInfo, Logs, RuntimeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,13 +72,13 @@ class AppleServices:
             )
         return RuntimeStatus(ok=True, version=version[0])
 
-    async def image_exists(self, image: str) -> bool:
-        """Whether it is there without a pull."""
+    async def image(self, image: str) -> ImageInfo | None:
+        """What is known of it; None: it is not there without a pull."""
         try:
             said = await self._cli.call("look for an image", ["image", "inspect", image])
         except Missing:
-            return False
-        return said.strip() not in {b"", b"[]"}
+            return None
+        return apple_json.image(said)
 
     async def pull(self, image: str, *, timeout: float) -> None:
         """Fetch it from its registry.
@@ -127,7 +127,7 @@ class AppleServices:
             RuntimeFailure: says what to do.
         """
         # `create` would pull it, without a word and without a deadline of its own.
-        if not await self.image_exists(image):
+        if await self.image(image) is None:
             raise RuntimeFailure(
                 f"apple has no image {image}",
                 hint=f"container image pull {image}, or build it with image_rebuild, or set"

@@ -51,6 +51,7 @@ from oubliette.runtime.containers.port import (
     ContainerInfo,
     ContainerSpec,
     Dial,
+    ImageInfo,
     Inside,
     Logs,
     RuntimeStatus,
@@ -181,7 +182,11 @@ class DockerRuntime:
 
     async def image_exists(self, image: str) -> bool:
         """Whether the engine has it."""
-        return await engine_images.exists(self._engine, image)
+        return await self.image(image) is not None
+
+    async def image(self, image: str) -> ImageInfo | None:
+        """What the engine says of it."""
+        return await engine_images.look(self._engine, image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
         """Fetch it from its registry."""

@@ -7,7 +7,8 @@ import contextlib
 import json
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import structlog
 
@@ -16,7 +17,7 @@ from oubliette.runtime.containers import image_errors
 from oubliette.runtime.containers.engine import Missing, Refused, sdk
 from oubliette.runtime.containers.engine_work import work
 from oubliette.runtime.containers.image_progress import ImageProgress
-from oubliette.runtime.containers.port import Logs
+from oubliette.runtime.containers.port import ImageInfo, Logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -39,17 +40,32 @@ def not_there(flavour: str, image: str) -> RuntimeFailure:
     )
 
 
-async def exists(engine: Engine, image: str) -> bool:
-    """Whether the engine has `image`."""
+async def look(engine: Engine, image: str) -> ImageInfo | None:
+    """What the engine knows of `image`; None: it has not got it."""
     try:
-        await engine.call("look for an image", _inspect, image)
+        said = await engine.call("look for an image", _inspect, image)
     except Missing:
-        return False
-    return True
+        return None
+    size = said.get("Size")
+    metadata = cast("dict[str, Any]", said.get("Metadata") or {})
+    return ImageInfo(
+        id=str(said.get("Id", "")),
+        size_bytes=size if isinstance(size, int) and size >= 0 else None,
+        built_at=_moment(said.get("Created")),
+        arrived_at=_moment(metadata.get("LastTagTime")),
+    )
 
 
-def _inspect(api: Any, image: str) -> Any:
+def _inspect(api: Any, image: str) -> dict[str, Any]:
     return api.inspect_image(image)
+
+
+def _moment(said: object) -> float | None:
+    """A date of the engine; what it does not know has the year 1."""
+    with contextlib.suppress(ValueError, OverflowError):
+        seconds = datetime.fromisoformat(str(said)).timestamp()
+        return seconds if seconds > 0 else None
+    return None
 
 
 async def pull(

@@ -204,6 +204,18 @@ class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
+class ImageInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that an engine has. Times are wall-clock seconds; None: the engine does not say."""
+
+    id: str
+    """The engine's, such as `sha256:…`."""
+    size_bytes: int | None = None
+    """On this machine, layers shared with other images counted in full."""
+    built_at: float | None = None
+    arrived_at: float | None = None
+    """When it was last pulled, built or tagged here, as far as the engine keeps that."""
+
+
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
     """The end of what a container's own process has written."""
 
@@ -234,6 +246,10 @@ class ContainerRuntime(Protocol):
 
     async def image_exists(self, image: str) -> bool:
         """Whether `image` is there without a pull; always true where there are no images."""
+        ...
+
+    async def image(self, image: str) -> ImageInfo | None:
+        """What is known of `image`; None: it is not there, or there are no images."""
         ...
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:

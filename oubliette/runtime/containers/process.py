@@ -40,6 +40,7 @@ from oubliette.runtime.containers.port import (
     ContainerInfo,
     ContainerSpec,
     Dial,
+    ImageInfo,
     Inside,
     Logs,
     RuntimeStatus,
@@ -164,6 +165,11 @@ class ProcessRuntime:
         """Always true: nothing has to be fetched."""
         del image
         return True
+
+    async def image(self, image: str) -> ImageInfo | None:
+        """None: there are no images."""
+        del image
+        return None
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
         """Refused: there are no images."""

@@ -38,19 +38,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_types_are_listed_with_what_their_images_are_built_from(run: Run, home: Path) -> None:
     (home / "oubliette.toml").write_text(
-        '[containers]\nimage = "docker.io/library/python:3"\n'
+        '[containers]\nimage = "docker.io/library/python:3"\nruntime = "process"\n'
         '[container_types.own]\nimage = "own:1"\nbuild_dir = "/srv/own"\n'
     )
     listed = json.loads(run("list", "-o", "json").out)["images"]
     by_type = {each["container_type"]: each for each in listed}
     assert by_type["base"]["image"] == "docker.io/library/python:3"
     assert by_type["base"]["built_from"] is None
-    assert by_type["own"] == {
-        "container_type": "own",
-        "image": "own:1",
-        "built_from": "/srv/own",
-    }
-    assert run("list").out.splitlines()[0] == "TYPE\tIMAGE\tBUILT FROM"
+    own = {name: by_type["own"][name] for name in ("container_type", "image", "built_from")}
+    assert own == {"container_type": "own", "image": "own:1", "built_from": "/srv/own"}
+    done = run("list")
+    assert done.out.splitlines()[0].startswith("TYPE\tIMAGE\tBUILT FROM\t")
+    assert "process, which has no images" in done.err
 
 
 def test_in_a_pipe_progress_is_plain_lines_on_stderr(run: Run, asked: list[Any]) -> None:

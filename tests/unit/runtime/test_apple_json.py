@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,3 +93,34 @@ def test_versions(said: bytes, found: list[str]) -> None:
 )
 def test_the_state_of_the_services(said: bytes, state: str) -> None:
     assert apple_json.service_state(said) == state
+
+
+def image_entry(**more: Any) -> bytes:
+    variant = {"size": 1000, "config": {"created": "2026-01-02T03:04:05Z", "config": {}}}
+    return json.dumps([{"variants": [variant, {**variant, "size": 500}], **more}]).encode()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        image_entry(configuration={"name": "x", "descriptor": {"digest": "sha256:1e"}}),
+        image_entry(name="x", index={"digest": "sha256:1e"}),
+        image_entry(id="sha256:1e"),
+    ],
+)
+def test_an_image_of_either_generation_is_read(said: bytes) -> None:
+    known = apple_json.image(said)
+    assert known is not None
+    assert (known.id, known.size_bytes, known.built_at) == ("sha256:1e", 1500, 1767323045.0)
+    assert known.arrived_at is None
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b" \n"])
+def test_no_image_is_none(said: bytes) -> None:
+    assert apple_json.image(said) is None
+
+
+def test_an_image_of_which_nothing_is_known_is_there_all_the_same() -> None:
+    known = apple_json.image(b'[{"variants": "odd"}]')
+    assert known is not None
+    assert known.size_bytes is None

@@ -1,0 +1,151 @@
+"""The images of container types, as the configuration has them and as the engine has them.
+
+The engine is asked directly, whether or not a server runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette.cli import logs
+from oubliette.cli.output import moment
+from oubliette.container_options import BASE
+from oubliette.errors import OublietteError
+from oubliette.runtime.containers import auto, imaging, settings
+from oubliette.runtime.containers.port import RuntimeStatus
+
+if TYPE_CHECKING:
+    from oubliette.config import Config
+    from oubliette.runtime.containers.port import ContainerRuntime, ImageInfo
+
+SECONDS: Final = 10.0  # for an engine to say whether it is there, and again for all of its images
+SHOWN: Final = 12  # characters of an image's id, for people
+
+_UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
+    ("present", "id", "size_bytes", "built_at", "arrived_at")
+)
+
+
+def listing(config: Config) -> dict[str, Any]:
+    """`{"engine": {"name", "version", "reason", "remedy"}, "images": […]}`.
+
+    `reason` says why nothing is known of the images themselves; then `present` is None.
+    """
+    logs.configure("error", as_json=False)
+    types = {
+        kind: settings.options_of(config, kind) for kind in settings.types_of(config, images=True)
+    }
+    first = settings.image_of(config, BASE)  # which decides what `auto` takes
+    others = {options.image for options in types.values()} - {first}
+    engine, seen = asyncio.run(_ask(config, (first, *sorted(others))))
+    images: list[dict[str, Any]] = [
+        {
+            "container_type": kind,
+            "image": options.image,
+            "built_from": imaging.built_from(options),
+            **seen.get(options.image, _UNKNOWN),
+        }
+        for kind, options in types.items()
+    ]
+    return {"engine": engine, "images": images}
+
+
+def told(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """The head and the rows of the table for people."""
+    name = str(found["engine"]["name"] or "engine").upper()
+    head = ("TYPE", "IMAGE", "BUILT FROM", f"IN {name}", "ID", "SIZE", "BUILT", "ARRIVED")
+    words = {True: "yes", False: "no", None: "?"}
+    return head, [
+        (
+            each["container_type"],
+            each["image"],
+            each["built_from"],
+            words[each["present"]],
+            (each["id"] or "").removeprefix("sha256:")[:SHOWN],
+            "" if each["size_bytes"] is None else f"{each['size_bytes'] / 1e6:.1f} MB",
+            moment(each["built_at"]),
+            moment(each["arrived_at"]),
+        )
+        for each in found["images"]
+    ]
+
+
+async def _ask(
+    config: Config, images: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What is known of the engine that a server would use, and of each image by its name."""
+    wanted = config.containers.runtime
+    if wanted == "process":
+        return _engine(None, reason="containers.runtime is process, which has no images"), {}
+    names = (wanted,) if wanted != "auto" else tuple(n for n in auto.order() if n != "process")
+    refused: list[tuple[str, RuntimeStatus]] = []
+    without: tuple[dict[str, Any], dict[str, dict[str, Any]]] | None = None
+    for name in names:
+        here = Path()  # nothing is made, so no folder is needed
+        runtime = auto.make(name, config, here, here, here)
+        try:
+            status = await _status(runtime)
+            if not status.ok:
+                refused.append((name, status))
+                continue
+            found = await _look(runtime, status, images)
+        finally:
+            await runtime.aclose()
+        if found[1].get(images[0], _UNKNOWN)["present"]:
+            return found
+        without = without or found
+    if without is not None:
+        return without
+    reason = "; ".join(f"{name}: {status.reason or 'it does not work'}" for name, status in refused)
+    remedy = next((status.remedy for _, status in refused if status.remedy), None)
+    return _engine(wanted if wanted != "auto" else None, reason=reason, remedy=remedy), {}
+
+
+async def _status(runtime: ContainerRuntime) -> RuntimeStatus:
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await runtime.ping()
+    except TimeoutError:
+        return RuntimeStatus(
+            ok=False, reason=f"no answer within {SECONDS:g} s", remedy="oubliette doctor"
+        )
+
+
+async def _look(
+    runtime: ContainerRuntime, status: RuntimeStatus, images: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    try:
+        async with asyncio.timeout(SECONDS):
+            seen = await asyncio.gather(*(runtime.image(name) for name in images))
+    except (OublietteError, TimeoutError) as error:
+        said = error if isinstance(error, OublietteError) else None
+        reason = said.message if said is not None else f"no answer within {SECONDS:g} s"
+        return _engine(
+            runtime.name, status.version, reason, said.hint if said is not None else None
+        ), {}
+    return _engine(runtime.name, status.version), {
+        name: _image(each) for name, each in zip(images, seen, strict=True)
+    }
+
+
+def _engine(
+    name: str | None,
+    version: str | None = None,
+    reason: str | None = None,
+    remedy: str | None = None,
+) -> dict[str, Any]:
+    return {"name": name, "version": version, "reason": reason, "remedy": remedy}
+
+
+def _image(info: ImageInfo | None) -> dict[str, Any]:
+    if info is None:
+        return {**_UNKNOWN, "present": False}
+    return {
+        "present": True,
+        "id": info.id,
+        "size_bytes": info.size_bytes,
+        "built_at": info.built_at,
+        "arrived_at": info.arrived_at,
+    }

@@ -277,7 +277,7 @@ class ContainerActor(Actor):
         failpoint("container.started")
         record = msgspec.structs.replace(record, state="running", handle=info.handle)
         await self._store(PutContainer(record))
-        return Started(record=record, seconds=stages.seconds)
+        return Started(record=record, info=info, seconds=stages.seconds)
 
     async def _undo(self, container_id: str) -> None:
         """Take back half a start. Where the engine is away, the next server reaps what it left."""
@@ -299,15 +299,9 @@ class ContainerActor(Actor):
         )
 
     @handles(Started)
-    async def _started(self, message: Started) -> None:
+    def _started(self, message: Started) -> None:
         self._stages = message.seconds
-        try:
-            info = await self._services.runtime.inspect(message.record.id)
-        except OublietteError as error:
-            self._give_up(message.record, f"container lost: {error}")
-            self._fail_waiting(error.message, error.hint)
-            return
-        self._up(message.record, info, relay=True)
+        self._up(message.record, message.info, relay=True)
 
     def _up(self, record: Container, info: ContainerInfo, *, relay: bool = False) -> None:
         """It runs. With `relay` nobody is told before its host has proved itself."""

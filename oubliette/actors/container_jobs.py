@@ -5,12 +5,14 @@ from __future__ import annotations
 from oubliette.errors import OublietteError
 from oubliette.kit import Message
 from oubliette.records import Container
+from oubliette.runtime.containers.port import ContainerInfo
 
 
 class Started(Message):
     """The engine has started it; `seconds` are those of each stage so far."""
 
     record: Container
+    info: ContainerInfo
     seconds: dict[str, float]
 
 

@@ -275,3 +275,46 @@ async def test_an_engine_that_is_not_there_is_explained(tmp_path: Path, flavour:
         assert flavour in (status.remedy or "")
     finally:
         await runtime.aclose()
+
+
+async def test_a_container_is_made_and_started_with_few_questions_to_its_engine(
+    docker_api: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is milliseconds that the first session of a project waits."""
+    runtime = runtime_of(docker_api)
+    assert (await runtime.ping()).ok
+    asked: list[str] = []
+    call = runtime._engine.call
+
+    async def count(step: str, *arguments: Any, **named: Any) -> Any:
+        asked.append(step)
+        return await call(step, *arguments, **named)
+
+    monkeypatch.setattr(runtime._engine, "call", count)
+    spec = docker_api.spec()
+    made = await runtime.create(spec)
+    started = await runtime.start(spec.id, key=b"k" * 32)
+    questions = [step for step in asked if step != "ask for its version"]
+    looked = await runtime.inspect(spec.id)
+    await runtime.remove(spec.id)
+    # One more look, where the host is faster than the engine's first answer about it.
+    again = questions[3:]
+    assert questions[:3] == ["create a container", "start the container", "look at a container"]
+    assert again in ([], ["look at a container"])
+    assert (made.state, started) == ("created", looked)
+
+
+async def test_a_container_that_runs_is_not_started_again_whoever_started_it(
+    docker_api: Bench,
+) -> None:
+    runtime = runtime_of(docker_api)
+    spec = msgspec.structs.replace(docker_api.spec(), command=("sleep", "1000"))
+    await runtime.create(spec)
+    await runtime.start(spec.id, key=b"k" * 32)
+    with pytest.raises(RuntimeFailure, match="is running already"):
+        await runtime.start(spec.id, key=b"k" * 32)
+    await runtime.stop(spec.id, timeout=0)
+    await raw(docker_api, lambda api: api.start(f"oubliette-{spec.id}"))
+    with pytest.raises(RuntimeFailure, match="is running already"):
+        await runtime.start(spec.id, key=b"k" * 32)
+    await runtime.remove(spec.id)

@@ -80,6 +80,8 @@ class _Container:
         """Its `/mcp` is not on this side."""
         self.lock = asyncio.Lock()
         self.removed = False
+        self.fresh = False
+        """We have just made it, so it need not be looked at before it is started."""
         self.last: ContainerInfo | None = None
 
 
@@ -117,6 +119,8 @@ class DockerRuntime:
         self._containers: dict[str, _Container] = {}
         self._creating: set[str] = set()
         self._facts: Facts | None = None
+        self._usable = False
+        """There is nothing about the engine that keeps containers from running."""
 
     @property
     def name(self) -> str:
@@ -151,6 +155,7 @@ class DockerRuntime:
         self._facts = facts
         version = f"{facts.version} (API {facts.api_version})"
         refusal = self._refusal(facts)
+        self._usable = refusal is None
         if refusal is not None:
             return RuntimeStatus(ok=False, version=version, reason=refusal[0], remedy=refusal[1])
         return RuntimeStatus(ok=True, version=version)
@@ -173,6 +178,9 @@ class DockerRuntime:
         return None
 
     async def _ready(self) -> Facts:
+        """What is known of the engine; whether it is there now, the next call says."""
+        if self._usable and self._facts is not None:
+            return self._facts
         status = await self.ping()
         if not status.ok or self._facts is None:
             raise RuntimeFailure(f"containers cannot run: {status.reason}", hint=status.remedy)
@@ -230,7 +238,8 @@ class DockerRuntime:
             await self._make_folders(spec)
             bridged = self._bridged
             container = _Container(spec, await self._make(spec, bridged=bridged), bridged=bridged)
-            info = await self._look(container)
+            container.fresh = True
+            info = container.last = self._info(container, {"State": {"Status": "created"}})
         except BaseException as error:
             await self._unmake(spec)
             if isinstance(error, OSError) and not isinstance(error, OublietteError):
@@ -323,11 +332,11 @@ class DockerRuntime:
         container = self._get(container_id)
         async with container.lock:
             await self._ready()
-            if (await self._look(container)).state == "running":
+            if not container.fresh and (await self._look(container)).state == "running":
                 raise RuntimeFailure(f"container {container_id} is running already")
+            container.fresh = False
             try:
-                await self._start(container, key, timeout)
-                return await self._look(container)
+                return await self._start(container, key, timeout)
             except (OSError, OublietteError) as error:
                 said = await self._last_words(container)
                 await self._reset(container)
@@ -342,12 +351,9 @@ class DockerRuntime:
                 await self._reset(container)
                 raise
 
-    async def _start(self, container: _Container, key: bytes, timeout: float) -> None:
+    async def _start(self, container: _Container, key: bytes, timeout: float) -> ContainerInfo:
         spec = container.spec
-        for mount in spec.mounts:
-            await asyncio.to_thread(spec_checks.check_mount, mount)
-        await self._make_folders(spec)
-        await asyncio.to_thread(self._place, spec)  # cleaners of /tmp take the zipapp away
+        await asyncio.to_thread(self._prepare, spec)
         if container.bridged:
             way = engine_ways.bridged(self._engine, container.engine_id, key)
         else:
@@ -360,7 +366,8 @@ class DockerRuntime:
                 )
                 failpoint("container.launched")
                 if spec.command is None:
-                    await self._until_listening(container, listening)
+                    return await self._until_listening(container, listening)
+                return await self._look(container)
         except TimeoutError as error:
             if isinstance(error, OublietteError):
                 raise
@@ -368,7 +375,15 @@ class DockerRuntime:
                 f"the container's host was not ready in {timeout:g} s"
             ) from error
 
-    async def _until_listening(self, container: _Container, listening: Listening) -> None:
+    def _prepare(self, spec: ContainerSpec) -> None:
+        """See that all is there that it mounts: cleaners of /tmp take folders and zipapp away."""
+        for mount in spec.mounts:
+            spec_checks.check_mount(mount)
+        engine_folders.make(spec, engine=self._flavour, uid=self._owner(spec))
+        self._place(spec)
+
+    async def _until_listening(self, container: _Container, listening: Listening) -> ContainerInfo:
+        before = container.last
         ready = asyncio.create_task(listening())
         ended = asyncio.create_task(self._until_ended(container))
         try:
@@ -382,6 +397,11 @@ class DockerRuntime:
             for task in (ready, ended):
                 task.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
+        # Mostly it was looked at meanwhile, and that its host has spoken says that it runs.
+        now = container.last
+        if now is not None and now is not before and now.state == "running":
+            return now
+        return await self._look(container)
 
     async def _last_words(self, container: _Container) -> str:
         # Podman's log of a container that has just ended may come a moment after its end.
@@ -406,6 +426,7 @@ class DockerRuntime:
         with contextlib.suppress(OublietteError):
             await self._engine.call("remove a container", engine_calls.remove, container.engine_id)
             container.engine_id = await self._make(spec, bridged=container.bridged)
+            container.fresh = True
         engine_folders.disarm(spec.runtime_dir, started=False)
 
     # ------------------------------------------------------------------ its end

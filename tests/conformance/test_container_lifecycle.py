@@ -122,7 +122,7 @@ async def test_a_watch_that_is_given_up_ends_nothing(bench: Bench) -> None:
 
 
 async def test_a_host_that_hears_no_server_ends_by_itself(bench: Bench) -> None:
-    running = await bench.start(orphan_grace=0.3)
+    running = await bench.start(orphan_grace=3.0)
     await running.link.aclose()
     async with asyncio.timeout(SECONDS):
         assert (await bench.runtime.watch(running.spec.id)).state == "exited"

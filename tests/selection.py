@@ -37,11 +37,7 @@ def is_core() -> bool:
 
 def needs(item: pytest.Item) -> list[str]:
     """The names of what the machine must have for the test."""
-    names = [str(name) for mark in item.iter_markers("requires") for name in mark.args]
-    real = not requirements.AGENT_PROGRAMS.keys().isdisjoint(names)
-    if real and "system" in item.path.parts and ENGINES.isdisjoint(names):
-        names.append("bubblewrap")  # `best-effort` has no mounts for an agent's program
-    return names
+    return [str(name) for mark in item.iter_markers("requires") for name in mark.args]
 
 
 def left_out(item: pytest.Item) -> str | None:

@@ -45,7 +45,7 @@ class Agent:
     prefix: str = ""
     """What its tools begin with that come from our MCP server."""
     program: str = "scripted-agent"
-    """A word of its command line."""
+    """A word of its command line in a container; without one it is where the tests found it."""
     requires: str | None = None
     wait: str = "slow 1000"
     """A prompt that says something and takes very long."""
@@ -212,10 +212,13 @@ class Talk:
     def process(self) -> procfs.Process:
         """The agent's process."""
         assert self.session is not None
+        known = {self.agent.program}
+        if self.agent.requires is not None:
+            known.add(requirements.program(self.agent.requires))
         (found,) = [
             process
             for pid in procfs.pids()
-            if self.agent.program in procfs.command_line(pid)
+            if not known.isdisjoint(procfs.command_line(pid))
             and procfs.environment(pid).get("OUBLIETTE_SESSION_ID") == self.session.session_id
             and (process := procfs.identify(pid)) is not None
         ]

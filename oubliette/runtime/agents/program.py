@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError, RuntimeFailure
 from oubliette.runtime.agents.port import Availability
+from oubliette.runtime.containers import folders
 from oubliette.runtime.containers.port import Mount
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def missing(agent: str, said: str) -> ProgramMissing:
         " program of this machine that is mounted: path in the agent's section of oubliette.toml;"
         " a mounted one needs the libraries that it is linked with in the image",
     )
+
+
+class ProgramOutOfReach(RuntimeFailure):
+    """The user that agents run as may not go where the program is."""
+
+    code = "agent_program_out_of_reach"
 
 
 class Program:
@@ -95,9 +102,30 @@ class Program:
         return () if found is None else (Mount(found, self.target, read_only=True),)
 
     def inside(self, inside: Inside) -> str:
-        """What to call in a container; by its name where an image has to bring it."""
+        """What to call in a container; by its name where an image has to bring it.
+
+        Raises:
+            ProgramOutOfReach: nothing is mounted, and who runs it there may not go to it.
+        """
         found = self.found
         if found is None:
             return self.name
+        if not inside.places:
+            return self.target
         # Where nothing can be mounted, programs are where they are.
-        return str(found) if inside.places else self.target
+        if inside.stranger is not None:
+            self._check_reach(found, inside.stranger)
+        return str(found)
+
+    def _check_reach(self, found: Path, uid: int) -> None:
+        closed = folders.closed_folders(found.parent, uid)
+        if not closed and found.stat().st_mode & 0o001:
+            return
+        why = f"may not pass {closed[0]}" if closed else "may not run it"
+        raise ProgramOutOfReach(
+            f"the agent's program {found} cannot be started: without a sandbox agents of a server"
+            f" that root runs are another user ({uid}), who {why}",
+            hint=f"install it where every user may go, such as with npm install -g {self._package},"
+            f" and set path in [{self._section}]; or install bubblewrap and set process.sandbox ="
+            ' "bubblewrap"; or run the server as an ordinary user',
+        )

@@ -93,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             relay_socket=socket,
             env={**env, "OUBLIETTE_RELAY_SOCKET": socket},
             places=besteffort.places(self.spec.mounts, str(self.spec.runtime_dir)),
+            stranger=self.host_uid,
         )
 
     def command(self, inside: Inside, ready_fd: int) -> list[str]:

@@ -162,6 +162,9 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
     """Where mount targets really are, for runtimes that cannot mount; empty = at their targets."""
     uid: int | None = None
     """User id to name in `StartProcess`; None = the host's own."""
+    stranger: int | None = None
+    """Where files are used in the places that they have on this side: the user who uses them, if
+    that is not the server's."""
 
     def program(self, name: str) -> tuple[str, ...]:
         """The command line of a program of the zipapp, such as `client`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeAcpRuntime
 from oubliette.runtime.agents.environment import environment, resolve
 from oubliette.runtime.agents.installed import installed
-from oubliette.runtime.agents.program import Program
+from oubliette.runtime.agents.program import Program, ProgramOutOfReach
 from oubliette.runtime.containers import Inside
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +67,37 @@ def test_a_program_is_the_configured_one_or_the_one_on_path(
     assert program.inside(Inside(places={"/workspace": "/x"})) == str(tmp_path / "agent")
     with pytest.raises(ConfigError, match=r"agent\.path"):
         program.configure(str(tmp_path / "other"))
+
+
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A folder that every user may go to."""
+    with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as path:
+        Path(path).chmod(0o711)
+        yield Path(path)
+
+
+@pytest.mark.parametrize("closed", ["folder", "file"])
+def test_a_program_that_the_agents_user_cannot_reach_is_told_with_the_remedy(
+    passable: Path, closed: str
+) -> None:
+    place = passable / "bin"
+    place.mkdir(0o700 if closed == "folder" else 0o755)
+    file = place / "agent"
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755 if closed == "folder" else 0o750)
+    program = Program("agent", package="agent-pkg", section="agent")
+    program.configure(str(file))
+    inside = Inside(places={"/workspace": "/x"}, stranger=65534)
+    with pytest.raises(ProgramOutOfReach) as caught:
+        program.inside(inside)
+    why = f"who may not pass {place}" if closed == "folder" else "who may not run it"
+    assert caught.value.message.startswith(f"the agent's program {file} cannot be started: ")
+    assert caught.value.message.endswith(why)
+    assert "npm install -g agent-pkg" in (caught.value.hint or "")
+    place.chmod(0o755)
+    file.chmod(0o755)
+    assert program.inside(inside) == str(file)
 
 
 @pytest.mark.parametrize("runtime", [OpencodeAcpRuntime, DroidRuntime])

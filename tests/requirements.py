@@ -112,6 +112,10 @@ def python39() -> str | None:
     return None
 
 
+def _node() -> str | None:
+    return _runs("node", "-e", "process.exit(+(parseInt(process.versions.node) < 18))")
+
+
 def _python39() -> str | None:
     return None if python39() else "no python3.9 on PATH or among pyenv's versions"
 
@@ -135,6 +139,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "bubblewrap": _bubblewrap,
     "docker": functools.partial(_engine, "docker"),
     "droid": functools.partial(_agent, "droid"),
+    "node": _node,
     "opencode": functools.partial(_agent, "opencode"),
     "podman": functools.partial(_engine, "podman"),
     "pykka-sdist": _pykka_sdist,
@@ -149,6 +154,7 @@ REMEDIES: dict[str, str] = {
     "bubblewrap": "apt-get install bubblewrap",
     "docker": _ENGINES,
     "droid": _AGENTS,
+    "node": "apt-get install nodejs (18 or later)",
     "opencode": _AGENTS,
     "podman": _ENGINES,
     "pykka-sdist": "a package index that pip reaches",

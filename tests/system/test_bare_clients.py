@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 SETTINGS = {"relay.accept_bare": True}
 PROGRAM = Path(__file__).with_name("bare_client.py").read_text()
+OTHER = str(Path(__file__).with_name("bare_client.mjs"))
 
 
 async def add(a: int, b: int) -> int:
@@ -162,6 +163,73 @@ async def test_a_client_with_a_secret_waits_for_its_answers_as_ever(site) -> Non
             page = await link.ask("session_events", {"session_id": answer["session_id"]})
             (said,) = [each for each in page["events"] if each["type"] == "message"]
             assert (said["role"], said["text"]) == ("assistant", "x")
+
+
+@pytest.mark.whole
+@pytest.mark.requires("node")
+async def test_a_client_in_another_language_does_all_of_it_side_by_side(site) -> None:
+    """It was written from the protocol's description alone, and runs outside the container."""
+    key = site.server.token("read")
+    async with site.caller("http-auto", tools=TOOLS) as caller:
+        await caller.listen()
+        agent = await site.spawn(caller, "say here")
+        await agent.turn()
+        session, socket = place(site, agent.session_id)
+        steps = [
+            ["caller_tool", {"tool": "add", "arguments": {"a": 2, "b": 3}}],
+            ["caller_tool", {"tool": "refuse"}],
+            ["caller_tool", {"tool": "nothing", "arguments": {}}],
+            ["oubliette_tools"],
+            ["oubliette_call_tool", {"tool": "project_list"}],
+            ["oubliette_call_tool", {"tool": "project_list", "arguments": {"limit": 0}}],
+            ["oubliette_call_tool", {"tool": "project_create", "arguments": {"name": "no"}}],
+            ["oubliette_tools", {"api_key": "oub_wrong"}],
+            ["no_such_method", {}],
+            ["message", "say on its way\nsleep 0.3\nsay the answer"],
+            ["message", "say x\nfail out of luck"],
+            ["session_message", {"session_id": ""}],
+            ["session_events", {"session_id": "gogol_nobody"}],
+            ["configs"],
+        ]
+        process = await asyncio.create_subprocess_exec(
+            "node", OTHER, str(socket), session.project_id, key,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(60):
+                script = "".join(json.dumps(step) + "\n" for step in steps)
+                out, _ = await process.communicate(script.encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0
+        told = dict(json.loads(line) for line in out.splitlines())
+        assert sorted(told) == list(range(len(steps)))
+        total, refused, unknown, tools, listed, odd, forbidden, wrong, method = (
+            told[n] for n in range(9)
+        )
+        assert total == 5
+        assert "not today" in refused["error"]
+        assert "nothing" in unknown["error"]
+        assert "project_list" in {tool["name"] for tool in tools["tools"]}
+        assert "project_create" not in {tool["name"] for tool in tools["tools"]}
+        assert site.project["id"] in listed["content"][0]["text"]
+        assert odd["isError"] is True
+        assert "limit" in odd["content"][0]["text"]
+        assert forbidden["code"] == -32002
+        assert wrong == {"error": "invalid or expired API key", "code": -32001}
+        assert method == {"error": "Method not found: no_such_method", "code": -32601}
+        assert (told[9]["spawned"], told[9]["said"]) == (True, ["the answer"])
+        assert "out of luck" in told[10]["error"]
+        assert "message" in told[11]["error"]
+        assert told[12]["error"]
+        assert {told[9]["child"], told[10]["child"]} == set(
+            (await agent.get())["child_session_ids"]
+        )
+        (config,) = told[13]
+        assert config["caller_id"] == "myapp"
+        assert {tool["name"] for tool in config["tools"]} == {"add", "refuse"}
 
 
 async def dial(site, agent, header: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -21,7 +21,7 @@ import structlog
 
 from oubliette.actors.protocol import EventsCommitted
 from oubliette.records import Event
-from oubliette.testing.callers import HttpCaller
+from oubliette.testing.callers import HttpCaller, Mode
 from tests.interaction.frontkit import World, world
 
 CALL_BUDGET_MS = 1.5  # server CPU of a plain call
@@ -29,7 +29,7 @@ PUSH_BUDGET_MS = 0.3
 WARM = 50
 
 
-def _client(url: str, key: str, mode: str, kind: str, count: int, out: Any) -> None:
+def _client(url: str, key: str, mode: Mode, kind: str, count: int, out: Any) -> None:
     async def once(caller: HttpCaller) -> None:
         if kind == "call":
             await caller.call("echo", a=1)
@@ -52,7 +52,7 @@ def _client(url: str, key: str, mode: str, kind: str, count: int, out: Any) -> N
     asyncio.run(run())
 
 
-def _listener(url: str, key: str, mode: str, count: int, out: Any) -> None:
+def _listener(url: str, key: str, mode: Mode, count: int, out: Any) -> None:
     async def run() -> None:
         async with HttpCaller(url, key, mode=mode, answers=False) as caller:
             took: list[float] = []

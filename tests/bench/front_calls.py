@@ -299,6 +299,7 @@ if __name__ == "__main__":
     if given.serve:
         {"raw": raw, "sdk": sdk}[given.serve]()
     elif given.load:
-        asyncio.run(load(*given.load[:4], int(given.load[4]), float(given.load[5])))
+        url, key, mode, tool, clients, seconds = given.load
+        asyncio.run(load(url, key, mode, tool, int(clients), float(seconds)))
     else:
         asyncio.run(main(given.seconds, given.rounds, given.clients, given.tool))

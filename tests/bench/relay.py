@@ -98,7 +98,7 @@ async def server() -> AsyncIterator[tuple[str, str, int]]:
             await asyncio.wait_for(process.wait(), 20)
 
 
-async def turn(caller: Caller, project: str, prompt: str, **more: Any) -> list[dict[str, Any]]:
+async def turn(caller: Caller, project: str, prompt: str, **more: Any) -> list[Any]:
     """Run a prompt in a new session; what its agent said."""
     place = len(caller.events)
     spawned = await caller.call(

@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from oubliette.actors.store import StoreActor, Transact
 from oubliette.kit import System
@@ -102,10 +103,10 @@ async def hop(seconds: float) -> dict[str, float]:
     return percentiles(samples)
 
 
-async def ours(folder: Path, seconds: float) -> dict[str, dict[str, object]]:
+async def ours(folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
     database = Database(folder / "store.db")
     reader = Reader(database)
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, dict[str, Any]] = {}
     async with System() as system:
         store = system.spawn(StoreActor, database, name="store")
         samples: list[float] = []

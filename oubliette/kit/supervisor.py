@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -83,10 +84,10 @@ class _Unstarted(LocalMessage):
 
 
 class _Again(LocalMessage):
-    """The backoff of these children is over."""
+    """A backoff is over."""
 
-    names: tuple[str, ...]
-    """Names under the supervisor."""
+    wait: int
+    """Its number."""
 
 
 class Supervisor(Actor):
@@ -128,7 +129,10 @@ class Supervisor(Actor):
         self._started_at: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._restarts: deque[float] = deque()
-        self._pending: dict[tuple[str, ...], Timer] = {}
+        self._waiting: dict[str, int] = {}
+        """Children that wait for their backoff, and the number of it."""
+        self._backoffs: dict[int, Timer] = {}
+        self._numbers = itertools.count()
 
     def on_start(self) -> None:
         """Start the children that the spec names, in order."""
@@ -195,8 +199,11 @@ class Supervisor(Actor):
 
     @handles(_Again)
     def _backoff_over(self, message: _Again) -> None:
-        self._pending.pop(message.names, None)
-        self._start_again(message.names)
+        self._backoffs.pop(message.wait, None)
+        names = [name for name in self._specs if self._waiting.get(name) == message.wait]
+        for name in names:
+            del self._waiting[name]
+        self._start_again(names)
 
     # ------------------------------------------------------------ steps
     def _start(self, name: str) -> Actor:
@@ -215,7 +222,7 @@ class Supervisor(Actor):
         self.watch(ref)
         return child
 
-    def _start_again(self, names: list[str] | tuple[str, ...]) -> None:
+    def _start_again(self, names: list[str]) -> None:
         for name in names:
             if name not in self._specs or name in self._kids:
                 continue
@@ -235,12 +242,11 @@ class Supervisor(Actor):
                 return
 
     def _start_later(self, names: list[str], delay: float) -> None:
-        # A wider group takes over the children that wait already.
-        for waiting in list(self._pending):
-            if set(waiting) <= set(names):
-                self._pending.pop(waiting).cancel()
-        key = tuple(names)
-        self._pending[key] = self.after(delay, _Again(names=key))
+        wait = next(self._numbers)
+        self._waiting |= dict.fromkeys(names, wait)  # with those that wait already
+        for other in self._backoffs.keys() - self._waiting.values():
+            self._backoffs.pop(other).cancel()
+        self._backoffs[wait] = self.after(delay, _Again(wait=wait))
 
     async def _halt(self, names: list[str]) -> None:
         for name in reversed(names):
@@ -293,5 +299,6 @@ class Supervisor(Actor):
         return self._backoff(state)
 
     def _forget(self, name: str) -> None:
-        for table in (self._specs, self._kids, self._started_at, self._failures):
+        tables = (self._specs, self._kids, self._started_at, self._failures, self._waiting)
+        for table in tables:
             table.pop(name, None)

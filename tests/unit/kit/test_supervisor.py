@@ -204,6 +204,31 @@ async def test_a_wider_group_takes_over_children_that_wait_for_their_backoff(
     assert list(await sup.ask(WhichChildren())) == ["a", "b", "c"]
 
 
+async def test_a_wider_group_takes_over_those_that_wait_with_a_child_that_was_taken_out(
+    system: System, clock: VirtualClock
+) -> None:
+    sup = system.spawn(
+        Supervisor,
+        specs("a", "b"),
+        "one_for_all",
+        max_restarts=9,
+        backoff=tenacity.wait_fixed(2),
+        name="s",
+    )
+    await sup.ask(WhichChildren())
+    await fail(system, system.ref("s/a"))
+    [new] = specs("c")
+    await sup.ask(StartChild(spec=new))
+    assert await sup.ask(StopChild(name="a")) is True
+    await clock.elapse(1)
+    await fail(system, system.ref("s/c"))
+    assert await sup.ask(WhichChildren()) == {}
+    await clock.elapse(1.5)
+    assert await sup.ask(WhichChildren()) == {}, "b must not come before its group"
+    await clock.elapse(0.5)
+    assert list(await sup.ask(WhichChildren())) == ["b", "c"]
+
+
 async def test_children_come_and_go_while_the_supervisor_runs(system: System) -> None:
     sup = system.spawn(Supervisor, specs("a"), name="s")
     [extra] = specs("x", args=(7,))

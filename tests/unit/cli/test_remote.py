@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from oubliette.cli import remote
 from tests.unit.cli.command_line import Run
 
 FIRST_WORDS = ["call"]
@@ -151,10 +152,14 @@ def test_where_nobody_listens(run: Run) -> None:
     assert "hint: is a server running there?" in done.err
 
 
-def test_a_host_that_there_is_not(run: Run) -> None:
-    done = run("config_limits", "--url", "http://nowhere.invalid/mcp", "--timeout", "20s")
-    assert done.code in {1, 5}
-    assert "http://nowhere.invalid/mcp" in done.err
+def test_a_host_that_there_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    done = run("config_limits", "--url", "http://nowhere.invalid/mcp")
+    assert done.code == 1
+    assert "http://nowhere.invalid/mcp: Name or service not known" in done.err
 
 
 @pytest.mark.parametrize(
@@ -253,10 +258,26 @@ def test_options_that_do_not_go_together(run: Run, words: list[str], said: str) 
     assert said in done.err
 
 
-def test_a_key_that_others_could_read_on_its_way_is_warned_of(run: Run) -> None:
-    done = run("config_limits", "--url", "http://192.0.2.1/mcp", "--timeout", "50ms")
-    assert done.code in {1, 5}
-    assert "the key goes to 192.0.2.1 without encryption" in done.err
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://192.0.2.1/mcp", True),
+        ("http://server.example:8080/mcp", True),
+        ("http://[2001:db8::1]/mcp", True),
+        ("https://server.example/mcp", False),
+        ("http://localhost:8080/mcp", False),
+        ("http://127.0.0.1:8080/mcp", False),
+        ("http://[::1]:8080/mcp", False),
+    ],
+)
+def test_a_key_that_others_could_read_on_its_way_is_warned_of(
+    run: Run, monkeypatch: pytest.MonkeyPatch, address: str, shown: bool
+) -> None:
+    monkeypatch.setattr(remote.RemoteServer, "call", lambda *_: {})
+    done = run("config_limits", "--url", address)
+    assert done.code == 0
+    assert ("without encryption: use https" in done.err) == shown
+    assert run("config_limits", "--url", address, "-o", "json").err == ""
 
 
 def test_the_help_says_who_can_read_a_key_on_a_command_line(run: Run) -> None:

@@ -15,6 +15,8 @@ from oubliette.cli.checks import Check, bad, failed
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.environment import resolve
 from oubliette.runtime.agents.installed import survey, without_default
+from oubliette.runtime.agents.program import out_of_reach
+from oubliette.runtime.containers import besteffort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,16 +114,30 @@ def _usable(
     }
     missing = [each for each in secrets if not each["there"]]
     words += [f"{each['key']}: {each['reason']}" for each in missing]
-    remedy = None
+    remedies: list[str] = []
     if missing:
-        remedy = f"give the server {', '.join(each['reference'] for each in missing)}"
+        remedies.append(f"give the server {', '.join(each['reference'] for each in missing)}")
+    if closed := _closed(config, places):
+        facts["usable"] = False
+        words.append(closed)
+        remedies.append("install it where every user may go, or install bubblewrap")
     return Check(
         name=f"agent {name}",
-        status="ok" if not missing else "fail" if default else "warn",
+        status="ok" if not remedies else "fail" if default else "warn",
         detail="; ".join(words),
-        remedy=remedy,
+        remedy="; ".join(remedies) or None,
         facts={"agent": facts},
     )
+
+
+def _closed(config: Config, places: tuple[Path, ...]) -> str | None:
+    """What keeps an agent from its program where nothing is mounted."""
+    if config.containers.runtime not in {"auto", "process"}:
+        return None
+    uid = besteffort.stranger(config.process.sandbox)
+    found = (out_of_reach(place, uid) for place in places if uid is not None)
+    why = next((each for each in found if each is not None), None)
+    return None if why is None else f"without a sandbox agents run as user {uid}, who {why}"
 
 
 def _references(section: str, part: Any) -> Iterator[tuple[str, str]]:

@@ -42,6 +42,14 @@ class ProgramOutOfReach(RuntimeFailure):
     code = "agent_program_out_of_reach"
 
 
+def out_of_reach(program: Path, uid: int) -> str | None:
+    """Why user `uid`, who is in no group of ours, cannot start a program; None: they can."""
+    closed = folders.closed_folders(program.parent, uid)
+    if closed:
+        return f"may not pass {closed[0]}"
+    return None if program.stat().st_mode & 0o001 else "may not run it"
+
+
 class Program:
     """One executable file, mounted read-only.
 
@@ -118,10 +126,9 @@ class Program:
         return str(found)
 
     def _check_reach(self, found: Path, uid: int) -> None:
-        closed = folders.closed_folders(found.parent, uid)
-        if not closed and found.stat().st_mode & 0o001:
+        why = out_of_reach(found, uid)
+        if why is None:
             return
-        why = f"may not pass {closed[0]}" if closed else "may not run it"
         raise ProgramOutOfReach(
             f"the agent's program {found} cannot be started: without a sandbox agents of a server"
             f" that root runs are another user ({uid}), who {why}",

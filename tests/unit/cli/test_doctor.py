@@ -30,6 +30,7 @@ from oubliette.config import (
 )
 from oubliette.control import listening
 from oubliette.errors import ConfigError
+from oubliette.runtime.containers import besteffort
 from oubliette.runtime.home import HomeLock
 
 
@@ -311,6 +312,24 @@ def test_an_agent_is_told_with_its_place_version_model_and_secrets(
     facts = (check.facts or {})["agent"]
     assert (facts["default"], facts["version"], facts["model"]) == (True, "1.2.3", "a/b")
     assert [each["there"] for each in facts["secrets"]] == [True, False]
+
+
+@pytest.mark.parametrize(("runtime", "status"), [("auto", "fail"), ("docker", "ok")])
+def test_a_program_that_the_agents_of_root_cannot_reach_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, status: str
+) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setattr(besteffort.os, "geteuid", lambda: 0)
+    config = Config(
+        opencode=OpencodeConfig(path=agent_program(home), model="a/b"),
+        containers=ContainersConfig(runtime=runtime),
+        process=ProcessConfig(sandbox="best-effort"),
+    )
+    found = {check.name: check for check in agent_checks.agents(config, versions=False)}
+    check = found["agent opencode"]
+    said = told(check, status)
+    assert (f"user 65534, who may not pass {home}" in said) == (status == "fail")
+    assert (check.facts or {})["agent"]["usable"] == (status == "ok")
 
 
 def test_an_agent_that_is_missing_fails_only_where_it_is_asked_for(

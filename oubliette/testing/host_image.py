@@ -49,7 +49,8 @@ _EXTRAS: Final = (
     "/etc/nsswitch.conf",
     "/usr/lib/os-release",
 )
-_NOT_PYTHON: Final = {"test", "tests", "__pycache__", "idlelib", "tkinter", "ensurepip", "lib2to3"}
+BYTECODE: Final = ".pyc"
+_NOT_PYTHON: Final = {"test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3"}
 _FOLDERS: Final = """
 usr usr/bin usr/sbin usr/lib usr/lib64 usr/local usr/local/bin etc proc sys dev run var var/tmp
 var/spool home home/agent root workspace mcp opt tmp
@@ -59,7 +60,12 @@ _GROUPS: Final = "root:x:0:\nnogroup:x:65534:\n"
 
 
 def ensure_image(
-    flavour: str, host: str | None = None, *, programs: str = PROGRAMS, python: bool = True
+    flavour: str,
+    host: str | None = None,
+    *,
+    programs: str = PROGRAMS,
+    python: bool = True,
+    bytecode: bool = True,
 ) -> str:
     """The image's name on that engine, where it is made if it is missing. Blocks.
 
@@ -68,13 +74,17 @@ def ensure_image(
         host: the engine's address; None = where it usually is.
         programs: what is in it, of this machine's programs; those that are not there are left out.
         python: with `/usr/bin/python3` and its standard library.
+        bytecode: of that library, as packages of a distribution have it; official images of Python
+            have none.
 
     Raises:
         RuntimeFailure: this machine has no `/usr/bin/python3`, or the engine refused.
         EngineMissing: there is no engine.
     """
     files = _files(programs.split(), python=python)
-    name = f"{NAME}:{_digest(files)}"
+    if not bytecode:
+        files = [path for path in files if path.suffix != BYTECODE]
+    name = f"{NAME}:{_digest(files, bytecode=bytecode)}"
     api = Engine("podman" if flavour == "podman" else "docker", host).connect()
     try:
         if not any(name in (image.get("RepoTags") or ()) for image in api.images(name=NAME)):
@@ -131,6 +141,8 @@ def _add_python(found: dict[Path, None]) -> list[str]:
     for folder, folders, names in os.walk(Path("/usr/lib") / python.name):
         folders[:] = [name for name in folders if name not in _NOT_PYTHON and "config-" not in name]
         for name in names:
+            if folder.endswith("__pycache__") and not name.endswith(BYTECODE):
+                continue  # the interpreter is about to write it
             _add(found, Path(folder, name))
             if name.endswith(".so"):
                 binaries.append(str(Path(folder, name)))
@@ -165,9 +177,12 @@ def _add(found: dict[Path, None], path: Path) -> None:
         _add(found, place.parent / place.readlink())
 
 
-def _digest(files: list[Path]) -> str:
+def _digest(files: list[Path], *, bytecode: bool) -> str:
     what = hashlib.sha256(Path(__file__).read_bytes())
+    what.update(f"{bytecode}\0".encode())
     for path in files:
+        if path.suffix == BYTECODE:
+            continue  # made of the source, and sometimes after the image
         state = path.lstat()
         what.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     return what.hexdigest()[:16]

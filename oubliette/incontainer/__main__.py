@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+BESIDE_AGENTS = ("client", "opencode", "scripted-agent")
 USAGE = "usage: oubliette.pyz host|relay|client|bridge|opencode|scripted-agent [options]"
 
 
@@ -17,6 +18,10 @@ def main() -> int:
         from . import host
 
         return host.main(arguments, relay=command == "relay")
+    if command in BESIDE_AGENTS:
+        from . import bytecode
+
+        bytecode.keep(sys.argv[0])
     if command == "client":
         from . import client
 

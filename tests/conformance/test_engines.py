@@ -18,6 +18,7 @@ from oubliette.runtime.containers.docker import DockerRuntime
 from oubliette.runtime.containers.hardening import Hardening
 from oubliette.runtime.host import Exit
 from tests.conformance.engines import SECONDS, Bench, container_program, zipapp
+from tests.images import ensure_image
 
 if TYPE_CHECKING:
     from tests.conformance.engines import Engine, Running
@@ -318,3 +319,20 @@ async def test_a_container_that_runs_is_not_started_again_whoever_started_it(
     with pytest.raises(RuntimeFailure, match="is running already"):
         await runtime.start(spec.id, key=b"k" * 32)
     await runtime.remove(spec.id)
+
+
+async def test_programs_beside_agents_keep_bytecode_that_their_image_has_not(
+    docker_api: Bench,
+) -> None:
+    runtime = runtime_of(docker_api)
+    image = await asyncio.to_thread(ensure_image, runtime.name, bytecode=False)
+    running = await docker_api.start(msgspec.structs.replace(docker_api.spec(), image=image))
+    kept = "find /tmp/.oubliette-bytecode-$(id -u) -name 'enum.*.pyc'"
+    assert (await running.run("sh", "-c", kept)).exit != Exit(code=0)  # the host keeps nothing
+    refused = await running.run(*running.info.inside.program("client"))
+    assert refused.exit == Exit(code=2)  # there is no session for it
+    found = await running.run("sh", "-c", kept)
+    assert found.exit == Exit(code=0)
+    assert found.out.count(b"enum") == 1
+    mode = await running.run("sh", "-c", "stat -c %a /tmp/.oubliette-bytecode-*")
+    assert mode.out == b"700\n"

@@ -1,12 +1,15 @@
 """What a container costs with us, beside the engine's own API in the same run.
 
-    python -m tests.bench.engines [--engines docker,podman] [--rounds 15] [-o json]
+    python -m tests.bench.engines [--engines docker,podman] [--rounds 15] [--no-bytecode] [-o json]
 
 * a session in a container that runs, from `session_spawn` to its first event and to its agent's first
   word: beside a bare `exec` of the same program by the engine, to its first line;
+* a warm turn: a message to a session that waits, to its agent's word;
 * a byte there and back through `cat`: by an attached stream, and by the engine's hijacked one;
 * twenty sessions at once: until each agent has spoken, beside twenty bare execs;
 * a project and its container until agents can start in it: beside a bare create and start.
+
+With `--no-bytecode` the image is as official images of Python are: programs compile what they import.
 """
 
 from __future__ import annotations
@@ -34,10 +37,11 @@ if TYPE_CHECKING:
 PROGRAM = ["python3", "-I", "-S", "/opt/oubliette/oubliette.pyz", "scripted-agent"]
 AT_ONCE = 20
 PINGS = 1000
+TURNS = 30
 LONGEST = 120.0  # seconds for one of all these
 
-LIMITS = {"spawn_ratio": 1.0, "ping_ratio": 1.5}
-"""Ours beside the engine's own, at most."""
+LIMITS = {"spawn_ratio": 1.0, "ping_ratio": 1.5, "project_ratio": 1.2, "turn_ms": 12.0}
+"""Ours at most: beside the engine's own, or in milliseconds."""
 
 
 async def timed(work: Callable[[], Awaitable[Any]]) -> float:
@@ -51,8 +55,9 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> float:
 class House:
     """A server on an engine, a caller, a project whose container runs, and the engine itself."""
 
-    def __init__(self, flavour: str, server: ServerProcess, caller: HttpCaller) -> None:
+    def __init__(self, flavour: str, image: str, server: ServerProcess, caller: HttpCaller) -> None:
         self.flavour = flavour
+        self.image = image
         self.server = server
         self.caller = caller
         self.api = Engine(flavour).connect()  # type: ignore[arg-type]
@@ -109,7 +114,6 @@ class House:
 
     def bare_container(self) -> float:
         """Create and start a container of the same image that does nothing; milliseconds."""
-        image = ensure_image(self.flavour)
         # Podman raises limits unasked, which fails where the machine's own are lower.
         limits = [
             {"Name": name, "Soft": most, "Hard": most}
@@ -117,7 +121,7 @@ class House:
         ]
         began = time.perf_counter()
         made = self.api.create_container(
-            image,
+            self.image,
             ["sleep", "1000"],
             labels={"dev.oubliette.bench": "1"},
             host_config=self.api.create_host_config(ulimits=limits),
@@ -130,10 +134,11 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(flavour: str) -> AsyncIterator[House]:
+async def house(flavour: str, *, bytecode: bool = True) -> AsyncIterator[House]:
+    image = await asyncio.to_thread(ensure_image, flavour, bytecode=bytecode)
     settings = {
         "containers.runtime": flavour,
-        "containers.image": ensure_image(flavour),
+        "containers.image": image,
         "sessions.max_live_per_project": 500,
         "callers.calls_per_second": 10_000,
         "callers.calls_burst": 10_000,
@@ -141,7 +146,7 @@ async def house(flavour: str) -> AsyncIterator[House]:
     async with ServerProcess(settings=settings) as server:
         await server.start()
         caller = HttpCaller(server.url, server.token("admin"), caller_id="bench")
-        made = House(flavour, server, caller)
+        made = House(flavour, image, server, caller)
         try:
             async with caller:
                 await caller.listen()
@@ -164,6 +169,20 @@ async def spawns(at: House, rounds: int) -> dict[str, float]:
         first.append((at.first - began) * 1000)
     await at.end(sessions)
     return figures("first", first, bare) | figures("spawn", ours, bare)
+
+
+async def turns(at: House) -> dict[str, float]:
+    """Warm ones: the agent waits in its container."""
+    session = await at.spawn()
+    took = []
+    for _ in range(TURNS):
+        place = len(at.caller.events)
+        began = time.perf_counter()
+        await at.caller.call("session_message", session_id=session, message="say hi")
+        await at.caller.event("message", after=place, session_id=session, timeout=LONGEST)
+        took.append((time.perf_counter() - began) * 1000)
+    await at.end([session])
+    return {"turn_ms": round(statistics.median(took), 2)}
 
 
 async def at_once(at: House, rounds: int) -> dict[str, float]:
@@ -228,9 +247,10 @@ def figures(name: str, ours: list[float], bare: list[float]) -> dict[str, float]
     }
 
 
-async def measure(flavour: str, rounds: int) -> dict[str, float]:
-    async with house(flavour) as at:
+async def measure(flavour: str, rounds: int, *, bytecode: bool) -> dict[str, float]:
+    async with house(flavour, bytecode=bytecode) as at:
         found = await spawns(at, rounds)
+        found |= await turns(at)
         found |= await at_once(at, rounds)
         found |= await projects(at, rounds)
     return found | await pings(flavour)
@@ -249,6 +269,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", default="docker,podman")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--bytecode", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("-o", dest="output", choices=["text", "json"], default="text")
     options = parser.parse_args()
     kept = True
@@ -256,7 +277,7 @@ def main() -> int:
         if (reason := requirements.missing(flavour)) is not None:
             print(f"{flavour}: left out, {reason}")
             continue
-        found = asyncio.run(measure(flavour, options.rounds))
+        found = asyncio.run(measure(flavour, options.rounds, bytecode=options.bytecode))
         within = {name: found[name] <= limit for name, limit in LIMITS.items()}
         kept &= all(within.values())
         if options.output == "json":
@@ -265,6 +286,9 @@ def main() -> int:
         for name, what in NAMES.items():
             ours, bare, ratio = (found[f"{name}_{part}"] for part in ("ms", "bare_ms", "ratio"))
             print(f"{flavour:7} {what}: {ours:.2f} | {bare:.2f} ms, {ratio:.2f} x", flush=True)
+        print(
+            f"{flavour:7} a warm turn, to its agent's word: {found['turn_ms']:.2f} ms", flush=True
+        )
         for name, limit in LIMITS.items():
             print(
                 f"{flavour:7} {name}: at most {limit:g}, {'kept' if within[name] else 'NOT KEPT'}"

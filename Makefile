@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
+# Tests start hundreds of programs: without bytecode each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Trusts and asks whom pip is set up to trust and ask.
 UV := $(BIN)/python .ci/uv_as_pip.py $(BIN)/uv
 
@@ -21,7 +23,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed (set PYTHON=)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.13,<0.14'
-	@VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync --quiet --require-hashes requirements.lock
+	@VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	@VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip install --quiet --no-deps --editable .
 	@touch $@
 

@@ -10,6 +10,7 @@ import pytest
 
 from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
+from oubliette.testing.zygote import Zygote
 from tests.conformance import parrot
 from tests.system.conftest import ROOMY
 from tests.system.site import Site
@@ -37,12 +38,21 @@ def package(tmp_path_factory):
     return parrot.install(folder, points)
 
 
+@pytest.fixture(scope="module")
+def parrots(package):
+    """Forks servers that have the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(package))
+        with Zygote() as started:
+            yield started
+
+
 @pytest.fixture
-async def open_site(package, monkeypatch):
+async def open_site(parrots, package, monkeypatch):
     """Starts a server that has the package, with more settings; ends it."""
     monkeypatch.setenv("PYTHONPATH", str(package))
     sites: list[Site] = []
-    server = ServerProcess(settings=ROOMY)
+    server = ServerProcess(settings=ROOMY, zygote=parrots)
 
     async def begin(**more: object) -> Site:
         settings = {key.replace("__", "."): value for key, value in more.items()}
@@ -179,6 +189,7 @@ async def test_an_agent_that_never_gets_ready_fails_its_session(open_site):
 # ---------------------------------------------------------------- silence
 
 
+@pytest.mark.whole
 async def test_a_turn_fails_when_its_agent_says_nothing_for_too_long(open_site):
     """The session goes on: the next turn is a new chance."""
     site = await open_site(agents__silence_timeout_seconds=5.0)

@@ -77,6 +77,11 @@ def kind_of(item: pytest.Item) -> tuple[str, str]:
     return (item.nodeid.replace(kind, ""), kind) if kind in KINDS else (item.nodeid, "")
 
 
+def without_sandbox() -> list[pytest.MarkDecorator]:
+    """Marks of a variant without a sandbox: the core has it on machines that have none."""
+    return [] if requirements.missing("bubblewrap") else [pytest.mark.whole]
+
+
 def core(of: Container[str], values: Iterable[str]) -> list[Any]:
     """Values to parametrize a test with, of which the core has those `of` alone."""
     marks = {True: [], False: [pytest.mark.whole]}

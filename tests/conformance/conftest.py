@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.agents import Agent, pairs
 from tests.conformance.engines import ENGINES, IN_PART, Bench, Engine
+from tests.selection import without_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,7 +52,10 @@ def needs(*of: Agent | Engine) -> list[pytest.MarkDecorator]:
     names = [each.requires for each in of if each.requires]
     if "apple-standin" in names and len(names) > 1:
         names.append("docker")  # its bridge leads to the agent's model
-    return [pytest.mark.requires(name) for name in names]
+    marks = [pytest.mark.requires(name) for name in names]
+    if any(isinstance(each, Engine) and not each.isolated for each in of):
+        marks += without_sandbox()
+    return marks
 
 
 @pytest.fixture

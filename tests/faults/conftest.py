@@ -10,6 +10,7 @@ import pytest
 from oubliette.testing.server import ServerProcess
 from oubliette.testing.zygote import Zygote
 from tests.images import ensure_image
+from tests.selection import without_sandbox
 
 pytest.register_assert_rewrite("tests.faults.history", "tests.faults.load")
 
@@ -59,7 +60,10 @@ async def any_server(
 
 
 @pytest.fixture(
-    params=[pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")), "best-effort"]
+    params=[
+        pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")),
+        pytest.param("best-effort", marks=without_sandbox()),
+    ]
 )
 async def sandbox_server(
     request: pytest.FixtureRequest, zygote: Zygote

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from oubliette.testing.callers import HttpCaller
+from tests.selection import core
 
 pytestmark = pytest.mark.anyio
 
@@ -275,7 +276,7 @@ async def test_a_killed_caller_costs_the_agent_less_than_two_seconds(site, kind,
     assert outcome["text"] == "caller myapp is not connected: it disconnected"
 
 
-@pytest.mark.parametrize("frozen", ["sdk-auto", "http-legacy"])
+@pytest.mark.parametrize("frozen", core(["http-legacy"], ["sdk-auto", "http-legacy"]))
 async def test_a_frozen_caller_costs_no_other_caller_anything(site, frozen):
     """Issue 2 section 7: SIGSTOP while megabytes of events are on their way to it."""
     token = site.principal()

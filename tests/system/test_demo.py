@@ -101,6 +101,7 @@ def left(engine: str, home: Path) -> list[str]:
         for engine, agent in PAIRS
     ],
 )
+@pytest.mark.whole
 async def test_the_demo_tells_its_story_to_the_end(environ, engine: str, agent: str) -> None:
     if agent in PROGRAMS:
         program = PROGRAMS[agent]

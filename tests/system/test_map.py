@@ -192,6 +192,7 @@ async def test_a_callers_map_waits_for_room_among_its_own(zygote) -> None:
         assert [each["result"] for each in answer["results"]] == ["x"] * 6
 
 
+@pytest.mark.whole
 async def test_a_whole_tree_of_fifty_agents_ends_in_five_seconds(site, caller) -> None:
     """`session_end(tree=true)`: agents and their processes."""
     project = await site.new_project(

@@ -67,6 +67,7 @@ def test_a_requirement_can_be_left_out_where_it_is_met(tmp_path: Path) -> None:
     assert "needs podman: left out by OUBLIETTE_WITHOUT" in done.stdout
 
 
+@pytest.mark.whole
 def test_a_missing_requirement_that_is_demanded_fails(tmp_path: Path) -> None:
     done = run(tmp_path, "podman, docker")
     assert done.returncode == 1
@@ -82,6 +83,7 @@ def test_an_unknown_demand_is_a_usage_error_that_names_the_known(tmp_path: Path)
     assert "OUBLIETTE_REQUIRE names doker; known are: apple-standin, bubblewrap" in said
 
 
+@pytest.mark.whole
 def test_an_unknown_name_in_a_mark_fails_that_test(tmp_path: Path) -> None:
     text = TEST.replace('requires("podman")', 'requires("podmann")')
     done = run(tmp_path, "", text)
@@ -115,6 +117,7 @@ REMEDY = (
 )
 
 
+@pytest.mark.whole
 def test_the_core_leaves_engines_and_matrices_to_the_whole_and_says_so_in_two_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

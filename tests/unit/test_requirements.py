@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import selection
+
 ROOT = Path(__file__).parents[2]
 
 TEST = """
@@ -140,3 +142,9 @@ def test_the_whole_leaves_out_what_is_missing_alone(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "7 passed, 1 skipped" in done.stdout
     assert "Left out: 1 need bubblewrap.\nTo have it: apt-get install bubblewrap.\n" in done.stdout
+
+
+@pytest.mark.parametrize(("missing", "marks"), [("no bwrap", []), (None, [pytest.mark.whole])])
+def test_a_variant_without_a_sandbox_is_of_the_core_where_there_is_none(mocker, missing, marks):
+    mocker.patch("tests.requirements.missing", {"bubblewrap": missing}.get)
+    assert selection.without_sandbox() == marks

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from oubliette.config import Config
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import Who
-    from oubliette.mcp_front.connections import GuardedProtocol
+    from oubliette.mcp_front.connections import GuardedProtocol, Parser
     from oubliette.mcp_front.ports import Ready, ToolTable, Verify
     from oubliette.tools.rates import Rates
 
@@ -68,6 +68,7 @@ class Front:
         rates: How often principals may call; else as often as they like.
         direct: Whether plain calls go past the SDK. Off, all goes through it: the answers are the
             same but for their form (a handshake call is answered as a stream).
+        parser: What reads requests; else the fastest that this machine has.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Front:
         deadlines: Deadlines | None = None,
         rates: Rates | None = None,
         direct: bool = True,
+        parser: Parser | None = None,
     ) -> None:
         self._config = config
         self._rates = rates
@@ -105,6 +107,7 @@ class Front:
                 head=config.server.header_timeout_seconds,
                 stall=config.callers.send_timeout_seconds,
             ),
+            parser,
         )
         self._stopping = False
         self._calls: set[asyncio.Future[None]] = set()

@@ -1,4 +1,4 @@
-"""Connections that cannot be held hostage: uvicorn's protocol with deadlines.
+"""Connections that cannot be held hostage: uvicorn's protocols with deadlines.
 
 uvicorn waits for ever for the head of a first request, for its body, and for a client that does
 not read. Here each of these has a time, and a client that takes nothing of what was written to it
@@ -11,11 +11,10 @@ import resource
 import time
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-import h11
 import structlog
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +23,13 @@ if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
+    from oubliette.mcp_front.parsed_by_h11 import H11Connection as _Parsing  # or the other one
+else:
+    _Parsing = object
+
 Phase = Literal["head", "body", "rest"]
+Parser = Literal["httptools", "h11"]
+"""What reads requests; httptools is several times as fast, and not built for every machine."""
 
 log = structlog.get_logger("oubliette.front")
 
@@ -107,8 +112,8 @@ class CorkedTransport:
             self._transport.write(b"".join(held))
 
 
-class GuardedProtocol(H11Protocol):
-    """One connection. `deadlines` and `on_idle` are set by a subclass made by `guarded`."""
+class GuardedProtocol(_Parsing):
+    """One connection; mixed into what parses by `guarded`, which sets `deadlines` and `on_gone`."""
 
     deadlines: Deadlines
     corked: CorkedTransport
@@ -168,7 +173,7 @@ class GuardedProtocol(H11Protocol):
     def _look(self, idle: Phase | None) -> None:
         cycle = self.cycle
         if cycle is None or cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
-            self._enter("rest" if self.conn.their_state is h11.SEND_BODY else idle)
+            self._enter("rest" if self.body_is_coming() else idle)
         else:
             self._enter("body" if cycle.more_body else None)
 
@@ -202,6 +207,10 @@ class GuardedProtocol(H11Protocol):
         """Say this, take nothing in any more, and close once the client has, or in a moment."""
         self._deaf = True
         self._enter("rest")
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            cycle.disconnected = True  # what it would answer now is not for this client any more
+            cycle.message_event.set()
         self.transport.write(last_words)
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -255,11 +264,18 @@ class GuardedProtocol(H11Protocol):
             ]
 
 
-def guarded(limits: Deadlines, gone: Callable[[], None]) -> type[GuardedProtocol]:
+def fastest() -> Parser:
+    """What reads requests on this machine."""
+    return "httptools" if find_spec("httptools") else "h11"
+
+
+def guarded(
+    limits: Deadlines, gone: Callable[[], None], parser: Parser | None = None
+) -> type[GuardedProtocol]:
     """The protocol with these deadlines; `gone` is called after each connection that ended."""
-
-    class Guarded(GuardedProtocol):
-        deadlines = limits
-        on_gone = staticmethod(gone)
-
-    return Guarded
+    if (parser or fastest()) == "httptools":
+        from oubliette.mcp_front.parsed_by_httptools import HttptoolsConnection as Parsing
+    else:
+        from oubliette.mcp_front.parsed_by_h11 import H11Connection as Parsing
+    own = {"deadlines": limits, "on_gone": staticmethod(gone)}
+    return cast("type[GuardedProtocol]", type("Guarded", (GuardedProtocol, Parsing), own))

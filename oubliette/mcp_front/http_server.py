@@ -16,7 +16,7 @@ from oubliette.mcp_front.connections import Deadlines, guarded
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-    from oubliette.mcp_front.connections import GuardedProtocol
+    from oubliette.mcp_front.connections import GuardedProtocol, Parser
 
 BACKLOG: Final = 512
 KEEP_ALIVE: Final = 65  # seconds that an idle connection is kept: longer than clients keep theirs
@@ -30,7 +30,12 @@ class HttpServer:
     """Binds, serves one ASGI application, and stops in a time that is known before."""
 
     def __init__(
-        self, app: ASGI3Application, host: str, port: int, deadlines: Deadlines | None = None
+        self,
+        app: ASGI3Application,
+        host: str,
+        port: int,
+        deadlines: Deadlines | None = None,
+        parser: Parser | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -38,7 +43,7 @@ class HttpServer:
         self._empty = asyncio.Event()
         config = uvicorn.Config(
             app,
-            http=guarded(deadlines or Deadlines(), self._connection_gone),
+            http=guarded(deadlines or Deadlines(), self._connection_gone, parser),
             ws="none",
             lifespan="off",
             loop="none",

@@ -69,6 +69,7 @@ class World:
         config: Config,
         deadlines: Any,
         direct: bool = True,
+        parser: Any = None,
     ) -> None:
         self.system = system
         self.store = store
@@ -90,6 +91,7 @@ class World:
             find=system.ref,
             deadlines=deadlines,
             direct=direct,
+            parser=parser,
         )
         self.actor: Any = None
         self.open: list[Any] = []
@@ -289,6 +291,7 @@ async def world(
     callers: dict[str, Any] | None = None,
     server: dict[str, Any] | None = None,
     direct: bool = True,
+    parser: Any = None,
     **deadlines: float,
 ):
     config = Config(
@@ -308,7 +311,7 @@ async def world(
                     **deadlines,
                 }
             )
-            made = World(system, store, reader, config, limits, direct)
+            made = World(system, store, reader, config, limits, direct, parser)
             await made.start()
             try:
                 yield made

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.store.migrations import check, migrate, released
+from oubliette.runtime.store.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +59,7 @@ class Database:
         self.durability = durability
         self.gate: AbstractContextManager[object] = contextlib.nullcontext()
         """Held around every batch and every query of an in-memory database."""
+        self.remembered = Remembered(alone=not read_only)
         self._shared: sqlite3.Connection | None = None
         if self.path is None:
             self.gate = threading.Lock()

@@ -195,8 +195,16 @@ class Reader:
     async def projects_with_containers(
         self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> tuple[Page, list[Container]]:
-        """`projects`, and the containers of all projects, in one view."""
-        return await self.run(_projects_with_containers, name_contains, limit, cursor)
+        """`projects`, and the containers of all projects, in one view; read-only."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        remembered, question = self._database.remembered, (name_contains, limit, cursor)
+        now = remembered.now()
+        answer = remembered.find(question, now)
+        if answer is None:
+            answer = await self.run(_projects_with_containers, name_contains, limit, cursor)
+            remembered.put(question, now, answer)
+        return answer
 
     async def workspace(self, workspace_id: str) -> Workspace | None:
         """One workspace, deleted or not."""

@@ -235,10 +235,20 @@ class Writer:
                 failpoint("store.before_commit")
                 failpoint("store.commit_io")
                 if connection.in_transaction:
-                    connection.execute("COMMIT")
+                    self._seal(connection, batch)
             except BaseException:
                 self._abandon(connection)
                 raise
+
+    def _seal(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
+        """COMMIT, with what was read before it forgotten."""
+        remembered = self._database.remembered
+        told = remembered.begin(op for request in batch for op in request.ops)
+        try:
+            connection.execute("COMMIT")
+        finally:
+            if told:
+                remembered.end()
 
     def _abandon(self, connection: sqlite3.Connection) -> None:
         """Roll back what a fault left; a connection that cannot even do that is closed."""

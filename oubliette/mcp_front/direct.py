@@ -91,6 +91,7 @@ class Direct:
         self._max_body = max_body
         self._flights: set[_Flight] = set()
         self._by_id: dict[Key, _Flight] = {}
+        self._silences = _Silences()
 
     async def answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> Handover | None:
         """Answer this POST if it is a plain call; else what the SDK needs to do so."""
@@ -156,6 +157,7 @@ class Direct:
         """End the calls that are left."""
         for flight in list(self._flights):
             flight.end(200, CONNECTION_CLOSED, "Connection closed")
+        self._silences.stop()
 
     # ------------------------------------------------------------ a call
     async def _fly(self, exchange: Exchange, call: PlainCall, session_id: str | None) -> None:
@@ -168,6 +170,7 @@ class Direct:
             self._by_id[key] = flight
         common = () if session_id is None else _of_session(session_id)
         stream = _Stream(exchange, common)
+        self._silences.add(stream)
         status = 200
         try:
             with exchange.when_gone(flight.client_gone):
@@ -183,6 +186,7 @@ class Direct:
             self._flights.discard(flight)
             if key is not None and self._by_id.get(key) is flight:
                 del self._by_id[key]
+            self._silences.remove(stream)
             begun = stream.close()
         if not status:
             return
@@ -204,16 +208,16 @@ class Direct:
 class _Stream:
     """Begins a stream of comments where an answer takes long; closed when it is there."""
 
-    __slots__ = ("_begun", "_exchange", "_headers", "_pings", "_timer")
+    __slots__ = ("_begun", "_exchange", "_headers", "_pings")
 
     def __init__(self, exchange: Exchange, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         self._exchange = exchange
         self._headers = headers
         self._begun = False
         self._pings: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._begin)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin it; once."""
         self._pings = asyncio.get_running_loop().create_task(self._ping())
 
     async def _ping(self) -> None:
@@ -228,7 +232,6 @@ class _Stream:
 
     def close(self) -> bool:
         """Begin none any more; whether one was begun."""
-        self._timer.cancel()
         if self._pings is not None:
             self._pings.cancel()
         return self._begun
@@ -241,6 +244,44 @@ class _Stream:
 
     async def _send(self, chunk: bytes, *, more: bool = True) -> None:
         await self._exchange.send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+
+class _Silences:
+    """Begins the streams of calls that have taken `SILENCE` seconds; with one timer for all."""
+
+    def __init__(self) -> None:
+        self._due: dict[_Stream, float] = {}
+        """Streams that are not begun, the first due first; with the loop's second."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, stream: _Stream) -> None:
+        """Begin this one in time."""
+        loop = asyncio.get_running_loop()
+        self._due[stream] = at = loop.time() + SILENCE
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._begin)
+
+    def remove(self, stream: _Stream) -> None:
+        """Its call has ended."""
+        self._due.pop(stream, None)
+
+    def stop(self) -> None:
+        """Begin none any more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._due:
+            stream, at = next(iter(self._due.items()))
+            if at > loop.time():
+                self._timer = loop.call_at(at, self._begin)
+                return
+            del self._due[stream]
+            stream.begin()
 
 
 def _of_session(session_id: str) -> tuple[tuple[bytes, bytes], ...]:

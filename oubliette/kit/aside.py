@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -139,6 +140,9 @@ class SideTask:
         """Begin to wait; the running loop is the actor's."""
         task = asyncio.get_running_loop().create_task(self._run(awaitable, ok, err))
         self._task = task
+        if inspect.iscoroutine(awaitable):
+            # Cancelled before its first step, `_run` never gets to await it.
+            task.add_done_callback(lambda _: awaitable.close())
         return task
 
     def cancel(self) -> None:

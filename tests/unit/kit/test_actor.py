@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextvars import ContextVar
 from typing import Any
 
@@ -392,6 +393,29 @@ async def test_a_cancelled_side_task_sends_nothing(system: System) -> None:
     actor.side.cancel()
     await asyncio.wait(actor._actor_jobs)
     assert await ref.ask(Get()) == 1
+    assert actor.outcomes == []
+
+
+async def test_a_side_task_that_is_cancelled_at_once_leaves_nothing_unawaited(
+    system: System,
+) -> None:
+    class Hasty(Piper):
+        @handles(Add)
+        def _add(self, _: Add) -> None:
+            self.begun = self.work()
+            self.pipe_to_self(
+                self.begun, lambda _: Outcome(text="late"), lambda _: Outcome(text="late")
+            ).cancel()
+            self.stop()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    ref = system.spawn(Hasty, work)
+    actor = inside(ref)
+    ref.tell(Add())
+    await until_gone(ref)
+    assert inspect.getcoroutinestate(actor.begun) == inspect.CORO_CLOSED
     assert actor.outcomes == []
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -51,7 +52,7 @@ from oubliette.tools.rates import Rates
 from oubliette.tools.table import prepare_schemas
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
     from oubliette.records import Token
@@ -80,13 +81,22 @@ class Server:
     """A running server: for tests and embedding programs; `serve` is the daemon."""
 
     def __init__(
-        self, *, system: System, services: Services, house: House, keys: Keys, url: str
+        self,
+        *,
+        system: System,
+        services: Services,
+        house: House,
+        keys: Keys,
+        url: str,
+        loaded: Callable[[], Awaitable[None]],
     ) -> None:
         self.system = system
         self.services = services
         self.house = house
         self.keys = keys
         self.url = url
+        self.loaded = loaded
+        """Waits until all that is imported after the start is there."""
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when a part has ended for good without which there is no server: says which."""
 
@@ -210,7 +220,14 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         )
         await control.start()
         stack.push_async_callback(control.aclose)
-        server = Server(system=system, services=services, house=house, keys=keys, url=url)
+        server = Server(
+            system=system,
+            services=services,
+            house=house,
+            keys=keys,
+            url=url,
+            loaded=front.loaded,
+        )
         system.spawn(Watchman, (STORES, HOUSE, "front"), server.fail, name="watchman")
         stack.push_async_callback(system.ref("watchman").stop)
         schemas = asyncio.create_task(prepare_schemas(), name="schemas of the tools")
@@ -345,8 +362,10 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
                 )
             )
             stopped = asyncio.ensure_future(stop.wait())
+            freezing = asyncio.create_task(_freeze(server), name="freeze the heap")
             await asyncio.wait({stopped, server.failed}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
+            freezing.cancel()
             log.info("stopping")
         if server.failed.done():
             raise OublietteError(
@@ -356,6 +375,12 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def _freeze(server: Server) -> None:
+    """Have no collection of garbage look at code and models again, once they are there."""
+    await server.loaded()
+    gc.freeze()
 
 
 __all__ = ["Ready", "Server", "context_of", "running", "serve"]

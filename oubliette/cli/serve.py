@@ -37,8 +37,10 @@ def serve(  # noqa: PLR0917 - one parameter per option
 
     from oubliette.cli.lean_structlog import import_structlog
     from oubliette.cli.one_arena import use_one_arena
+    from oubliette.cli.rare_collections import collect_rarely
 
     use_one_arena()
+    collect_rarely()
     import_structlog()
     from oubliette.cli import logs
     from oubliette.config import find_home, load

@@ -139,6 +139,10 @@ class Front:
         log.info("listening", url=self.url)
         return self.url
 
+    async def loaded(self) -> None:
+        """Wait until the MCP SDK is there."""
+        await self._sdk.wait_loaded()
+
     async def ended(self) -> None:
         """Wait for the end of what answers MCP requests.
 

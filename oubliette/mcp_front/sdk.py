@@ -67,6 +67,10 @@ class Sdk:
         """Whether requests are served without a wait."""
         return self._ready.done()
 
+    async def wait_loaded(self) -> None:
+        """Return once it is loaded, or never will be."""
+        await asyncio.wait([self._ready])
+
     def start(self) -> None:
         """Begin to import it."""
         self._run = asyncio.get_running_loop().create_task(self._serve(), name="mcp sessions")

@@ -68,9 +68,15 @@ def _arm() -> None:
         os.write(1, json.dumps({"armed": line}).encode() + b"\n")
 
 
+def everything() -> list[Any]:
+    """All objects, those too that the server has taken out of the collector's sight."""
+    gc.unfreeze()
+    return gc.get_objects()
+
+
 def cut() -> None:
     """Reset every connection to a relay, as a network would: nobody in the server asked for it."""
-    objects = gc.get_objects()
+    objects = everything()
     loop = next(each.system.gate.loop for each in objects if isinstance(each, Actor))
     for writer in [each for each in objects if isinstance(each, asyncio.StreamWriter)]:
         peer = writer.get_extra_info("peername")
@@ -80,7 +86,7 @@ def cut() -> None:
 
 def tasks() -> None:
     """Write what every task waits for to the log: for a test that waits in vain."""
-    for each in gc.get_objects():
+    for each in everything():
         if isinstance(each, asyncio.Task):
             task = cast("asyncio.Task[Any]", each)
             task.print_stack(limit=4)
@@ -88,7 +94,7 @@ def tasks() -> None:
 
 def fail(kind: str) -> None:
     """Fail every living actor whose class has this name, with the next thing that it does."""
-    for actor in [each for each in gc.get_objects() if isinstance(each, Actor)]:
+    for actor in [each for each in everything() if isinstance(each, Actor)]:
         if type(actor).__name__ == kind and actor.ref.is_alive():
             broke: Any = actor._actor_post_broke  # pyright: ignore[reportPrivateUsage]
             actor.system.gate.loop.call_soon_threadsafe(

@@ -1,4 +1,4 @@
-"""One pending call of a caller's tool: settled exactly once (DESIGN 3.3)."""
+"""One pending call of a caller's tool: what ends it when no answer comes (DESIGN 3.3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oubliette.actors.protocol import (
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.session_messages import RequestSettled, SettleRequest
+from oubliette.actors.session_messages import RequestOver, RequestSettled
 from oubliette.kit import Actor, Message, handles
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _CallerUnavailable(Message):
 
 
 class CallerRequestActor(Actor):
-    """Waits for the first of: an answer, the caller's absence, the deadline, a cancellation."""
+    """Waits for the first of: the caller's absence, the deadline, the end by the session itself."""
 
     def __init__(
         self, services: Services, session: Ref, request: CallerRequest, *, adopted: bool
@@ -85,9 +85,10 @@ class CallerRequestActor(Actor):
     def _unavailable(self, message: _CallerUnavailable) -> None:
         self._settle("caller_gone", error=f"the caller cannot be reached: {message.reason}")
 
-    @handles(SettleRequest)
-    def _answer(self, message: SettleRequest) -> None:
-        self._settle(message.outcome, result=message.result, error=message.error)
+    @handles(RequestOver)
+    def _over(self, _: RequestOver) -> None:
+        self._settled = True
+        self.stop()
 
     @handles(CallerLost)
     def _lost(self, message: CallerLost) -> None:
@@ -98,14 +99,13 @@ class CallerRequestActor(Actor):
         seconds = self._request.deadline - self._request.created_at
         self._settle("timeout", error=f"the caller did not answer within {seconds:.0f} seconds")
 
-    def _settle(self, outcome: str, *, result: object = None, error: str | None = None) -> None:
+    def _settle(self, outcome: str, *, error: str) -> None:
         if self._settled:
             return
         self._settled = True
-        settled = RequestSettled(
-            request_id=self._request.id, outcome=outcome, result=result, error=error
+        self._session.tell(
+            RequestSettled(request_id=self._request.id, outcome=outcome, error=error)
         )
-        self._session.tell(settled)
         self.stop()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:

@@ -36,7 +36,6 @@ from oubliette.actors.session_messages import (
     LinkReady,
     LinkRequest,
     RequestSettled,
-    SettleRequest,
     SubmittedTurn,
     SubmitTurn,
     WriteFrame,
@@ -530,10 +529,6 @@ class SessionActor(RestingSession):
     def _settled(self, message: RequestSettled) -> None:
         self.active()
         self.link.settled(message)
-
-    @handles(SettleRequest)
-    def _late_settle(self, message: SettleRequest) -> None:
-        """A request's actor was gone before its answer reached it: its Down settles the call."""
 
     @handles(LinkAnswered)
     def _link_answered(self, message: LinkAnswered) -> None:

@@ -29,8 +29,8 @@ from oubliette.actors.session_messages import (
     LinkReady,
     LinkReply,
     LinkRequest,
+    RequestOver,
     RequestSettled,
-    SettleRequest,
 )
 from oubliette.actors.session_params import OutcomeError, optional_text, rpc_error, text_param
 from oubliette.actors.session_tools import LentTools
@@ -296,20 +296,23 @@ class SessionLink:
         call = self._calls.open.get(message.request_id)
         if call is None or call.answered or call.request.principal != message.principal:
             return False
-        actor = self._session.system.lookup(f"{self._session.name}/req/{message.request_id}")
-        if actor is None or not actor.is_alive():
-            return False
+        # To itself, not at once: an error in a tell fails the session, which starts anew from the
+        # store; an error in this ask would leave it with a call that is settled by half.
+        self._session.ref.tell(
+            RequestSettled(
+                request_id=message.request_id,
+                outcome="result" if message.error is None else "tool_error",
+                result=message.result if message.error is None else None,
+                error=message.error,
+            )
+        )
         call.answered = True
         answer: Deferred = self._session.defer()
         call.answers.append(answer)
-        if message.error is not None:
-            actor.tell(SettleRequest(outcome="tool_error", error=message.error))
-        else:
-            actor.tell(SettleRequest(outcome="result", result=message.result))
         return None
 
     def settled(self, message: RequestSettled) -> None:
-        """A request's actor said how it ended."""
+        """A request has ended: its actor says how, or its answer is there."""
         self._settle(
             message.request_id,
             cast("Outcome", message.outcome),
@@ -332,7 +335,7 @@ class SessionLink:
         self._count()
         actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
         if actor is not None and actor.is_alive():
-            actor.tell(SettleRequest(outcome=outcome, result=None, error=error))
+            actor.tell(RequestOver())
         journal = self._session.journal
         journal.append(
             "caller_tool_settled",

@@ -290,16 +290,15 @@ class LimitNotice(Message):
 # ------------------------------------------------------------- CallerRequestActor
 
 
-class SettleRequest(Message):
-    """To a CallerRequestActor: this is how it ends, unless it has ended already."""
-
-    outcome: str
-    result: Any = None
-    error: str | None = None
+class RequestOver(Message):
+    """To a CallerRequestActor: its request is settled, and nothing is left to wait for."""
 
 
 class RequestSettled(Message):
-    """From a CallerRequestActor, exactly once."""
+    """To a SessionActor: this is how a request ended. The first one counts.
+
+    From its CallerRequestActor, at most once; from the session itself when the answer is there.
+    """
 
     request_id: str
     outcome: str

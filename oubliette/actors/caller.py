@@ -57,6 +57,9 @@ MAX_CALLERS: Final = 1000
 IDLE_SECONDS: Final = 3600.0
 READ_TIMEOUT: Final = 10.0  # seconds for a read of the store
 RESUBSCRIBE_SECONDS: Final = 0.2
+JOIN_SECONDS: Final = 0.01
+"""How long word of settled calls, which the caller knows of, waits for events to go along with."""
+_SETTLED: Final = "caller_tool_settled"
 
 
 class CallerReader(Protocol):
@@ -109,6 +112,10 @@ class _ProjectsRead(Message):
 
 class _WaitOver(Message):
     listener_id: str
+
+
+class _Joined(Message):
+    """Word of settled calls has waited long enough."""
 
 
 class _CheckPresence(Message):
@@ -221,6 +228,8 @@ class CallerActor(Actor):
         """Session id → project id, read for listeners that are bound to one."""
         self._presence = Presence(config.stream_grace_seconds, config.poll_grace_seconds)
         self._presence_timer: Timer | None = None
+        self._joining = False
+        """Whether a `_Joined` is on its way."""
         self._last_used = 0.0
 
     async def on_start(self) -> None:
@@ -250,6 +259,17 @@ class CallerActor(Actor):
             self._early += message.events
             return
         self._recent.extend(message.events)
+        if not self._joining and any(event.type == _SETTLED for event in message.events):
+            self._joining = True
+            self.after(JOIN_SECONDS, _Joined())
+        self._serve_all()
+
+    @handles(_Joined)
+    def _joined(self, _: _Joined) -> None:
+        self._joining = False
+        self._serve_all()
+
+    def _serve_all(self) -> None:
         for listener in list(self._listeners.values()):
             self._serve(listener)
 
@@ -280,8 +300,7 @@ class CallerActor(Actor):
         self._early.clear()
         self._subscribed = True
         self.watch(self._store)
-        for listener in list(self._listeners.values()):
-            self._serve(listener)
+        self._serve_all()
 
     @handles(_NotSubscribed)
     def _not_subscribed(self, message: _NotSubscribed) -> None:
@@ -421,6 +440,8 @@ class CallerActor(Actor):
             self._read_backlog(listener)
         elif listener.cursor < self._recent.head:
             found = self._recent.after(listener.cursor)
+            if self._joining and listener.kind == "stream" and _only_settled(found):
+                return
             if self._knows(listener, (event for event, _ in found)) and (
                 events := listener.pick(found, self._projects)
             ):
@@ -569,3 +590,7 @@ class CallerActor(Actor):
             self.after(max(1.0, IDLE_SECONDS - idle), _CheckIdle())
         else:
             self.stop()
+
+
+def _only_settled(found: Iterable[tuple[Event, int]]) -> bool:
+    return all(event.type == _SETTLED for event, _ in found)

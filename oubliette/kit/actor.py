@@ -53,6 +53,7 @@ class Actor(AsyncioActor):
     """Seconds it has to end when its parent ends; then it is cancelled."""
 
     _actor_handlers: ClassVar[dict[type, Any]] = {}
+    _actor_at_once: ClassVar[frozenset[type]] = frozenset()
     _actor_task: asyncio.Task[None]
 
     system: System
@@ -73,6 +74,11 @@ class Actor(AsyncioActor):
                 for kind in getattr(attribute, "_handles", ()):
                     names[kind] = name
         cls._actor_handlers = {kind: getattr(cls, name) for kind, name in names.items()}
+        cls._actor_at_once = frozenset(
+            kind
+            for kind, handler in cls._actor_handlers.items()
+            if getattr(handler, "_at_once", False)
+        )
 
     def __init__(self) -> None:
         """Nothing: `actor_bind` came before, so that forgetting to call this harms nothing."""
@@ -92,6 +98,8 @@ class Actor(AsyncioActor):
         box.limit = self.mailbox_size
         box.name, box.incarnation = name, incarnation
         box.court, box.codec = system, system.codec
+        if self._actor_at_once:
+            box.at_once, box.handle = self._actor_at_once, self._actor_handle_at_once
         box.bind(system.gate)
         self.actor_stopped = cast("threading.Event", StopFlag())
         self.ref = Ref(system, name, box)
@@ -345,7 +353,28 @@ class Actor(AsyncioActor):
                 return handler
         return type(self).on_unhandled
 
+    def _actor_handle_at_once(self, envelope: Envelope) -> bool:
+        """Handle it while its sender waits; whether the actor ends. Raises nothing."""
+        self._actor_context.run(self._actor_receive_at_once, envelope)
+        return cast("StopFlag", self.actor_stopped).flag
+
+    def _actor_receive_at_once(self, envelope: Envelope) -> None:
+        try:
+            answer = self._actor_receive(envelope)
+            reply = envelope.reply_to
+            if reply is not None:
+                reply.set(answer)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._actor_not_handled(envelope, error)
+            else:
+                self._actor_refuse(envelope)
+                self._actor_failed(error, type(envelope.message).__name__)
+
     async def _actor_receive_failed(self, envelope: Envelope, error: BaseException) -> None:
+        self._actor_not_handled(envelope, error)
+
+    def _actor_not_handled(self, envelope: Envelope, error: BaseException) -> None:
         reply, deferred = envelope.reply_to, envelope.deferred
         kind = type(envelope.message).__name__
         if reply is not None and not reply.done:
@@ -454,6 +483,7 @@ class Actor(AsyncioActor):
         self.actor_stopped.set()
         box = self.actor_inbox
         box.close()
+        box.handle = None  # whoever has a ref must not keep the actor alive
         for timer in list(self._actor_timers):
             timer.cancel()
         for deferred in list(self._actor_deferrals):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oubliette.kit.messages import Message
 
 UNBOUNDED = 1 << 62
+_NONE: frozenset[type] = frozenset()
 
 
 class Envelope(msgspec.Struct):
@@ -73,11 +74,13 @@ class Mailbox:
 
     __slots__ = (
         "__weakref__",
+        "at_once",
         "closed",
         "codec",
         "court",
         "down",
         "gate",
+        "handle",
         "inbound",
         "incarnation",
         "items",
@@ -104,6 +107,10 @@ class Mailbox:
         self.watchers: dict[Sink, None] | None = None
         self.codec: Callable[[Message], Message] | None = None
         self.court: Undeliverable | None = None
+        self.at_once: frozenset[type] = _NONE
+        """Kinds of message that the actor takes while they are sent, if it rests."""
+        self.handle: Callable[[Envelope], bool] | None = None
+        """Handles one of these; whether the actor ends with it."""
 
     # ------------------------------------------------------------ Pykka's protocol
     def put(self, envelope: Any, /) -> None:
@@ -137,12 +144,31 @@ class Mailbox:
                 raise self._full()
             self._let_wait(envelope)
         else:
-            self._take_in(envelope)
             waiter = self.waiter
-            if waiter is not None:
+            if waiter is None:
+                self._take_in(envelope)
+            elif (
+                envelope.message.__class__ in self.at_once and not self.items and not waiter.done()
+            ):
+                self._hand_over(envelope, waiter)
+            else:
+                self._take_in(envelope)
                 self.waiter = None
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _hand_over(self, envelope: Envelope, waiter: asyncio.Future[None]) -> None:
+        """Have the actor, which rests, handle an envelope now."""
+        assert self.handle is not None
+        self.waiter = None  # it is busy: what comes meanwhile waits for its turn
+        if envelope.receipt is not None:
+            envelope.receipt.set(None)
+            envelope.receipt = None
+        if self.handle(envelope) or self.items or self.closed:
+            if not waiter.done():
+                waiter.set_result(None)
+        else:
+            self.waiter = waiter
 
     def _post_from_afar(self, envelope: Envelope, *, urgent: bool) -> None:
         gate = self.gate

@@ -63,6 +63,11 @@ class CallerLink:
             Unavailable: it did not come (back) in time.
         """
         try:
+            if self._ref.is_alive():
+                try:
+                    return await self._ref.ask(message, timeout)
+                except ActorDead:
+                    pass  # its successor is waited for
             async with asyncio.timeout(PATIENCE + timeout):
                 while True:
                     try:

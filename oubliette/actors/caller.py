@@ -252,7 +252,7 @@ class CallerActor(Actor):
         return Subscribe(caller_key=caller_key(self._principal, self._caller_id), name=self.name)
 
     # ------------------------------------------------------------ the log
-    @handles(EventsCommitted)
+    @handles(EventsCommitted, at_once=True)
     def _committed(self, message: EventsCommitted) -> None:
         if not self._subscribed:
             # There may be older ones that nobody told us of: they are read first.
@@ -413,7 +413,7 @@ class CallerActor(Actor):
         del self._listeners[listener.id]
         self._answer(listener, (), ended=reason)
 
-    @handles(NextEvents)
+    @handles(NextEvents, at_once=True)
     def _next(self, message: NextEvents) -> EventBatch | None:
         listener = self._listeners.get(message.listener_id)
         if listener is None:
@@ -522,7 +522,7 @@ class CallerActor(Actor):
         self._presence.seen(self._last_used)
         self._watch_presence()
 
-    @handles(TrackRequest)
+    @handles(TrackRequest, at_once=True)
     def _track(self, message: TrackRequest) -> None:
         now = self._last_used = self.clock.monotonic()
         # Who was not there since the server's start may be on the way back from the one before.
@@ -532,7 +532,7 @@ class CallerActor(Actor):
         )
         self._check_presence(_CheckPresence())
 
-    @handles(UntrackRequest)
+    @handles(UntrackRequest, at_once=True)
     def _untrack(self, message: UntrackRequest) -> None:
         self._memory.tracked.pop(message.request_id, None)
 
@@ -562,8 +562,10 @@ class CallerActor(Actor):
         if self._presence_timer is not None:
             self._presence_timer.cancel()
             self._presence_timer = None
+        if self._presence.held:
+            return
         waiting = [one for one in self._memory.tracked.values() if not one.durable]
-        if not waiting or self._presence.held:
+        if not waiting:
             return
         absent = self._presence.until()
         due = max(absent, min(one.not_before for one in waiting))

@@ -202,7 +202,7 @@ class LinkActor(Actor):
         self._failures += 1
         self.after(backoff_delay(_BACKOFF, self._failures), _Open())
 
-    @handles(LinkReply)
+    @handles(LinkReply, at_once=True)
     def _answer(self, message: LinkReply) -> None:
         if message.generation != self._generation or message.id is None:
             return

@@ -508,7 +508,7 @@ class SessionActor(RestingSession):
     def _link_ready(self, message: LinkReady) -> None:
         self.link.ready(message)
 
-    @handles(LinkRequest)
+    @handles(LinkRequest, at_once=True)
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
         self.patience.contacted()

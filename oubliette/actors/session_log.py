@@ -122,7 +122,7 @@ class LoggedSession(Actor):
             ),
         )
 
-    @handles(_Committed)
+    @handles(_Committed, at_once=True)
     def _committed(self, message: _Committed) -> None:
         failpoint("session.committed")
         callbacks = self.journal.committed(message.events)

@@ -152,7 +152,7 @@ class StoreActor(Actor):
 
     # ------------------------------------------------------------------ writes
 
-    @handles(Transact)
+    @handles(Transact, at_once=True)
     def _transact(self, message: Transact) -> Result | None:
         if not message.ops and not self._under_way:
             return ()  # all that was asked for before is in the log: nothing to wait for

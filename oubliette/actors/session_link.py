@@ -335,6 +335,7 @@ class SessionLink:
         self._count()
         actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
         if actor is not None and actor.is_alive():
+            self._session.unwatch(actor)  # its Down would say nothing new
             actor.tell(RequestOver())
         journal = self._session.journal
         journal.append(
@@ -350,7 +351,11 @@ class SessionLink:
         )
         journal.put(
             SettleCallerRequest(
-                id=request_id, outcome=outcome, settled_at=now, result=result, error=error
+                id=request_id,
+                outcome=outcome,
+                settled_at=now,
+                result=result,
+                error=error,
             )
         )
 

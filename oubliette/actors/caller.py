@@ -252,7 +252,7 @@ class CallerActor(Actor):
         return Subscribe(caller_key=caller_key(self._principal, self._caller_id), name=self.name)
 
     # ------------------------------------------------------------ the log
-    @handles(EventsCommitted, at_once=True)
+    @handles(EventsCommitted)
     def _committed(self, message: EventsCommitted) -> None:
         if not self._subscribed:
             # There may be older ones that nobody told us of: they are read first.

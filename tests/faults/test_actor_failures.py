@@ -39,7 +39,7 @@ MESSAGES = {
     "of SessionActor, what its agent says": "SessionActor.AgentSpoke@6",
     "of LinkActor": "LinkActor.LinkReply@1 LinkActor._Opened@2 LinkActor.LinkNotify@2",
     "of SocketActor": "SocketActor._Connected@1 SocketActor.OpenLink@2",
-    "of ContainerActor": "ContainerActor._Started@1",
+    "of ContainerActor": "ContainerActor.Started@1",
     "of CallerActor": "CallerActor.EventsCommitted@3 CallerActor.TrackRequest@1",
     "of AgentProcessActor": "AgentProcessActor.WriteFrame@2 AgentProcessActor.AckOutput@10",
     "of ExplorationActor": "ExplorationActor.AgentWorks@1 ExplorationActor.AgentWaits@1",

@@ -196,7 +196,7 @@ async def test_an_actor_that_fails_while_the_engine_is_away_adopts_when_it_is_ba
         before = server.containers()
         await daemon.stop()
         await server.arm("fail ContainerActor")
-        await server.passes("ContainerActor._AdoptAgain")  # its successor has looked in vain
+        await server.passes("ContainerActor.AdoptAgain")  # its successor has looked in vain
         await caller.call("session_message", session_id=session, message="say without it")
         assert (await caller.turns_done(session, wait=TURN))["final_response"] == "without it"
         await daemon.start()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from oubliette import __version__, ids
+from oubliette import __version__, heap, ids
 from oubliette.actors.house import HOUSE, Watchman, end_sessions, start_house
 from oubliette.actors.project import IDEMPOTENCY_SECONDS
 from oubliette.actors.services import Services
@@ -380,7 +379,7 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
 async def _freeze(server: Server) -> None:
     """Have no collection of garbage look at code and models again, once they are there."""
     await server.loaded()
-    gc.freeze()
+    heap.settle()
 
 
 __all__ = ["Ready", "Server", "context_of", "running", "serve"]

@@ -37,7 +37,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
 
     from oubliette.cli.lean_structlog import import_structlog
     from oubliette.cli.one_arena import use_one_arena
-    from oubliette.cli.rare_collections import collect_rarely
+    from oubliette.heap import collect_rarely
 
     use_one_arena()
     collect_rarely()

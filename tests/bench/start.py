@@ -67,11 +67,12 @@ def _ok(port: int, path: str) -> bool:
         connection.close()
 
 
-def _until(port: int, path: str, process: subprocess.Popen[bytes]) -> float:
+def _until(port: int, path: str, process: subprocess.Popen[bytes] | None = None) -> float:
     deadline = time.perf_counter() + DEADLINE
     while not _ok(port, path):
-        if process.poll() is not None or time.perf_counter() > deadline:
-            raise RuntimeError(f"no 200 of {path}: {process.args}")
+        ended = process is not None and process.poll() is not None
+        if ended or time.perf_counter() > deadline:
+            raise RuntimeError(f"no 200 of {path} on port {port}")
         time.sleep(0.002)
     return time.perf_counter()
 
@@ -150,7 +151,8 @@ async def memory(sessions: int) -> float:
                 for each in spawned:
                     await _turn(caller, each["session_id"])
 
-            await spawn(10)  # whatever is made once is made now
+            await spawn(10)  # whatever is made once is made now, and the SDK is imported
+            await asyncio.to_thread(_until, int(server.url.split(":")[2].split("/")[0]), "/ready")
             before = _private_mb(server.pid)
             for _ in range(0, sessions, 10):
                 await spawn(10)

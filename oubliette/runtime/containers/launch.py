@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +20,9 @@ from oubliette.runtime.containers import procfs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+
+END_SECONDS: Final = 5.0  # for what was killed to be gone
 
 
 class Pipes(msgspec.Struct, frozen=True):
@@ -149,16 +154,36 @@ async def _wait(started: Started, *, info: int | None, ready: int | None, timeou
 
 
 def kill_now(started: Started) -> None:
-    """Kill a half-started container; its pid namespace dies with process 1.
+    """Kill a half-started container, and return when it is gone: a few milliseconds.
 
-    The child is stopped first: a bwrap that is killed between its fork and its first word would
-    leave a process that waits for it for ever.
+    Its pid namespace dies with process 1. The child is stopped first, which takes a moment to
+    happen: a bwrap that is killed between its fork and its first word would leave a process that
+    waits for it for ever.
     """
     child = started.child
-    if child.poll() is None:
-        child.send_signal(signal.SIGSTOP)
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    with contextlib.ExitStack() as stack:
+        dying: list[int] = []
         for pid in procfs.children(child.pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                fd = os.pidfd_open(pid)  # a stopped parent reaps nobody: it is still this one
+                stack.callback(os.close, fd)
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                dying.append(fd)
         child.kill()
         child.wait()
+        _await_ends(dying)
+
+
+def _await_ends(pidfds: Sequence[int]) -> None:
+    poll = select.poll()
+    for fd in pidfds:
+        poll.register(fd, select.POLLIN)
+    left, until = set(pidfds), time.monotonic() + END_SECONDS
+    while left and (seconds := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(seconds * 1000):
+            poll.unregister(fd)
+            left.discard(fd)

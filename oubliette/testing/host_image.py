@@ -46,6 +46,9 @@ _EXTRAS: Final = (
     "/lib/*-linux-gnu/libgcc_s.so.*",
     "/lib/*-linux-gnu/libstdc++.so.*",
     "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/openssl.cnf",
+    "/usr/lib/ssl/cert.pem",
+    "/usr/lib/ssl/openssl.cnf",
     "/etc/nsswitch.conf",
     "/usr/lib/os-release",
 )
@@ -188,10 +191,18 @@ def _digest(files: list[Path], *, bytecode: bool) -> str:
     return what.hexdigest()[:16]
 
 
+def _folders(files: list[Path]) -> list[str]:
+    """The folders of the image, parents first: some engines make what has no entry 0700."""
+    needed = list(_FOLDERS.split())
+    for path in files:
+        needed += [str(folder).lstrip("/") for folder in reversed(path.parents)]
+    return [name for name in dict.fromkeys(needed) if name]
+
+
 def _tar(files: list[Path]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        for name in _FOLDERS.split():
+        for name in _folders(files):
             entry = tarfile.TarInfo(name)
             entry.type = tarfile.DIRTYPE
             entry.mode = 0o1777 if name.endswith("tmp") else 0o700 if name == "root" else 0o755

@@ -10,6 +10,8 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +113,52 @@ async def test_system_files_and_the_zipapp_cannot_be_written(isolated: Bench) ->
     assert await attempt(running, f"os.rename({zipapp!r}, '/tmp/z')") in (
         "refused: OSError", "refused: PermissionError",
     )  # fmt: skip
+
+
+CERTIFICATES = "__import__('ssl').create_default_context().cert_store_stats()['x509_ca']"
+
+
+async def test_agents_find_the_certificates_of_the_system(bench: Bench) -> None:
+    """Without them no tool can verify https."""
+    if not Path("/etc/ssl/certs/ca-certificates.crt").exists():
+        pytest.skip("this machine has no certificates where Debian keeps them")
+    running = await bench.start()
+    bundle = "len(open('/etc/ssl/certs/ca-certificates.crt').read())"
+    assert await attempt(running, bundle) > 0
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", "-c", f"print({CERTIFICATES})"],
+        capture_output=True, text=True, check=True, timeout=SECONDS,
+    )  # fmt: skip
+    inside = await running.run("/usr/bin/python3", "-I", "-c", f"print({CERTIFICATES})")
+    assert inside.text == done.stdout, inside.err
+
+
+async def test_agents_pass_every_folder_that_leads_to_what_they_are_given(isolated: Bench) -> None:
+    running = await isolated.start()
+    source = """
+import os
+for top, folders, _ in os.walk("/"):
+    below = [os.path.join(top, name) for name in folders]
+    print(*(path for path in below if not os.access(path, os.X_OK)))
+    if top.count("/") > 3:
+        folders.clear()
+    elif top == "/":
+        folders[:] = set(folders) - {"proc", "sys", "dev", "usr", "var"}
+"""
+    result = await running.python(source)
+    assert set(result.text.split()) <= {"/root", "/etc/ssl/private"}, result.err
+
+
+async def test_node_starts_for_agents(bench: Bench) -> None:
+    """It reads OpenSSL's configuration and gives up where it may not."""
+    running = await bench.start()
+    find = "__import__('shutil').which('node', path='/usr/local/bin:/usr/bin:/bin')"
+    node = await attempt(running, find)
+    if node is None:
+        pytest.skip("there is no node in it")
+    digest = "console.log(require('crypto').createHash('sha256').update('').digest('hex'))"
+    done = await running.run(node, "-e", digest, cwd="/")
+    assert done.text.startswith("e3b0c442"), done.err
 
 
 async def test_without_a_network_there_is_only_the_loopback(isolated: Bench) -> None:

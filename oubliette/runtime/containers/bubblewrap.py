@@ -111,7 +111,8 @@ def arguments(
         argv += ["--json-status-fd", str(status_fd)]
     prefix = [] if sandbox.python_prefix is None else [str(sandbox.python_prefix)]
     targets = [mount.target for mount in mounts]
-    argv += _folders([ZIPAPP, SPOOL, AGENT_HOME, *prefix, *targets])
+    given = [ZIPAPP, SPOOL, AGENT_HOME, *prefix, *targets, *(data or {})]
+    argv += _folders([*given, *(path for path in _tried() if Path(path).exists())])
     argv += _system()
     for folder in prefix:
         argv += ["--ro-bind", folder, folder]
@@ -167,10 +168,14 @@ def _system() -> list[str]:
             argv += ["--symlink", os.readlink(path), str(path)]  # noqa: PTH115 -- as it is written
         elif path.is_dir():
             argv += ["--ro-bind", str(path), str(path)]
-    argv += ["--ro-bind-try", "/nix/store", "/nix/store"]
-    for name in _ETC:
-        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for path in _tried():
+        argv += ["--ro-bind-try", path, path]
     return argv
+
+
+def _tried() -> list[str]:
+    """What is bound where the machine has it."""
+    return ["/nix/store", *(f"/etc/{name}" for name in _ETC)]
 
 
 def passwd(uid: int) -> bytes:

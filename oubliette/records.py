@@ -160,6 +160,11 @@ class Session(Record, frozen=True):
     ended_at: float | None = None
     ended_by: str | None = None
     """`session_end` when somebody ended it for good: it is never resumed by itself."""
+    ending: str | None = None
+    """Why it is being ended, from when that is asked for until it rests: whoever runs it goes on
+    with that."""
+    ending_final: bool = True
+    """Whether it is being ended for good."""
     turn_count: int = 0
     last_prompt: str | None = None
     final_response: str | None = None

@@ -141,7 +141,7 @@ class AgentProcessActor(Actor):
         if stream is not None:
             await stream.aclose()
         if self._ending and not self._told:
-            await self._kill_and_forget()
+            await self._kill()
 
     # ------------------------------------------------------------------ running
 
@@ -168,6 +168,8 @@ class AgentProcessActor(Actor):
                     raise
                 fresh, started = False, True
                 self._stage(began)
+            elif self._ending:  # asked for when the host was out of reach
+                self._signal(link, "TERM")
             gone = await self._attend(link, started=started)
             if gone is not None:
                 return gone
@@ -469,20 +471,22 @@ class AgentProcessActor(Actor):
             self._told = True
             if self._session.is_alive():
                 self._session.tell(message.gone)
-            await self._kill_and_forget()
+            await self._kill()
         self.stop()
 
-    async def _kill_and_forget(self) -> None:
-        """Whatever the agent left behind in its process group goes too."""
+    async def _kill(self) -> None:
+        """Whatever the agent left behind in its process group goes too.
+
+        The host keeps how it ended until its session has written that down, and has it forget.
+        """
         link = self._host_gate.current
         if link is None or self._process is None:
             return
         try:
             async with asyncio.timeout(2.0):
                 await link.signal(self._process, "KILL", tree=True)
-                await link.forget(self._process)
         except (OublietteError, TimeoutError) as error:
-            log.debug("forget failed", session_id=self._record.id, reason=str(error))
+            log.debug("kill failed", session_id=self._record.id, reason=str(error))
 
     # ------------------------------------------------------------------ writing
 
@@ -534,15 +538,15 @@ class AgentProcessActor(Actor):
         if self._ending:
             return
         self._ending = True
-        link = self._host_gate.current
-        if link is None or self._process is None:
+        if self._process is None:
             self.ref.tell(_Ended(gone=AgentGone(reason="the agent was ended before it started")))
             return
         self.after(message.grace, _KillOverdue())
-        self._signal(link, "TERM")
+        if (link := self._host_gate.current) is not None:
+            self._signal(link, "TERM")
 
     @handles(_KillOverdue)
-    def _kill(self, _: _KillOverdue) -> None:
+    def _kill_overdue(self, _: _KillOverdue) -> None:
         link = self._host_gate.current
         if link is None:
             self.ref.tell(_Ended(gone=AgentGone(reason="the agent could not be reached")))

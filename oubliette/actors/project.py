@@ -469,7 +469,9 @@ class ProjectActor(Supervisor):
         session = await self._services.reader.session(message.session_id)
         if session is None or session.project_id != self._project.id:
             raise NotFound(f"session_id: there is no session {message.session_id}")
-        if session_state.live(session) or session.ended_by is not None:
+        if session_state.live(session):  # nobody runs it yet, after a restart of the server
+            raise ChangingHands("the session is changing hands", hint="try again in a moment")
+        if session.ended_by is not None:
             return session.status
         ended = msgspec.structs.replace(session, ended_by=message.reason)
         await self._services.store.ask(Transact(ops=(PutSession(ended),)))

@@ -119,7 +119,8 @@ class SessionActor(RestingSession):
         if record.pairing_secret is None:  # recorded by a server before this one
             self.journal.change(pairing_secret=new_pairing_secret())
         self._open_link()
-        self._run_agent()
+        if not self.take_over_end():
+            self._run_agent()
         self.after(self.services.config.sessions.idle_timeout_seconds, IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
@@ -486,6 +487,7 @@ class SessionActor(RestingSession):
             status_reason=reason,
             ended_at=self.clock.time(),
             ended_by=reason if step == "ended" and self._end_final else None,
+            ending=None,
             process_id=None,
         )
         self.journal.append("status", {"status": outcome, "reason": reason})

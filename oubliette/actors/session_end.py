@@ -46,6 +46,8 @@ class RestingSession(AttendedSession):
         self._ending: list[Deferred] = []
         self._end_reason: str | None = None
         self._end_final = True
+        self._rests = False
+        """Whether its end is in the log, and nothing more may be written by this actor."""
         self._last_activity = 0.0
         self.ending_since: float | None = None
         """Wall second at which it was told to end."""
@@ -63,21 +65,52 @@ class RestingSession(AttendedSession):
 
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
-        self._ending.append(self.defer())
-        if self._finished or self._end_reason is not None:
+        self._ending.append(self.defer())  # whoever asks too late is told that the actor ended
+        for_good = message.final and self.journal.record.ended_by is None
+        if self._finished:
+            if for_good and not self._rests:
+                self.journal.change(ended_by=message.reason)
             return
-        self._end_reason = message.reason
-        self._end_final = message.final
+        if self._end_reason is not None and not (for_good and not self._end_final):
+            return
+        self.journal.change(ending=message.reason, ending_final=message.final)
+        if self._end_reason is not None:
+            self._end_reason, self._end_final = message.reason, True
+            return
+        self._begin_end()
+
+    def _begin_end(self) -> None:
+        """End the agent once it is in the log that it was told to: its end is no failure then,
+        whoever sees it.
+        """
+        record = self.journal.record
+        self._end_reason, self._end_final = record.ending, record.ending_final
         self.ending_since = self.clock.time()
         self.link.cancel_all("the session was ended")
+        self.after(END_LIMIT - 0.5, _EndOverdue())
+        self.journal.then(self._end_agent)
+
+    def _end_agent(self) -> None:
+        if self._finished:
+            return
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(EndAgent())
-            self.after(END_LIMIT - 0.5, _EndOverdue())
         else:
-            self.finish("ended", "completed", message.reason)
+            self.finish("ended", "completed", self._end_reason or "session_end")
+
+    def take_over_end(self) -> bool:
+        """Go on with an end that an earlier actor began; whether there is one."""
+        record = self.journal.record
+        if record.ending is None:
+            return False
+        if record.status != "created":
+            self._run_agent()  # for its last words
+        self._begin_end()
+        return True
 
     @handles(_EndOverdue)
     def _end_overdue(self, _: _EndOverdue) -> None:
+        self._end_agent()  # a store that takes nothing does not keep it alive
         if not self._finished:
             self.finish("ended", "completed", self._end_reason or "session_end")
 
@@ -108,6 +141,7 @@ class RestingSession(AttendedSession):
         if not self.journal.settled:  # what was settled meanwhile goes into the log first
             self.journal.then(self.rest)
             return
+        self._rests = True
         # Who hears of the end may stop the container at once; that it is free is told below.
         self.host_gate.leases.discard(self.session_id)
         for answer in self._ending:
@@ -121,17 +155,20 @@ class RestingSession(AttendedSession):
         self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
 
     async def _let_go(self) -> None:
-        """End the agent, where it still lives, and the keys that were minted for it."""
+        """End the agent, where it still lives, and the keys that were minted for it.
+
+        The host forgets the process only here: until its end is in the log, a server that takes
+        over has to find it there.
+        """
         if self.services.keys is not None:
             await self.services.keys.end_session(self.session_id)
-        if self._agent is not None and self._agent.is_alive():
-            down = self._agent_down = asyncio.Event()
-            self._agent.tell(EndAgent())
-            async with asyncio.timeout(END_LIMIT):
+        async with asyncio.timeout(END_LIMIT):
+            if self._agent is not None and self._agent.is_alive():
+                down = self._agent_down = asyncio.Event()
+                self._agent.tell(EndAgent())
                 await down.wait()
-        elif self._process is not None and (link := self.host_gate.current) is not None:
-            # Whoever held it has failed: what the agent does now nobody would hear of.
-            await link.end(self._process)
+            if self._process is not None and (link := self.host_gate.current) is not None:
+                await link.end(self._process)
 
     @handles(_LetGo)
     def _let_gone(self, _: _LetGo) -> None:

@@ -328,16 +328,21 @@ async def spawn(
 
 
 async def _end(house: House, session: records.Session) -> str:
-    message = EndSession(session_id=session.id)
-    if house.session_ref(session.id) is not None:
-        try:
-            return await house.ask_session(session.id, message, END_SECONDS)
-        except (ActorDead, NotFound):
-            pass  # it came to rest meanwhile
-    elif session.status in TERMINAL and session.ended_by is not None:
+    if session.status in TERMINAL and session.ended_by is not None:
         return session.status
-    ref = await house.project_ref(session.project_id)
-    return await ref.ask(message, timeout=END_SECONDS)
+    message = EndSession(session_id=session.id)
+
+    async def end() -> str:
+        if house.session_ref(session.id) is not None:
+            try:
+                return await house.ask_session(session.id, message, END_SECONDS)
+            except (ActorDead, NotFound):
+                pass  # it came to rest meanwhile
+        ref = await house.project_ref(session.project_id)
+        return await ref.ask(message, timeout=END_SECONDS)
+
+    # Right after a restart the session may not be run yet, by anybody: it is not ended then.
+    return await ask_again(end, ChangingHands, seconds=HANDOVER_SECONDS)
 
 
 async def _tree(house: House, root: records.Session) -> list[records.Session]:

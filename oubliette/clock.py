@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextvars import Context
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -46,5 +47,9 @@ class SystemClock:
         return time.time()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> TimerHandle:
-        """Use the running loop's `call_later`."""
-        return asyncio.get_running_loop().call_later(delay, callback)
+        """Use the running loop's `call_later`.
+
+        `callback` runs in an empty context: the loop keeps the context of a timer that was
+        cancelled, and with it the actor that set it, until its time comes.
+        """
+        return asyncio.get_running_loop().call_later(delay, callback, context=Context())

@@ -65,8 +65,9 @@ class ServerConfig(_Section, frozen=True, kw_only=True):
     """Host headers to accept besides loopback names and `host`; `name:*` for any port."""
     allowed_origins: tuple[str, ...] = ()
     """Origin headers to accept besides those of loopback."""
-    on_stop: Literal["end", "keep"] = "end"
-    """What SIGTERM does with running agents."""
+    on_stop: Literal["keep", "end"] = "keep"
+    """What a stop (SIGTERM, SIGINT) does with running agents: `keep` leaves them to the next server
+    of this home, or until `containers.orphan_grace_seconds` are over; `end` ends them."""
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 4 * 1024 * 1024
     """Largest request body."""
     header_timeout_seconds: Seconds = 10.0
@@ -86,7 +87,7 @@ class ProcessConfig(_Section, frozen=True, kw_only=True):
     sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap"
     """`best-effort`: no isolation at all, a warning at each start."""
     network: Literal["none", "host"] = "host"
-    """What the sandbox reaches."""
+    """What the sandbox reaches: `none`, its own `lo` alone; `host`, what this machine does."""
 
 
 class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):

@@ -62,6 +62,7 @@ class DemoServer:
         } | {
             **environment,
             "OUBLIETTE_CONTAINERS__RUNTIME_DIR": str(home / "run"),
+            "OUBLIETTE_SERVER__ON_STOP": "end",
             "OUBLIETTE_CONTAINERS__ORPHAN_GRACE_SECONDS": str(ORPHAN_SECONDS),
             "OUBLIETTE_PROCESS__SANDBOX": sandbox(runtime),
         }

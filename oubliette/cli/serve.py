@@ -22,6 +22,10 @@ def serve(  # noqa: PLR0917 - one parameter per option
     agent: Annotated[
         str | None, typer.Option(help="What agents are, unless a project says: auto or scripted.")
     ] = None,
+    on_stop: Annotated[
+        str | None,
+        typer.Option(help="What a stop does with agents: keep, for the next server, or end."),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(help="Level of logs: debug, info, warning or error; they go to stderr.")
     ] = "info",
@@ -60,6 +64,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
         "server.port": port,
         "containers.runtime": runtime,
         "agents.default": agent,
+        "server.on_stop": on_stop,
     }
     given = {key: value for key, value in overrides.items() if value is not None}
     config = load(place, overrides=given).config

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oubliette.cli import session_end
 from oubliette.cli.output import (
     Format,
     Home,
@@ -20,6 +21,7 @@ from oubliette.cli.output import (
     print_json,
     print_table,
 )
+from oubliette.cli.pages import pages
 from oubliette.cli.resolver import whole_id
 from oubliette.cli.times import SINCE_IN_LOGS
 from oubliette.errors import Forbidden, NotFound, OublietteError
@@ -56,11 +58,11 @@ def list_sessions(
     if project is not None:
         projects = [whole_id(home, "project", project)]
     else:
-        projects = [each["id"] for each in _pages(home, "project_list", "projects", {})]
+        projects = [each["id"] for each in pages(home, "project_list", "projects", {})]
     sessions = [
         session
         for each in projects
-        for session in _pages(
+        for session in pages(
             home, "session_list", "sessions", {"project_id": each, "status": status}
         )
     ]
@@ -196,20 +198,7 @@ def interrupt(session_id: SessionId, home: Home = None, output: Output = Format.
     note(f"{session_id} was told to end its turn, if one runs; it is {done['status']}.")
 
 
-@app.command("end")
-def end(
-    session_id: SessionId,
-    tree: Annotated[bool, typer.Option("--tree", help="Its children too.")] = False,
-    home: Home = None,
-    output: Output = Format.text,
-) -> None:
-    """End a session for good."""
-    session_id = whole_id(home, "session", session_id)
-    done = _call(home, "session_end", {"session_id": session_id, "tree": tree})
-    if output is Format.json:
-        print_json(done)
-        return
-    note(f"{session_id} is {done['status']}.")
+app.command("end")(session_end.end)
 
 
 @app.command("logs")
@@ -301,19 +290,6 @@ def _follow(home: str | None, session_id: str, index: int, output: Format) -> No
         index = page["last_index"]
         if page["completed"] and not page["more"]:
             raise typer.Exit(0 if status == "completed" and not page["failed"] else 1)
-
-
-def _pages(
-    home: str | None, tool: str, name: str, arguments: dict[str, Any]
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while True:
-        page = _call(home, tool, {**arguments, "cursor": cursor})
-        found.extend(page[name])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return found
 
 
 _HEAD: Final = frozenset({"type", "session_id", "index", "ts", "seq", "version"})

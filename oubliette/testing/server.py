@@ -38,7 +38,7 @@ from oubliette.testing import faulty, releases
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from oubliette.testing.zygote import Zygote
 
@@ -52,7 +52,7 @@ class ServerProcess:
     """One home, and the server that runs on it now.
 
     Args:
-        settings: configuration, `section.key` → value as in the environment.
+        settings: configuration, `section.key` → value as in the environment; None: the default.
         zygote: starts servers fast; without one, each is a new interpreter.
     """
 
@@ -68,6 +68,7 @@ class ServerProcess:
             "containers.runtime_dir": self.home / "r",
             "containers.orphan_grace_seconds": ORPHAN_GRACE,
             "containers.runtime": "process",
+            "server.on_stop": "end",
             "process.sandbox": "bubblewrap" if shutil.which("bwrap") else "best-effort",
             **(settings or {}),
         }
@@ -99,9 +100,11 @@ class ServerProcess:
         failpoints: str = "",
         settings: Mapping[str, object] | None = None,
         versions: tuple[int, int] | None = None,
+        options: Sequence[str] = (),
     ) -> Self:
         """Start the server and wait until it is ready; the port is the one it had before.
 
+        `options` follow those of the command line that it needs.
         `versions`: it is of a release that speaks these of the relay's protocol.
 
         Raises:
@@ -119,8 +122,10 @@ class ServerProcess:
                 releases.build(zipapp, zipapp_path(), versions)
             environment |= releases.variable(zipapp, versions)
         for key, value in {**self._settings, **(settings or {})}.items():
-            environment["OUBLIETTE_" + key.replace(".", "__").upper()] = str(value)
+            if value is not None:
+                environment["OUBLIETTE_" + key.replace(".", "__").upper()] = str(value)
         arguments = ["serve", "--home", str(self.home), "--port", str(self._port), "-o", "json"]
+        arguments += options
         own_in, self._stdin = os.pipe()
         own_out, out = os.pipe()
         log = os.open(self.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -254,6 +254,25 @@ async def test_sigterm_with_on_stop_keep_leaves_agents_to_the_next_server(server
         await load.finish()
 
 
+@pytest.mark.parametrize("options", [(), ("--on-stop", "end")], ids=["unasked", "end"])
+async def test_agents_live_on_over_a_restart_unless_the_command_line_says_otherwise(
+    server, options
+):
+    """What a service manager does: SIGTERM, then a new server on the same home."""
+    await server.start(settings={"server.on_stop": None}, options=options)
+    async with Here(server) as caller:
+        session = await caller.spawn("say begun\nsleep 600")
+        await caller.event("message", session_id=session)
+        agents = server.agents(session)
+        assert await server.stop() == 0
+        kept = [] if options else agents
+        assert server.agents(session) == kept
+        await server.start()
+        status, reason = await caller.status(session)
+        expected = ("running", None) if not options else ("completed", "the server stopped")
+        assert (status, reason) == expected
+
+
 async def test_a_part_that_fails_for_good_ends_the_server_and_keeps_the_agents(server):
     """A supervisor that gives up has nobody above it: the next server takes over."""
     await server.start()

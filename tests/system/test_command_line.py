@@ -63,6 +63,35 @@ async def test_a_turn_is_interrupted(site, oubliette):
     assert (await agent.event("completion"))["status"] == "interrupted"
 
 
+async def test_all_that_lives_is_ended(site, oubliette):
+    """A session of this command line, one of somebody else with a child, and one at rest."""
+    async with site.caller("http-auto") as caller:
+        rests = await site.spawn(caller, "say hello", new_session=True)
+        await rests.turn()
+        await caller.call("session_end", session_id=rests.session_id)
+        await caller.listen()
+        call = json.dumps({"message": "ask may I?"})
+        parent = await site.spawn(caller, f"call session_message {call}", new_session=True)
+        child = (await caller.event("permission_request"))["session_id"]
+        made = await oubliette("session", "spawn", site.project["id"], "sleep 600", "--new")
+        own = made.out.strip()
+        living = {parent.session_id, child, own}
+        ended = await oubliette("session", "end", "--all", "--project", site.project["id"])
+        assert (ended.code, ended.err) == (0, "2 sessions were ended, their children with them.\n")
+        for session in living:
+            shown = await site.eyes.call("session_get", session_id=session)
+            assert shown["status"] == "completed", shown
+        again = await oubliette("session", "end", "--all", "-o", "json")
+        assert (again.code, again.json) == (0, {"ended": []})
+
+
+@pytest.mark.parametrize("words", [(), ("3k9x", "--all"), ("3k9x", "--project", "p")])
+async def test_what_is_to_be_ended_is_said_in_one_way(oubliette, words):
+    refused = await oubliette("session", "end", *words)
+    assert refused.code == 2
+    assert "--all" in refused.err
+
+
 async def test_a_session_of_somebody_else_is_shown_and_not_spoken_to(site, oubliette):
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, "say hello")

@@ -204,7 +204,9 @@ async def container_exec(
 ) -> ContainerOutput:
     """Run a command in a project's container, which is started if need be, and wait for its end.
 
-    At the deadline it is killed with all that it started; what it wrote until then is told.
+    At the deadline it is killed with all that it started; what it wrote until then is told. A
+    container that hangs or is paused is given ten seconds more, then that is the error. Do not
+    leave anything running in the background: it may be killed as soon as the command ends.
     """
     project = await visible_project(house, context, params.project_id)
     actor = await _container(house, project, params.workspace_id)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oubliette.runtime.containers import procfs
 from oubliette.testing.callers import ToolFailed
 
 if TYPE_CHECKING:
@@ -88,6 +91,51 @@ async def test_a_command_that_does_not_end_is_killed_with_its_children(
         command=f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep {mark[:-1]}[{mark[-1]}]'",
     )
     assert left["stdout"].strip() == "0"
+
+
+@pytest.mark.whole  # ten seconds of a deadline
+async def test_a_command_in_a_container_that_hangs_ends_at_its_deadline(
+    site: Site, project: str
+) -> None:
+    """The deadline is the host's, and a host that is stopped holds none: so the server has one."""
+    await site.eyes.call("container_start", project_id=project)
+    (host,) = site.server.containers().values()
+    mark = f"1000.{time.monotonic_ns() % 10**9}"
+    where = (await run(site, project, "mkfifo -m 666 begun && pwd"))["stdout"].strip()
+    begun = site.server.home / "projects" / project / where[where.index("workspaces/") :] / "begun"
+    async with asyncio.TaskGroup() as tasks:
+        words = f"echo begun >begun; sleep {mark}"
+        before = tasks.create_task(refused(site, project, command=words, timeout_seconds=2.0))
+        assert await asyncio.to_thread(begun.read_text) == "begun\n"
+        procfs.send_signal(host, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            while_stopped = await refused(
+                site, project, command=f"sleep {mark}", timeout_seconds=0.5
+            )
+            assert time.monotonic() - began < 25
+            said = (while_stopped, await before)
+        finally:
+            procfs.send_signal(host, signal.SIGCONT)
+    for text in said:
+        assert "it is paused, or it hangs" in text
+        assert "container_stop" in text
+    search = (
+        f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{mark[:-1]}[{mark[-1]}]'"
+    )
+    assert (await run(site, project, search))["stdout"].strip() == "0"
+
+
+async def run(site: Site, project: str, command: str) -> dict[str, Any]:
+    """What the command said."""
+    return await site.eyes.call("container_exec", project_id=project, command=command)
+
+
+async def refused(site: Site, project: str, **command: Any) -> str:
+    """What the call of a command that fails is answered."""
+    with pytest.raises(ToolFailed) as caught:
+        await site.eyes.call("container_exec", project_id=project, **command)
+    return str(caught.value)
 
 
 async def test_what_is_too_much_is_cut_and_said(site: Site, project: str) -> None:

@@ -14,7 +14,7 @@ from oubliette.testing.server import ServerProcess
 from tests.images import ensure_image
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from typing import Any
 
     from oubliette.testing.zygote import Zygote
@@ -27,9 +27,22 @@ FLAVOURS = [pytest.param(each, marks=pytest.mark.requires(each)) for each in ("d
 class Shell:
     """One project's container, in which commands are run."""
 
-    def __init__(self, admin: HttpCaller, project: str) -> None:
+    def __init__(self, admin: HttpCaller, project: str, api: Any, label: str) -> None:
         self.admin = admin
         self.project = project
+        self._api = api
+        self._label = label
+
+    @contextlib.contextmanager
+    def paused(self, *, go_on: bool = True) -> Iterator[None]:
+        """The container, as `docker pause` leaves it."""
+        (container,) = self._api.containers(filters={"label": [self._label]})
+        self._api.pause(container["Id"])
+        try:
+            yield
+        finally:
+            if go_on:
+                self._api.unpause(container["Id"])
 
     async def run(self, command: str | list[str], **more: Any) -> dict[str, Any]:
         return await self.admin.call(
@@ -58,13 +71,13 @@ async def shell(
     async with ServerProcess(zygote=zygote, settings=settings) as server:
         await server.start()
         api = Engine(flavour).connect()
+        label = f"dev.oubliette.instance={server.instance()}"
         try:
             async with HttpCaller(server.url, server.token("admin"), caller_id="admin") as admin:
                 made = await admin.call("project_create", name="shell", init_git=False)
-                yield Shell(admin, str(made["id"]))
+                yield Shell(admin, str(made["id"]), api, label)
         finally:
             await server.kill()
-            label = f"dev.oubliette.instance={server.instance()}"
             for container in api.containers(all=True, filters={"label": [label]}):
                 with contextlib.suppress(Exception):
                     api.remove_container(container["Id"], force=True, v=True)
@@ -105,6 +118,27 @@ async def test_at_the_deadline_everything_is_gone_that_the_command_has_started(
     assert done["exit_code"] != 0
     assert done["stdout"] == "begun\n"
     assert await shell.running(mark) == 0
+
+
+@pytest.mark.whole  # ten seconds of a deadline
+async def test_a_command_in_a_paused_container_ends_at_its_deadline(shell: Shell) -> None:
+    mark = f"1000.{time.monotonic_ns() % 10**9:09d}"
+    await shell.run("true")
+    began = time.monotonic()
+    with shell.paused(), pytest.raises(ToolFailed, match="it is paused, or it hangs"):
+        await shell.run(f"sleep {mark}", timeout_seconds=1.0)
+    assert time.monotonic() - began < 25
+    assert await shell.running(mark) == 0
+
+
+@pytest.mark.whole  # ten seconds of a deadline
+async def test_a_paused_container_is_stopped_by_force(shell: Shell) -> None:
+    await shell.run("true")
+    with shell.paused(), pytest.raises(ToolFailed, match="it is paused, or it hangs"):
+        await shell.run("true", timeout_seconds=0.5)
+    with shell.paused(go_on=False):
+        await shell.admin.call("container_stop", project_id=shell.project, force=True)
+    assert (await shell.run("echo back"))["stdout"] == "back\n"
 
 
 async def test_a_command_that_ends_leaves_what_it_put_aside_only_until_the_container_ends(

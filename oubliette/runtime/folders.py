@@ -185,10 +185,13 @@ class Folders:
         git = shutil.which("git")
         if git is None:
             return
+        folder = self.workspace(project.id, workspace_id)
         commands = [[git, "init", "--quiet"]]
         if remote_url is not None:
-            commands.append([git, "remote", "add", "--", "origin", remote_url])
-        folder = self.workspace(project.id, workspace_id)
+            # By its path: git finds no repository by itself in a folder that is the agents'.
+            commands.append(
+                [git, f"--git-dir={folder / '.git'}", "remote", "add", "--", "origin", remote_url]
+            )
         for argv in commands:
             done = subprocess.run(
                 argv,
@@ -201,7 +204,7 @@ class Folders:
             )
             if done.returncode != 0:
                 text = done.stderr.decode(errors="replace").strip()
-                raise RuntimeFailure(f"git {argv[1]}: {text}")
+                raise RuntimeFailure(f"git {'init' if 'init' in argv else 'remote add'}: {text}")
         with safe_files.opened(folder) as fd:
             safe_files.write_below(fd, ".git/info/exclude", _NOT_IN_GIT, 0o644)
         for top, _, files, fd in os.fwalk(folder / ".git"):

@@ -121,9 +121,8 @@ class Site:
     async def new_project(self, **more: Any) -> dict[str, Any]:
         """Another project."""
         self._names += 1
-        return await self.eyes.call(
-            "project_create", name=f"project {self._names}", init_git=False, **more
-        )
+        arguments = {"name": f"project {self._names}", "init_git": False, **more}
+        return await self.eyes.call("project_create", **arguments)
 
     def workspaces(self, project: dict[str, Any]) -> str:
         """The folder of the project's workspaces, as its agents see it: as it is, without a sandbox."""

@@ -199,6 +199,13 @@ async def test_a_project_has_a_default_workspace_and_what_was_said_of_it(site, c
     assert (await agent.outcome())["stdout"].split() == [answer["workspace_id"]]
 
 
+async def test_agents_find_the_remote_that_a_project_was_made_with(site, caller):
+    project = await site.new_project(init_git=True, remote_url="https://example.org/it.git")
+    _, agent = await spawn(site, caller, project, "exec git remote get-url origin")
+    done = await agent.outcome()
+    assert done["stdout"] == "https://example.org/it.git\n", done
+
+
 async def test_a_duplicate_name_is_refused(site, caller):
     """DESIGN 9.13: `project already exists`; a deleted project's name is free."""
     made = await caller.call("project_create", name="only one", init_git=False)

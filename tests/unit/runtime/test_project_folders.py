@@ -142,6 +142,20 @@ def test_a_new_workspace_becomes_a_git_repository_with_its_remote(folders: Folde
     assert "https://example.org/it.git" in config
 
 
+@pytest.mark.requires("root")
+def test_a_workspace_that_is_another_users_gets_its_remote_too(tmp_path: Path) -> None:
+    """A server of root gives workspaces to the agents' users, and git trusts no folder of theirs."""
+    project = msgspec.structs.replace(PROJECT, uid=23456)
+    folders = Folders(tmp_path / "home")
+    folders.prepare()
+    folders.create_project(project)
+    folders.create_workspace(project, "ws")
+    folders.init_git(project, "ws", "https://example.org/it.git")
+    git = folders.workspace("proj_x", "ws") / ".git"
+    assert "https://example.org/it.git" in (git / "config").read_text()
+    assert {path.lstat().st_uid for path in (git, *git.rglob("*"))} == {23456}
+
+
 def test_a_remote_that_looks_like_an_option_is_only_a_remote(folders: Folders) -> None:
     folders.init_git(PROJECT, "ws", "--upload-pack=touch /tmp/never")
     config = (folders.workspace("proj_x", "ws") / ".git" / "config").read_text()

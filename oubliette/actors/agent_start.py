@@ -87,6 +87,7 @@ def _told(
         model=session.model,
         autonomy=session.autonomy,
         mcp_servers=identified(servers, session),
+        outage_seconds=services.config.containers.orphan_grace_seconds,
         agent_session_id=session.agent_session_id,
         env=secrets.env,
         credentials=secrets.values,

@@ -78,12 +78,18 @@ class SessionLink:
             self._note_caller()
         for request in stored.requests:
             if request.outcome is None:
-                call = OpenCall(request)
+                call = OpenCall(self._with_time_again(request))
                 self._calls.add(call)
                 self._count()
                 self._watch_over(call, adopted=True)
             elif request.call_id is not None and request.settled_at is not None:
                 self._calls.remember(request.call_id, request.id, request.settled_at)
+
+    def _with_time_again(self, request: CallerRequest) -> CallerRequest:
+        """A call that was open when a server ended: its caller could not answer meanwhile."""
+        timeout = self._services.config.sessions.caller_tool_timeout_seconds
+        deadline = max(request.deadline, self._services.clock.time() + timeout)
+        return msgspec.structs.replace(request, deadline=deadline)
 
     def cancel_all(self, reason: str) -> None:
         """Settle every open call as cancelled, answer every waiting one."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 0.5  # for the last words to agent and relay, once the agent has gone
 DEADLINE_MARGIN = 15.0  # seconds that the client waits longer than the server
-OUTAGE_SECONDS = 30.0  # the link may be down this long before a call fails (DESIGN 3.4)
-TURN_OUTAGE_SECONDS = 600.0  # and for a call that waits for another agent: the host's orphan_grace
 TURN_SECONDS = 86400.0  # such a call ends with the other agent's turn; the server limits that
 SPAWN_SECONDS = 300.0
 TOOL_SECONDS = 3600.0  # Oubliette's own tools: some build images
@@ -51,6 +49,7 @@ class Client:
     def __init__(self, settings: Settings, loop: Loop, stdin: int, stdout: int) -> None:
         self._loop = loop
         self._api_key = settings.api_key
+        self._outage = settings.outage
         self._context: Context | None = None
         if settings.workspace and settings.session_id:
             self._context = Context(settings.workspace, settings.session_id)
@@ -148,21 +147,21 @@ class Client:
     def _call_caller(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
         params = {"tool": tool.remote_name, "arguments": arguments, "call_id": new_call_id()}
         seconds = self._catalog.call_timeout_seconds + DEADLINE_MARGIN
-        self._forward(request, "caller_tool", params, seconds, OUTAGE_SECONDS)
+        self._forward(request, "caller_tool", params, seconds)
 
     def _call_base(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
         params = {**arguments, "call_id": new_call_id()}
         if tool.remote_name == "session_events":
             del params["call_id"]
-            seconds, outage = _seconds(arguments.get("wait_seconds")) + 60.0, OUTAGE_SECONDS
+            seconds = _seconds(arguments.get("wait_seconds")) + 60.0
         elif arguments.get("wait") is False:
-            seconds, outage = SPAWN_SECONDS, OUTAGE_SECONDS
+            seconds = SPAWN_SECONDS
         else:
-            seconds, outage = TURN_SECONDS, TURN_OUTAGE_SECONDS
+            seconds = TURN_SECONDS
             if tool.remote_name == "session_message":
-                self._forward(request, "session_message", params, seconds, outage, follow=True)
+                self._forward(request, "session_message", params, seconds, follow=True)
                 return
-        self._forward(request, tool.remote_name, params, seconds, outage)
+        self._forward(request, tool.remote_name, params, seconds)
 
     def _call_oubliette(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
         call_id = new_call_id()
@@ -187,7 +186,7 @@ class Client:
             "oubliette_call_tool",
             params,
             done=done,
-            outage_seconds=OUTAGE_SECONDS,
+            outage_seconds=self._outage,
             repeatable=repeatable,
             on_progress=request.progress if request.token is not None else None,
         )
@@ -199,7 +198,6 @@ class Client:
         method: str,
         params: Json,
         seconds: float,
-        outage: float,
         *,
         follow: bool = False,
     ) -> None:
@@ -215,7 +213,7 @@ class Client:
                 request.answer(tools.tool_error(failed.message, failed.kind))
 
         progress = request.progress if request.token is not None else None
-        call = Call(method, params, done=done, outage_seconds=outage, on_progress=progress)
+        call = Call(method, params, done=done, outage_seconds=self._outage, on_progress=progress)
         self._start(request, call, seconds)
 
     def _start(self, request: AgentRequest, call: Call, seconds: float) -> None:
@@ -277,7 +275,7 @@ class Client:
             "oubliette_tools",
             {"api_key": self._api_key},
             done=done,
-            outage_seconds=OUTAGE_SECONDS,
+            outage_seconds=self._outage,
             repeatable=False,  # asked again on each new link
         )
         self._link.call(call, TOOL_SECONDS)

@@ -53,6 +53,7 @@ class Call:
         "outage_due",
         "outage_seconds",
         "repeatable",
+        "seconds",
         "sent",
         "started",
     )
@@ -89,6 +90,7 @@ class Call:
         self.line = b""
         self.sent = False
         self.started = time.monotonic()
+        self.seconds = FAR  # for an answer of a server that is there
         self.due = FAR
         self.outage_due = FAR
         self.news_due = FAR if on_progress is None else self.started + QUIET_SECONDS
@@ -144,9 +146,11 @@ class Calls:
             call.done(None, CallFailed(LINK_ERROR, message, "too_large"))
             return None
         self._calls[number] = call
-        call.due = call.started + deadline_seconds
+        call.seconds = deadline_seconds
         if self.outage:
             call.outage_due = call.started + call.outage_seconds
+        else:
+            call.due = call.started + deadline_seconds
         self._arm(min(call.due, call.outage_due, call.news_due))
         return number
 
@@ -181,10 +185,13 @@ class Calls:
             self._news(call, text)
 
     def linked(self) -> None:
-        """The server is there: no call ends for want of a link."""
+        """The server is there: no call ends for want of a link, and each has its time again."""
         self.outage = ""
+        now = time.monotonic()
         for call in self._calls.values():
             call.outage_due = FAR
+            call.due = now + call.seconds
+            self._arm(call.due)
 
     def unlinked(self, reason: str) -> None:
         """The server is out of reach: from now on each call's patience runs out."""
@@ -192,6 +199,7 @@ class Calls:
         if begins:
             now = time.monotonic()
             for call in self._calls.values():
+                call.due = FAR  # nobody works on it
                 call.outage_due = now + call.outage_seconds
                 self._arm(call.outage_due)
 
@@ -215,7 +223,7 @@ class Calls:
         now = time.monotonic()
         for call in self.pending():
             if call.due <= now:
-                self._give_up(call, f"no answer within {call.due - call.started:g} s", "timeout")
+                self._give_up(call, f"no answer within {call.seconds:g} s", "timeout")
             elif call.outage_due <= now:
                 patience = f"not connected to Oubliette for {call.outage_seconds:g} s"
                 self._give_up(call, f"{patience}: {self.outage}", "disconnected")

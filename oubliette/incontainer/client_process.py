@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = "/mcp/relay.sock"
 CONFIG_GRACE = 2.0  # seconds from the start that a tool list waits for the caller's tools …
 CONFIG_GRACE_BARE = 0.1  # … and without a secret, where none may ever come
-CALL_GRACE = 30.0  # seconds that a call of an unlisted tool waits: a server may be coming back
+OUTAGE_SECONDS = 600.0  # a call waits this long for a server that is away, if nobody says how long
 
 
 class Settings:
@@ -46,7 +46,18 @@ class Settings:
         self.session_id = session
         self.workspace = environ.get("OUBLIETTE_WORKSPACE", "")
         self.grace = CONFIG_GRACE if secret else CONFIG_GRACE_BARE
-        self.call_grace = CALL_GRACE if secret else CONFIG_GRACE_BARE
+        # For as long as the host keeps the agent, there is somebody who waits for the answer.
+        self.outage = _seconds(environ.get("OUBLIETTE_OUTAGE_SECONDS", ""))
+        self.call_grace = self.outage if secret else CONFIG_GRACE_BARE
+
+
+def _seconds(text: str) -> float:
+    """A time of the environment; that of a host by itself where there is none."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return OUTAGE_SECONDS
+    return seconds if seconds > 0 else OUTAGE_SECONDS
 
 
 def log(message: str) -> None:

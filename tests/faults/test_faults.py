@@ -121,6 +121,23 @@ async def test_an_answer_that_is_lost_with_its_link_is_given_again(server):
         assert "LinkActor.LinkReply" in server.log()
 
 
+async def test_the_time_of_a_call_begins_again_with_a_new_server(server):
+    """Its caller could not answer while there was none, however long that was."""
+    await server.start(settings={"sessions.caller_tool_timeout_seconds": 1.0})
+    async with Here(server) as caller:
+        session = await caller.spawn('call tester_approve {"what": "a refund"}')
+        asked = await caller.event("caller_tool_request", session_id=session)
+        await server.kill()
+        await server.start(settings={"sessions.caller_tool_timeout_seconds": 30.0})
+        await caller.listen(after=caller.next)
+        await asyncio.sleep(max(0.0, asked["deadline"] + 0.5 - time.time()))
+        caller.may.set()
+        await caller.turns_done(session)
+        events = await caller.log(session)
+        assert json.loads(texts(events)[-1])["structured"] == {"approved": "a refund"}
+        check_log(events)
+
+
 async def test_a_call_whose_actor_fails_is_settled_once_and_the_agent_goes_on(server):
     """DESIGN 3.4 "CallerRequestActor": the session sees Down, settles once; the agent lives."""
     await server.start()

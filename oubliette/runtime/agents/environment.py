@@ -46,6 +46,7 @@ def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
         "OUBLIETTE_WORKSPACE": inside.path(session.cwd),
         "OUBLIETTE_PAIRING_SECRET": session.pairing_secret,
         "OUBLIETTE_RELAY_SOCKET": inside.relay_socket,
+        "OUBLIETTE_OUTAGE_SECONDS": f"{session.outage_seconds:g}",
     }
     if session.api_key is not None:
         env["OUBLIETTE_API_KEY"] = session.api_key

@@ -97,6 +97,9 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     autonomy: str = "off"
     mcp_servers: dict[str, Any] = {}
+    outage_seconds: float = 600.0
+    """How long our client waits with an open call for a server that is away; for so long the host
+    keeps the agent."""
     agent_session_id: str | None = None
     """What the agent called itself before; set for a resume."""
     env: dict[str, str] = {}

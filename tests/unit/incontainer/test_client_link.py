@@ -9,7 +9,8 @@ import pytest
 from oubliette.incontainer import client_calls, wire
 from oubliette.incontainer.client_calls import Call
 from oubliette.incontainer.client_link import Link
-from tests.unit.incontainer.fake_server import ADD, FakeServer, RawAgent
+from oubliette.incontainer.client_process import Settings
+from tests.unit.incontainer.fake_server import ADD, FakeServer, RawAgent, environment
 
 pytestmark = pytest.mark.anyio
 
@@ -95,6 +96,28 @@ async def test_a_change_by_oubliettes_tools_is_not_made_twice_when_the_link_brea
         assert again["oubliette_call_tool"]["params"]["tool"] == "project_list"
         second.answer(again["oubliette_call_tool"], {"content": [], "isError": False})
         assert (await agent.reply(reading))["result"]["isError"] is False
+
+
+async def test_a_call_waits_for_a_server_that_is_away_as_long_as_the_agent_is_kept():
+    async with (
+        FakeServer(ADD) as server,
+        RawAgent(server.path, OUBLIETTE_OUTAGE_SECONDS="0.5") as agent,
+    ):
+        await agent.handshake()
+        await agent.tool_names()
+        first = await server.link()
+        number = agent.call("ant_add", a=1)
+        await first.request()
+        await server.deafen()
+        first.cut()
+        outcome = (await agent.reply(number))["result"]
+        assert outcome["isError"] is True
+        assert "not connected to Oubliette for 0.5 s" in outcome["content"][0]["text"]
+
+
+@pytest.mark.parametrize("nonsense", ["", "soon", "-1", "nan", "0"])
+async def test_a_time_that_is_none_is_that_of_the_host(nonsense):
+    assert Settings({**environment("/s"), "OUBLIETTE_OUTAGE_SECONDS": nonsense}, []).outage == 600.0
 
 
 async def test_a_refused_header_is_reported_and_tried_again():
@@ -305,6 +328,25 @@ def test_a_call_ends_when_the_link_is_down_for_too_long(loop):
     assert outcomes == ["disconnected"]
     loop.advance(600.0)
     assert outcomes == ["disconnected", "disconnected"]
+
+
+def test_a_call_outlives_an_outage_that_is_longer_than_its_deadline(loop):
+    outcomes = []
+    link = paired_link(loop)
+    number = link.call(make_call(outcomes, outage_seconds=600.0), 75.0)
+    loop.advance(70.0)
+    link._broken("ended")
+    late = link.call(make_call(outcomes, outage_seconds=600.0), 75.0)
+    loop.advance(590.0)
+    assert outcomes == []
+    link._retry.cancel()
+    link._pair()
+    loop.advance(74.0)  # its time begins again: the server may give the caller as much anew
+    link._line(wire.encode_json({"id": number, "result": "late but right"}))
+    assert outcomes == ["late but right"]
+    loop.advance(2.0)
+    assert outcomes == ["late but right", "timeout"]
+    assert late > number
 
 
 def test_a_call_ends_at_its_deadline(loop):

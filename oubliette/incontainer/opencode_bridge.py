@@ -4,15 +4,16 @@ The way to it on every container runtime: no port that is published, no network 
 of Oubliette and this container. Nothing is understood here. Every event of the server becomes a
 line, each line of input a request, and its answer a line:
 
-    > {"id": "x", "method": "POST", "path": "/session", "body": {}, "stamp": "…"?}
+    > {"id": "x", "method": "POST", "path": "/session", "body": {}, "stamp": "…"?, "newest": "…"?}
     < {"id": "x", "status": 200, "body": {…}}        or {"id": "x", "error": "why there is none"}
     < {"event": {"id": …, "type": …, "properties": {…}}}
     < {"oversize": <bytes>}                          an event that is too long for a line
     < {"bridge": "serving"} | {"bridge": "again"} | {"bridge": "failed", "reason": "…"}
 
 `stamp`, 14 characters, asks for a message id of ours: OpenCode orders messages by their ids, whose
-first half is the time on its own clock, which is ours and not the server's of Oubliette. `again`
-says that the stream of events had broken: what was said meanwhile is in nobody's hands.
+first half is the time on its own clock, which is ours and not the server's of Oubliette. `newest`
+is the stamp of the message that a request is about: it is not made once another message was sent.
+`again` says that the stream of events had broken: what was said meanwhile is in nobody's hands.
 
 Requests are made one after the other, and only while the events are heard.
 """
@@ -72,6 +73,7 @@ class Bridge:
         self._outage = loop.call_later(0, _nothing)
         self._requests: deque[Json] = deque()
         self._current: Exchange | None = None
+        self._stamp: str | None = None  # of the newest message
         self._ending = False
         self._failed = self._gone = self._stopped = False
         self.code = 0
@@ -215,6 +217,11 @@ class Bridge:
         stamp: object = asked.get("stamp")
         if body is not None and isinstance(stamp, str):
             body = {"messageID": message_id(time.time(), stamp), **body}
+            self._stamp = stamp
+        if self._stamp is not None and asked.get("newest", self._stamp) != self._stamp:
+            self._say({"id": request_id, "error": "it is about an earlier message"})
+            self._next()
+            return
         encoded = None if body is None else json.dumps(body).encode()
         received: list[bytes] = []
         size = 0

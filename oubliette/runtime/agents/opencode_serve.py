@@ -77,7 +77,6 @@ class OpencodeAdapter(PartsAdapter):
 
     def _begin_turn(self) -> None:
         super()._begin_turn()
-        self._meant: list[bytes] = []  # a turn's; must not be said to the next
         self._unheard: str | None = None
         self._stopped = False
         self._busy = False
@@ -239,12 +238,12 @@ class OpencodeAdapter(PartsAdapter):
             return []
         turn = self._turn
         path = f"/session/{self._session}/message?limit={_READ_AGAIN}"
-        self._meant.append(_request(f"messages-{turn}", "GET", path))
+        self._say(_request(f"messages-{turn}", "GET", path))
         self._ask_status(turn)
         return [("system", {"kind": "read_again", "reason": reason})]
 
     def _ask_status(self, turn: int) -> None:
-        self._meant.append(_request(f"status-{turn}", "GET", "/session/status"))
+        self._say(_request(f"status-{turn}", "GET", "/session/status"))
 
     def _messages_answered(self, message: Json) -> list[Event]:
         body = message.get("body")
@@ -296,7 +295,7 @@ class OpencodeAdapter(PartsAdapter):
         """An abort that came before there was anything to abort is said again."""
         if self._stopped:
             self._stopped = False
-            self._meant.append(self._abort(self._turn))
+            self._say(self._abort(self._turn))
 
     def _idle(self, properties: Json) -> list[Event]:
         if properties.get("sessionID") != self._session or not self._begun:
@@ -342,11 +341,6 @@ class OpencodeAdapter(PartsAdapter):
 
     # ------------------------------------------------------------------ input
 
-    def writes(self) -> list[bytes]:
-        """Also what is meant for the turn that runs."""
-        meant, self._meant = self._meant, []
-        return super().writes() + meant
-
     def prompt(self, turn: int, text: str) -> bytes:
         """Begin a turn."""
         self._prompted = turn
@@ -364,7 +358,9 @@ class OpencodeAdapter(PartsAdapter):
         return self._abort(turn)
 
     def _abort(self, turn: int) -> bytes:
-        return _request(f"abort-{turn}", "POST", f"/session/{self._session}/abort")
+        # An abort is for whatever runs: one that comes late must not end the turn that follows.
+        path = f"/session/{self._session}/abort"
+        return _request(f"abort-{turn}", "POST", path, newest=stamp_of(turn))
 
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
@@ -377,13 +373,11 @@ class OpencodeAdapter(PartsAdapter):
 
 
 def _request(
-    name: str, method: str, path: str, body: Json | None = None, *, stamp: str | None = None
+    name: str, method: str, path: str, body: Json | None = None, **for_the_bridge: str
 ) -> bytes:
-    request: Json = {"id": name, "method": method, "path": path}
+    request: Json = {"id": name, "method": method, "path": path, **for_the_bridge}
     if body is not None:
         request["body"] = body
-    if stamp is not None:
-        request["stamp"] = stamp
     return line_of(request)
 
 

@@ -184,6 +184,17 @@ def test_a_stamp_makes_a_message_id_of_now(bridge: BridgeProcess) -> None:
     assert got["parts"] == []
 
 
+def test_a_request_about_an_earlier_message_is_not_made(bridge: BridgeProcess) -> None:
+    first, second = "oub00000000001", "oub00000000002"
+    assert bridge.ask("POST", "/early", newest=first)["status"] == 200
+    bridge.ask("POST", "/x", {"parts": []}, stamp=first)
+    assert bridge.ask("POST", "/abort", newest=first)["status"] == 200
+    bridge.ask("POST", "/y", {"parts": []}, stamp=second)
+    late = bridge.ask("POST", "/late", newest=first)
+    assert late == {"id": "/late", "error": "it is about an earlier message"}
+    assert bridge.ask("POST", "/after", newest=second)["status"] == 200
+
+
 @given(st.floats(0, 4e9), st.floats(0.001, 1e6))
 def test_a_later_message_has_a_higher_id(seconds: float, later: float) -> None:
     if (seconds * 1000) // (1 << 36) == ((seconds + later) * 1000) // (1 << 36):  # OpenCode's clock
@@ -352,7 +363,9 @@ def test_no_bytes_of_a_server_can_do_worse_than_be_refused(data: bytes, places: 
 
 
 @given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=60), max_size=6),
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=60), max_size=6
+    ),
     CUTS,
     st.sampled_from([b"\n", b"\r\n"]),
 )

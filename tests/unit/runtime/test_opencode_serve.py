@@ -316,8 +316,8 @@ def test_an_abort_that_came_too_early_is_said_again(wire: Wire) -> None:
     assert wire.asked().count("abort-1") == before + 1
 
 
-def test_what_was_to_be_said_to_a_turn_is_not_said_to_the_next(wire: Wire) -> None:
-    """A repeated abort that is still to be sent would end the turn that follows."""
+def test_what_is_said_to_a_turn_cannot_be_taken_for_the_next(wire: Wire) -> None:
+    """A repeated abort names its prompt, behind which alone the bridge passes it on."""
     wire.adapter.prompt(1, "x")
     lines = [
         {"id": "abort-1", "status": 200, "body": True},
@@ -329,7 +329,9 @@ def test_what_was_to_be_said_to_a_turn_is_not_said_to_the_next(wire: Wire) -> No
     data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     kinds = [event.type for event in wire.adapter.feed(data, wire.offset)]
     assert kinds == ["completion"]
-    assert wire.adapter.writes() == []
+    (abort,) = map(json.loads, wire.adapter.writes())
+    assert (abort["id"], abort["newest"]) == ("abort-1", stamp_of(1))
+    assert json.loads(wire.adapter.prompt(2, "y"))["stamp"] == stamp_of(2)
 
 
 def _event(kind: str, **properties: Any) -> dict[str, Any]:

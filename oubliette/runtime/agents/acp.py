@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import msgspec
 
 from oubliette import __version__
+from oubliette.runtime.agents.checked import count, dollars, is_count, is_dollars, turn_number, word
 from oubliette.runtime.agents.turns import (
     Event,
     Json,
@@ -83,9 +84,9 @@ class AcpAdapter(TurnAdapter):
             return []
         if answered in {_SESSION, _ANEW}:
             return self._session_opened(answered, fields, result)
-        number = answered.removeprefix(_PROMPT)
-        if number != answered and number.isdecimal():
-            return self._ended(int(number), fields, result)
+        number = turn_number(answered.removeprefix(_PROMPT))
+        if answered.startswith(_PROMPT) and number is not None:
+            return self._ended(number, fields, result)
         return None
 
     # ------------------------------------------------------------------ handshake
@@ -159,8 +160,8 @@ class AcpAdapter(TurnAdapter):
                 return self._tool(update)
             case "usage_update":
                 amount = object_of(update.get("cost")).get("amount")
-                if isinstance(amount, int | float):
-                    self._cost_now = float(amount)
+                if is_dollars(amount):
+                    self._cost_now = dollars(amount)
                 return []
             case "agent_thought_chunk" | "plan":
                 return [*self._started(), system(kind, _plain(update))]
@@ -187,7 +188,7 @@ class AcpAdapter(TurnAdapter):
     def _ended(self, number: int, fields: Json, result: Json) -> list[Event]:
         self._prompted = number
         events = self._started() + self._message()
-        reason = result.get("stopReason")
+        reason = word(result.get("stopReason"))
         cancelled = reason == "cancelled" or self._interrupted == number
         events += self._calls_over()
         events += self._usage(number, object_of(result.get("usage")))
@@ -195,7 +196,7 @@ class AcpAdapter(TurnAdapter):
         if cancelled:
             status = "interrupted"
         elif "error" in fields or reason in _STOPPED:
-            told = _STOPPED.get(str(reason)) or _reason(fields.get("error"))
+            told = _STOPPED.get(reason) or _reason(fields.get("error"))
             status, text = "failed", text if reason in _STOPPED else told
             events.append(("error", {"turn": number, "message": told}))
         events.append(("completion", {"turn": number, "final_text": text, "status": status}))
@@ -210,7 +211,7 @@ class AcpAdapter(TurnAdapter):
             "input_tokens": usage.get("inputTokens"),
             "output_tokens": usage.get("outputTokens"),
         }
-        known = {name: value for name, value in counts.items() if isinstance(value, int)}
+        known = {name: count(value) for name, value in counts.items() if is_count(value)}
         if not cost and not any(known.values()):
             return []
         return [("usage", {"turn": number, "cost_usd": cost, "tokens": 0, **known})]
@@ -322,8 +323,7 @@ def _outcome(asked: Any, outcome: Json) -> bytes:
 
 
 def _reason(error: object) -> str:
-    fields = object_of(error)
-    return str(fields.get("message") or error)
+    return str(object_of(error).get("message") or error)
 
 
 def _plain(update: Json) -> Json:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from oubliette.runtime.agents.checked import count, turn_number, word
 from oubliette.runtime.agents.turns import (
     Event,
     Json,
@@ -123,9 +124,9 @@ class DroidAdapter(TurnAdapter):
             told = {"turn": 0, "agent": "droid", "version": ""}
             resumed = answered == _SETTINGS
             return [("ready", {**told, "agent_session_id": self._session, "resumed": resumed})]
-        number = answered.removeprefix(_PROMPT)
-        if number != answered and number.isdecimal():
-            return [] if error is None else self._ended(int(number), reason, {}, told=False)
+        number = turn_number(answered.removeprefix(_PROMPT))
+        if answered.startswith(_PROMPT) and number is not None:
+            return [] if error is None else self._ended(number, reason, {}, told=False)
         return [] if answered.startswith("interrupt-") else None
 
     def _noted(self, note: Json) -> list[Event] | None:
@@ -154,7 +155,7 @@ class DroidAdapter(TurnAdapter):
             case "thinking_text_delta" | "tool_progress_update":
                 return [*self._started(), system(kind, note)]
             case _:
-                return [] if kind in _CHATTER else [system(kind, note)]
+                return [] if word(kind) in _CHATTER else [system(kind, note)]
 
     def _begin_turn(self) -> None:
         super()._begin_turn()
@@ -200,10 +201,13 @@ class DroidAdapter(TurnAdapter):
     def _ended(self, number: int, reason: str, usage: Json, *, told: bool) -> list[Event]:
         self._prompted = number
         events = [*self._started(), *self._message(), *self._calls_over()]
-        counts = (usage.get("inputTokens"), usage.get("outputTokens"))
-        read, written = (count if isinstance(count, int) else 0 for count in counts)
+        read, written = count(usage.get("inputTokens")), count(usage.get("outputTokens"))
         if read or written:
-            tokens = {"tokens": read + written, "input_tokens": read, "output_tokens": written}
+            tokens = {
+                "tokens": count(read, written),
+                "input_tokens": read,
+                "output_tokens": written,
+            }
             events.append(("usage", {"turn": number, "cost_usd": 0.0, **tokens}))
         text, status = self._last_text, "completed"
         if reason == "cancelled" or self._interrupted == number:

@@ -8,8 +8,9 @@ is new in it is told.
 from __future__ import annotations
 
 import abc
-from typing import Final, cast
+from typing import Final
 
+from oubliette.runtime.agents.checked import count, dollars, word
 from oubliette.runtime.agents.turns import (
     Event,
     Json,
@@ -129,7 +130,7 @@ class PartsAdapter(TurnAdapter):
         role = self._roles.get(str(part.get("messageID")))
         if role is None:
             return None
-        if role == "user" or kind in _MINUTIAE or part_id in self._parts_over:
+        if role == "user" or word(kind) in _MINUTIAE or part_id in self._parts_over:
             return []
         if kind == "step-finish":
             self._parts_over.add(part_id)
@@ -193,14 +194,12 @@ class PartsAdapter(TurnAdapter):
         """One step of the model, of a subagent's too: all of it is paid for."""
         tokens = object_of(part.get("tokens"))
         cached = object_of(tokens.get("cache"))
-        read = _count(tokens.get("input")) + _count(cached.get("read"))
-        read += _count(cached.get("write"))
-        written = _count(tokens.get("output")) + _count(tokens.get("reasoning"))
-        paid = part.get("cost")
-        cost = float(paid) if isinstance(paid, int | float) else 0.0
+        read = count(tokens.get("input"), cached.get("read"), cached.get("write"))
+        written = count(tokens.get("output"), tokens.get("reasoning"))
+        cost = dollars(part.get("cost"))
         if not (read or written or cost):
             return []
-        used = {"tokens": read + written, "input_tokens": read, "output_tokens": written}
+        used = {"tokens": count(read, written), "input_tokens": read, "output_tokens": written}
         return [("usage", {"turn": self._turn, "cost_usd": cost, **used})]
 
     # ------------------------------------------------------------------ the end
@@ -249,11 +248,7 @@ def error_text(error: object) -> str:
 def _ended(part: Json) -> bool:
     """Whether a part is whole: those with a beginning have an end, tools a status."""
     if part.get("type") == "tool":
-        return object_of(part.get("state")).get("status") in {"completed", "error"}
-    if part.get("type") in {"text", "reasoning"}:
+        return word(object_of(part.get("state")).get("status")) in {"completed", "error"}
+    if word(part.get("type")) in {"text", "reasoning"}:
         return "end" in object_of(part.get("time"))
     return True
-
-
-def _count(value: object) -> int:
-    return int(cast("float", value)) if isinstance(value, int | float) else 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from oubliette.runtime.agents.checked import turn_number
 from oubliette.runtime.agents.lines import Missing
 from oubliette.runtime.agents.opencode_parts import (
     PartsAdapter,
@@ -152,7 +153,7 @@ class OpencodeAdapter(PartsAdapter):
 
     def _answered(self, answered: str, message: Json) -> list[Event] | None:
         name, _, number = answered.rpartition("-")
-        turn = int(number) if number.isascii() and number.isdecimal() else 0
+        turn = turn_number(number) or 0
         if answered in {_SESSION, _ANEW}:
             return self._session_answered(answered, message)
         if answered == _MCP:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 import msgspec
 
 from oubliette.errors import ConfigError
+from oubliette.runtime.agents.checked import is_count, is_dollars, is_turn, message_of
 from oubliette.runtime.agents.environment import base_environment
 from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.lines import Cutter, Line
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.port import Inside, Mount
 
 _KINDS: Final = frozenset(get_args(EventKind)) - {"system"}
+_PARTS: Final = ("input_tokens", "output_tokens")
 _STATUSES: Final = frozenset({"completed", "interrupted", "failed"})
-_NEEDED: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
+_NEEDED: Final[dict[str, dict[str, type]]] = {
     "delta": {"text": str},
     "message": {"text": str},
     "tool_call": {"call_id": str, "tool": str, "arguments": dict},
     "tool_result": {"call_id": str, "tool": str, "is_error": bool},
     "permission_request": {"request_id": str, "text": str},
-    "usage": {"cost_usd": (int, float), "tokens": int},
     "error": {"message": str},
     "completion": {"final_text": str, "status": str},
 }
@@ -160,13 +161,9 @@ def _event(line: Line | Missing) -> AgentEvent | None:
 
 
 def _read(content: bytes) -> tuple[EventKind, dict[str, Any]]:
-    try:
-        message: Any = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    fields = message_of(content)
+    if fields is None:
         return "system", {"raw": _text(content)}
-    if not isinstance(message, dict):
-        return "system", {"raw": _text(content)}
-    fields = cast("dict[str, Any]", message)
     kind = fields.get("type")
     if not isinstance(kind, str) or kind not in _KINDS or not _is_complete(kind, fields):
         return "system", fields
@@ -175,9 +172,11 @@ def _read(content: bytes) -> tuple[EventKind, dict[str, Any]]:
 
 
 def _is_complete(kind: str, fields: dict[str, Any]) -> bool:
-    turn = fields.get("turn")
-    if kind != "ready" and (not isinstance(turn, int) or isinstance(turn, bool)):
+    if kind != "ready" and not is_turn(fields.get("turn")):
         return False
+    if kind == "usage":
+        counts = ("tokens", *(name for name in _PARTS if name in fields))
+        return is_dollars(fields.get("cost_usd")) and all(is_count(fields.get(n)) for n in counts)
     for name, expected in _NEEDED.get(kind, {}).items():
         if not isinstance(fields.get(name), expected):
             return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from oubliette.runtime.agents.checked import message_of
 from oubliette.runtime.agents.lines import Cutter, Line, Missing
 from oubliette.runtime.agents.port import AgentEvent
 
@@ -115,13 +116,9 @@ class TurnAdapter(abc.ABC):
             return [("system", {"raw": text_of(line.content), "truncated": True, "bytes": size})]
         if not line.content.strip():
             return []
-        try:
-            message: Any = msgspec.json.decode(line.content)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            message = None
-        if not isinstance(message, dict):
+        fields = message_of(line.content)
+        if fields is None:
             return [("system", {"raw": text_of(line.content)})]
-        fields = cast("Json", message)
         found = self._understand(fields)
         return [("system", fields)] if found is None else found
 
@@ -251,7 +248,7 @@ def line_of(message: Json) -> bytes:
 
 def system(kind: object, fields: Json) -> Event:
     """A message that is known to exist, but means nothing to us."""
-    return ("system", {**fields, "type": str(kind)})
+    return ("system", {**fields, "type": kind if isinstance(kind, str) else "unknown"})
 
 
 def object_of(value: object) -> Json:

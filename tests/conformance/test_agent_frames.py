@@ -1,0 +1,133 @@
+"""Every agent, hostile or out of its mind: nothing raises, cuts change nothing, events hold.
+
+The million frames of a release are run with `python -m tests.conformance.frames`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oubliette.runtime.agents.checked import MAX_COUNT, MAX_DEPTH
+from tests.conformance.agents import AGENTS, Agent
+from tests.conformance.frames import Conversation, check_event
+
+each_agent = pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
+BY_NAME = {agent.name: agent for agent in AGENTS}
+DIGITS = "9" * 5000
+
+
+@each_agent
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 40))
+def test_whatever_an_agent_says_is_events_however_it_is_cut(agent: Agent, seed: int) -> None:
+    """And what is said to it does not depend on the cuts either."""
+    assert Conversation(agent, seed).check() > 0
+
+
+def note(**fields: Any) -> dict[str, Any]:
+    params = {"notification": fields}
+    return {"type": "notification", "method": "droid.session_notification", "params": params}
+
+
+def update(**fields: Any) -> dict[str, Any]:
+    return {"method": "session/update", "params": {"update": fields}}
+
+
+def part(**fields: Any) -> dict[str, Any]:
+    return {"event": {"type": "message.part.updated", "properties": {"part": fields}}}
+
+
+OURS = "msg_0123456789aboub00000000001"
+PROMPT = {
+    "event": {
+        "type": "message.updated",
+        "properties": {"info": {"id": OURS, "role": "user", "sessionID": "s"}},
+    }
+}
+ANSWER = {
+    "event": {
+        "type": "message.updated",
+        "properties": {
+            "info": {"id": "m", "role": "assistant", "sessionID": "s", "parentID": OURS}
+        },
+    }
+}
+HOSTILE = [
+    ("droid", [note(type=["error"])]),
+    ("droid", [note(type={"a": 1})]),
+    ("droid", [{"type": "response", "id": f"prompt-{DIGITS}", "error": {"message": "x"}}]),
+    ("acp", [{"id": "prompt-1", "result": {"stopReason": ["refusal"]}}]),
+    ("acp", [{"id": f"prompt-{DIGITS}", "result": {}}]),
+    ("acp", [{"id": "prompt-²", "result": {}}]),
+    ("acp", [update(sessionUpdate="usage_update", cost={"amount": 10**400})]),
+    ("opencode", [{"id": f"status-{DIGITS}", "status": 200, "body": {}}]),
+    ("opencode", [PROMPT, ANSWER, part(id="p", messageID="m", type=["step-start"])]),
+    ("opencode", [PROMPT, ANSWER, part(id="p", messageID="m", type="tool", state={"status": {}})]),
+    (
+        "opencode",
+        [
+            PROMPT,
+            ANSWER,
+            part(id="p", messageID="m", type="step-finish", tokens={"input": 10**400}),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "frames"), HOSTILE)
+def test_a_value_that_is_not_what_it_should_be_counts_as_not_said(
+    name: str, frames: list[dict[str, Any]]
+) -> None:
+    data = b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)
+    for event in BY_NAME[name].adapter().feed(data, 0):
+        check_event(event, name)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": True},
+        {"tokens": -1},
+        {"tokens": 1.5},
+        {"tokens": MAX_COUNT + 1},
+        {"cost_usd": False},
+        {"cost_usd": -0.5},
+        {"cost_usd": 10**400},
+        {"cost_usd": 1e300},
+        {"input_tokens": "many"},
+        {"output_tokens": None},
+        {"turn": 10**300},
+        {"turn": -1},
+    ],
+)
+def test_usage_that_cannot_be_counted_is_none(wrong: dict[str, Any]) -> None:
+    frame = {"type": "usage", "turn": 1, "cost_usd": 1, "tokens": 3, **wrong}
+    (event,) = BY_NAME["scripted"].adapter().feed(json.dumps(frame).encode() + b"\n", 0)
+    assert (event.type, event.data) == ("system", frame)
+
+
+@pytest.mark.parametrize("usage", [{"inputTokens": 10**400}, {"outputTokens": True}])
+def test_what_cannot_be_counted_of_a_turn_is_left_out(usage: dict[str, Any]) -> None:
+    frame = {"id": "prompt-1", "result": {"usage": {"totalTokens": 7, **usage}}}
+    events = BY_NAME["acp"].adapter().feed(json.dumps(frame).encode() + b"\n", 0)
+    (told,) = [event.data for event in events if event.type == "usage"]
+    assert told == {"turn": 1, "cost_usd": 0.0, "tokens": 7}
+
+
+@each_agent
+@pytest.mark.parametrize(
+    ("depth", "kept"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False), (900, False)]
+)
+def test_a_message_is_read_to_the_same_depth_wherever_it_is_read(
+    agent: Agent, depth: int, kept: bool
+) -> None:
+    """Python's own limit depends on who asks: what was read could not be stored."""
+    line = b'{"x": ' + b"[" * depth + b"]" * depth + b"}\n"
+    (event,) = agent.adapter().feed(line, 0)
+    assert event.type == "system"
+    assert ("raw" not in event.data) == kept

@@ -1,6 +1,21 @@
-"""`python -m oubliette`."""
+"""The command `oubliette`, and `python -m oubliette`."""
 
-from oubliette.cli.main import run
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from oubliette.cli import stop_signals
+
+
+def main() -> NoReturn:
+    """Run the command line; a server may be stopped from here on."""
+    if sys.argv[1:2] == ["serve"]:
+        stop_signals.guard()
+    from oubliette.cli.main import run
+
+    run()
+
 
 if __name__ == "__main__":
-    run()
+    main()

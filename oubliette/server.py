@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import structlog
 
-from oubliette import __version__, heap, ids
+from oubliette import __version__, ids
 from oubliette.actors.house import HOUSE, Watchman, end_sessions, start_house
 from oubliette.actors.project import IDEMPOTENCY_SECONDS
 from oubliette.actors.services import Services
@@ -58,22 +55,11 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.port import ContainerRuntime
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
-SWITCH_SECONDS: Final = 0.0005  # for the writer's thread to get its turn beside a busy loop
 STORES: Final = "stores"
 _INSTANCE: Final = "instance"
 _EPOCH: Final = "epoch"
 
 log = structlog.get_logger("oubliette.server")
-
-
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Told once the port is bound and everything runs."""
-
-    url: str
-    pid: int
-    home: str
-    runtime: str
-    isolation: str
 
 
 class Server:
@@ -338,48 +324,4 @@ async def _stop_agents(services: Services) -> None:
     await asyncio.gather(*(stop(record.id) for record in records))
 
 
-async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then stop in order, within ten seconds.
-
-    Raises:
-        OublietteError: as `running`, and when a part has failed for good.
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        async with running(home, config) as server:
-            ready(
-                Ready(
-                    url=server.url,
-                    pid=os.getpid(),
-                    home=str(home),
-                    runtime=server.services.runtime.name,
-                    isolation=server.services.runtime.capabilities.isolation,
-                )
-            )
-            stopped = asyncio.ensure_future(stop.wait())
-            freezing = asyncio.create_task(_freeze(server), name="freeze the heap")
-            await asyncio.wait({stopped, server.failed}, return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-            freezing.cancel()
-            log.info("stopping")
-        if server.failed.done():
-            raise OublietteError(
-                f"the server could not go on: {server.failed.result()}",
-                hint="start it again; agents live on, and nothing that was acknowledged is lost",
-            )
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-async def _freeze(server: Server) -> None:
-    """Have no collection of garbage look at code and models again, once they are there."""
-    await server.loaded()
-    heap.settle()
-
-
-__all__ = ["Ready", "Server", "context_of", "running", "serve"]
+__all__ = ["Server", "context_of", "running"]

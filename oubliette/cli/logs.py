@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from oubliette.cli.log_stream import LogStream
+
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from structlog.typing import EventDict, WrappedLogger
 
 _KEY = re.compile(r"oub_(tok_[0-9a-z]{26})_[A-Za-z0-9_-]{8,}")
@@ -20,6 +24,7 @@ _NAMES = frozenset(
 
 def configure(level: str = "info", *, as_json: bool) -> None:
     """Send structlog and the standard library's logging to stderr, from `level` on."""
+    stream = LogStream(sys.stderr)
     number = logging.getLevelNamesMapping()[level.upper()]
     renderer: Any = (
         structlog.processors.JSONRenderer()
@@ -38,10 +43,10 @@ def configure(level: str = "info", *, as_json: bool) -> None:
     structlog.configure(
         processors=[*shared, *rest, black_out, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -37,12 +37,15 @@ def serve(  # noqa: PLR0917 - one parameter per option
     {"event": "ready", "url": …, "pid": …}.
     """
     import asyncio
+    import contextlib
     import sys
 
+    from oubliette.cli import stop_signals
     from oubliette.cli.lean_structlog import import_structlog
     from oubliette.cli.one_arena import use_one_arena
     from oubliette.heap import collect_rarely
 
+    stop_signals.guard()
     use_one_arena()
     collect_rarely()
     import_structlog()
@@ -73,9 +76,10 @@ def serve(  # noqa: PLR0917 - one parameter per option
         if as_json:
             print_json({"event": "ready", "url": state.url, "pid": state.pid})
             return
-        note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
-        note("A key for a client: oubliette token create --scope write")
+        with contextlib.suppress(OSError):  # the terminal is closed: as with logs, one goes on
+            note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
+            note("A key for a client: oubliette token create --scope write")
 
-    from oubliette.server import serve as serve_home
+    from oubliette.daemon import serve as serve_home
 
     asyncio.run(serve_home(place, config, ready=ready))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST: Final = 256 * 1024  # bytes
 PRELOAD: Final = (
-    "import importlib; import oubliette.server, oubliette.cli.main, oubliette.cli.serve, "
+    "import importlib; import oubliette.daemon, oubliette.cli.main, oubliette.cli.serve, "
     "oubliette.cli.logs, oubliette.testing.faulty; from oubliette.mcp_front.sdk import PARTS; "
     "[importlib.import_module(name) for name in PARTS]; "
     "from oubliette.testing.zygote import run; run()"

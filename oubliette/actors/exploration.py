@@ -3,20 +3,28 @@
 Slots are reserved before a spawn. An agent that waits for its children holds none, so that a
 parent never blocks the children it waits for. When the time of a tree is over, its agents are
 ended; the clock begins anew when its root is resumed after that.
+
+The actor of a tree ends when none of its sessions lives: what it counts is in the store.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from oubliette.actors import session_state
 from oubliette.actors.again import ask_again
-from oubliette.actors.session_messages import AgentCost, AgentWaits, AgentWorks, LimitNotice
+from oubliette.actors.session_messages import (
+    AgentCost,
+    AgentWaits,
+    AgentWorks,
+    LimitNotice,
+    SessionRests,
+)
 from oubliette.actors.store import Transact
-from oubliette.errors import LimitExceeded
+from oubliette.actors.tree_limits import effective, exceeded, limit_sources
 from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
-from oubliette.records import TERMINAL, Limits
+from oubliette.records import Limits
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.ops import PutMeta
 
@@ -44,9 +52,10 @@ class Reserve(Message, Reply[None]):
 
 
 class Unreserve(Message):
-    """The session was not made after all."""
+    """The session was not made, or did not begin to live again, after all."""
 
     session_id: str
+    new: bool = True
 
 
 class GetUsage(Message, Reply[dict[str, float]]):
@@ -102,6 +111,8 @@ class ExplorationActor(Actor):
         self._id = exploration_id
         self._limits = limits
         self._sessions: set[str] = set()
+        self._lives: Counter[str] = Counter()
+        """Sessions that live, or are about to; 2 is one that is resumed while it comes to rest."""
         self._working: set[str] = set()
         self._waiting: set[str] = set()
         self._cost: dict[str, float] = {}
@@ -120,7 +131,9 @@ class ExplorationActor(Actor):
             self._began = min(self._began, session.created_at)
             if session.depth == 0:
                 self._root = session.id
-            if session.status in {"created", "running"} and session.status not in TERMINAL:
+            if session_state.live(session):
+                self._lives[session.id] = 1
+            if session.status in {"created", "running"}:
                 self._working.add(session.id)
         self._waiting = self._sessions & self._services.waiting
         if anew is not None:
@@ -131,6 +144,13 @@ class ExplorationActor(Actor):
         """The sessions of this tree, and when its clock began anew, if it did."""
         page = queries.sessions(connection, exploration_id=self._id, limit=100_000)
         return page.records, queries.meta(connection, self._key)
+
+    def _end_unless_live(self) -> None:
+        """Whoever has its name and asks then is answered by its successor (see `ask_again`)."""
+        if not self._lives:
+            if self._root is not None:  # there is no child that could ask its caller
+                self._services.root_callers.pop(self._root, None)
+            self.stop()
 
     # ------------------------------------------------------------------ time
 
@@ -184,37 +204,58 @@ class ExplorationActor(Actor):
 
     @handles(Reserve)
     async def _reserve(self, message: Reserve) -> None:
-        limits = effective(self._limits, self._services)
-        source = limit_sources(self._limits)
-        if message.depth > (limits.max_depth or 0):
-            raise _exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
-        if message.new and len(self._sessions) >= (limits.max_agents or 0):
-            raise _exceeded("max_agents", limits.max_agents, source, "one more agent")
-        busy = self._working - self._waiting
-        if message.depth > 0 and len(busy) >= (limits.max_agents_at_once or 0):
-            raise _exceeded(
-                "max_agents_at_once", limits.max_agents_at_once, source, "one more at once"
-            )
-        cost = sum(self._cost.values())
-        if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
-            raise _exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
-        age = self._age
-        if age >= (limits.max_wall_seconds or 0):
-            if message.depth > 0:
-                raise _exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
-            await self._begin_anew()
+        try:
+            await self._check(message)
+        except BaseException:
+            self._end_unless_live()
+            raise
         self._sessions.add(message.session_id)
+        self._lives[message.session_id] += 1
         self._working.add(message.session_id)
         if message.depth == 0:
             self._root = message.session_id
             return
+        limits = effective(self._limits, self._services)
         self._warn("max_agents", len(self._sessions), limits.max_agents)
-        self._warn("max_agents_at_once", len(busy) + 1, limits.max_agents_at_once)
+        busy = self._working - self._waiting
+        self._warn("max_agents_at_once", len(busy), limits.max_agents_at_once)
+
+    async def _check(self, message: Reserve) -> None:
+        limits = effective(self._limits, self._services)
+        source = limit_sources(self._limits)
+        if message.depth > (limits.max_depth or 0):
+            raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
+        if message.new and len(self._sessions) >= (limits.max_agents or 0):
+            raise exceeded("max_agents", limits.max_agents, source, "one more agent")
+        busy = self._working - self._waiting
+        if message.depth > 0 and len(busy) >= (limits.max_agents_at_once or 0):
+            raise exceeded(
+                "max_agents_at_once", limits.max_agents_at_once, source, "one more at once"
+            )
+        cost = sum(self._cost.values())
+        if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
+            raise exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
+        age = self._age
+        if age >= (limits.max_wall_seconds or 0):
+            if message.depth > 0:
+                raise exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
+            await self._begin_anew()
 
     @handles(Unreserve)
     def _unreserve(self, message: Unreserve) -> None:
-        self._sessions.discard(message.session_id)
-        self._working.discard(message.session_id)
+        if message.new:
+            self._sessions.discard(message.session_id)
+        self._rests(message)
+
+    @handles(SessionRests)
+    def _rests(self, message: SessionRests | Unreserve) -> None:
+        session_id = message.session_id
+        self._lives[session_id] -= 1
+        if self._lives[session_id] <= 0:
+            del self._lives[session_id]
+            self._working.discard(session_id)
+            self._waiting.discard(session_id)
+        self._end_unless_live()
 
     @handles(AgentWaits)
     def _waits(self, message: AgentWaits) -> None:
@@ -246,37 +287,10 @@ class ExplorationActor(Actor):
 
     @handles(GetUsage)
     def _usage(self, _: GetUsage) -> dict[str, float]:
+        self._end_unless_live()
         return {
             "max_agents": len(self._sessions),
             "max_agents_at_once": len(self._working - self._waiting),
             "max_cost_usd": sum(self._cost.values()),
             "max_wall_seconds": self._age,
         }
-
-
-def effective(limits: Limits, services: Services) -> Limits:
-    """`limits` with the configured defaults in the gaps."""
-    trees = services.config.trees
-    defaults = {name: getattr(trees, name) for name in limits.__struct_fields__}
-    chosen = {name: getattr(limits, name) for name in limits.__struct_fields__}
-    return msgspec.structs.replace(
-        limits,
-        **{name: chosen[name] if chosen[name] is not None else defaults[name] for name in chosen},
-    )
-
-
-def limit_sources(limits: Limits) -> dict[str, str]:
-    """Where each limit comes from: `project` or `configuration`."""
-    return {
-        name: "configuration" if getattr(limits, name) is None else "project"
-        for name in limits.__struct_fields__
-    }
-
-
-def _exceeded(
-    name: str, value: float | None, sources: dict[str, str], wanted: str
-) -> LimitExceeded:
-    return LimitExceeded(
-        f"{name}: the limit of this tree is {value} (set by the {sources[name]}), "
-        f"{wanted} is above it"
-    )

@@ -12,7 +12,7 @@ from oubliette import ids
 from oubliette.actors import session_state
 from oubliette.actors.again import ask_again
 from oubliette.actors.container_messages import StopContainer
-from oubliette.actors.exploration import OpenExploration, Reserve, Unreserve, effective
+from oubliette.actors.exploration import OpenExploration, Reserve, Unreserve
 from oubliette.actors.project_watch import Measured, MeasureFailed, MeasureNow, ProjectWatch
 from oubliette.actors.protocol import (
     CallerSeen,
@@ -27,6 +27,7 @@ from oubliette.actors.protocol import (
 from oubliette.actors.session_calls import lent_after, new_pairing_secret
 from oubliette.actors.session_messages import SubmitTurn
 from oubliette.actors.store import Transact
+from oubliette.actors.tree_limits import effective
 from oubliette.actors.unit import ContainerUnit, StartSession, UnitKey
 from oubliette.errors import (
     AlreadyExists,
@@ -438,8 +439,7 @@ class ProjectActor(Supervisor):
             )
         except BaseException:
             self._services.secrets.pop(session.id, None)
-            if not resumed:
-                tree.tell(Unreserve(session_id=session.id))
+            tree.tell(Unreserve(session_id=session.id, new=not resumed))
             raise
         failpoint("project.session_recorded")
         try:

@@ -78,6 +78,7 @@ class Services:
     root_callers: dict[str, tuple[str, str | None]] = field(
         default_factory=dict[str, "tuple[str, str | None]"]
     )
-    """Id of a root session → its principal and its caller now; kept by its SessionActor."""
+    """Id of a root session → its principal and its caller now; kept by its SessionActor,
+    dropped with its tree by the ExplorationActor."""
     crashes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Session id → when its SessionActor failed lately; kept over its restarts."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from oubliette.actors.container_messages import Release
 from oubliette.actors.protocol import EndSession
 from oubliette.actors.session_agent import AttendedSession
-from oubliette.actors.session_messages import CloseLink, EndAgent
+from oubliette.actors.session_messages import CloseLink, EndAgent, SessionRests
 from oubliette.kit import Message, handles
 
 if TYPE_CHECKING:
@@ -152,6 +152,9 @@ class RestingSession(AttendedSession):
         self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
         self.services.secrets.pop(self.session_id, None)
         self.services.directory.leave(self.session_id, self.name)
+        tree = self.system.lookup(f"explorations/{self.journal.record.exploration_id}")
+        if tree is not None and tree.is_alive():
+            tree.tell(SessionRests(session_id=self.session_id))
         self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
 
     async def _let_go(self) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette import ids
-from oubliette.actors.exploration import effective
 from oubliette.actors.protocol import EndSession
 from oubliette.actors.session_calls import new_request_id, outcome_error
 from oubliette.actors.session_children import MAX_CALL_ID, MAX_MESSAGE
 from oubliette.actors.session_params import optional_id, optional_text, text_param
 from oubliette.actors.session_waits import Wait
+from oubliette.actors.tree_limits import effective
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:

@@ -266,6 +266,12 @@ class AgentWorks(Message):
     works: bool
 
 
+class SessionRests(Message):
+    """To the ExplorationActor: this session has come to rest, its end is in the log."""
+
+    session_id: str
+
+
 class AgentCost(Message):
     """To the ExplorationActor: what this session has cost so far, USD."""
 

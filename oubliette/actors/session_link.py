@@ -17,6 +17,7 @@ from oubliette.actors.session_calls import (
     Asker,
     Calls,
     OpenCall,
+    count_open,
     lent_tool,
     new_request_id,
     outcome_error,
@@ -264,10 +265,7 @@ class SessionLink:
 
     def _count(self) -> None:
         """Note how many calls are open here; the limit is that of their principal (DESIGN 4.3)."""
-        of_principal = self._services.pending.setdefault(self._record.principal, {})
-        of_principal[self._record.id] = len(self._calls.open)
-        if not self._calls.open:
-            del of_principal[self._record.id]
+        count_open(self._services.pending, self._record, len(self._calls.open))
 
     def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
         session = self._session

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 import tenacity
@@ -28,6 +28,7 @@ from oubliette.actors.caller_messages import (
     OpenListener,
 )
 from oubliette.actors.caller_presence import Presence
+from oubliette.actors.caller_projects import KnownProjects
 from oubliette.actors.caller_recent import RecentEvents, size_of
 from oubliette.actors.protocol import (
     CallerLost,
@@ -46,9 +47,10 @@ from oubliette.records import Event
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from oubliette.actors.caller_reader import CallerReader
     from oubliette.config import CallersConfig
     from oubliette.kit import Ref, Timer
-    from oubliette.records import CallerRequest, CallerTool, PermissionRequest, Session
+    from oubliette.records import CallerRequest, CallerTool, PermissionRequest
 
 log = structlog.get_logger("oubliette.callers")
 
@@ -57,41 +59,11 @@ MAX_CALLERS: Final = 1000
 IDLE_SECONDS: Final = 3600.0
 READ_TIMEOUT: Final = 10.0  # seconds for a read of the store
 RESUBSCRIBE_SECONDS: Final = 0.2
+KEEP_RECENT_SECONDS: Final = 60.0
+"""How long the newest events are kept in memory for a caller that does not listen."""
 JOIN_SECONDS: Final = 0.01
 """How long word of settled calls, which the caller knows of, waits for events to go along with."""
 _SETTLED: Final = "caller_tool_settled"
-
-
-class CallerReader(Protocol):
-    """The part of the store's reader that callers need."""
-
-    async def last_seq(self) -> int:
-        """Seq of the newest event."""
-        ...
-
-    async def caller_events(
-        self, principal: str, caller_id: str, after_seq: int, limit: int, max_bytes: int
-    ) -> list[Event]:
-        """Events of a caller in seq order; at least one if there is any."""
-        ...
-
-    async def open_requests(
-        self, *, principal: str | None = None, caller_id: str | None = None
-    ) -> list[CallerRequest]:
-        """Requests without an outcome."""
-        ...
-
-    async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]:
-        """What it is asked for and has not decided."""
-        ...
-
-    async def event(self, session_id: str, index: int) -> Event | None:
-        """One event."""
-        ...
-
-    async def session(self, session_id: str) -> Session | None:
-        """One session."""
-        ...
 
 
 class _Backlog(Message):
@@ -136,6 +108,10 @@ class _Resubscribe(Message):
 
 class _CheckIdle(Message):
     pass
+
+
+class _CheckRecent(Message):
+    """Perhaps nobody wants the newest events any more."""
 
 
 @dataclass
@@ -224,13 +200,14 @@ class CallerActor(Actor):
         self._subscribed = False
         self._early: list[Event] = []
         """Told by the store while it is not known from where on it tells."""
-        self._projects: dict[str, str] = {}
-        """Session id → project id, read for listeners that are bound to one."""
+        self._projects = KnownProjects()
         self._presence = Presence(config.stream_grace_seconds, config.poll_grace_seconds)
         self._presence_timer: Timer | None = None
         self._joining = False
         """Whether a `_Joined` is on its way."""
         self._last_used = 0.0
+        self._checking_recent = False
+        """Whether a `_CheckRecent` is on its way."""
 
     async def on_start(self) -> None:
         """Subscribe to the log; a restarted actor gives its listeners time to come back."""
@@ -259,6 +236,7 @@ class CallerActor(Actor):
             self._early += message.events
             return
         self._recent.extend(message.events)
+        self._watch_recent()
         if not self._joining and any(event.type == _SETTLED for event in message.events):
             self._joining = True
             self.after(JOIN_SECONDS, _Joined())
@@ -343,7 +321,7 @@ class CallerActor(Actor):
         )
         if message.project_id is not None:
             async with asyncio.timeout(READ_TIMEOUT):
-                self._projects.update(await self._projects_of(again))
+                self._projects.learn(await self._projects.read(self._reader, again))
             listener.again = deque(e for e in again if listener.reaches(e, self._projects))
         if lends:
             self._supersede()
@@ -352,14 +330,6 @@ class CallerActor(Actor):
         self._listeners[listener.id] = listener
         return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
 
-    async def _projects_of(self, events: Iterable[Event]) -> dict[str, str]:
-        """The project of each session that is not known yet."""
-        found: dict[str, str] = {}
-        for session_id in {event.session_id for event in events} - self._projects.keys():
-            record = await self._reader.session(session_id)
-            found[session_id] = "" if record is None else record.project_id
-        return found
-
     def _knows(self, listener: Listener, events: Iterable[Event]) -> bool:
         """Whether the projects of these events are known, as far as it matters; else finds out."""
         if listener.project_id is None:
@@ -367,7 +337,7 @@ class CallerActor(Actor):
         unknown = [event for event in events if event.session_id not in self._projects]
         if unknown:
             self.pipe_to_self(
-                self._projects_of(unknown),
+                self._projects.read(self._reader, unknown),
                 lambda found: _ProjectsRead(listener_id=listener.id, projects=found),
                 lambda error: _BacklogFailed(listener_id=listener.id, reason=str(error)),
             )
@@ -375,7 +345,7 @@ class CallerActor(Actor):
 
     @handles(_ProjectsRead)
     def _projects_read(self, message: _ProjectsRead) -> None:
-        self._projects.update(message.projects)
+        self._projects.learn(message.projects)
         listener = self._listeners.get(message.listener_id)
         if listener is not None:
             self._serve(listener)
@@ -408,6 +378,7 @@ class CallerActor(Actor):
             self._presence.closed(listener.id, now, orderly=message.orderly)
             self._watch_presence()
         self._end_listener(listener, message.reason)
+        self._watch_recent()
 
     def _end_listener(self, listener: Listener, reason: str) -> None:
         del self._listeners[listener.id]
@@ -573,6 +544,23 @@ class CallerActor(Actor):
         self._presence_timer = self.after(delay, _CheckPresence())
 
     # ------------------------------------------------------------ the rest
+    def _watch_recent(self) -> None:
+        """See to it that events are not kept in memory for a caller that has gone."""
+        if not self._listeners and not self._checking_recent:
+            self._checking_recent = True
+            self.after(KEEP_RECENT_SECONDS, _CheckRecent())
+
+    @handles(_CheckRecent)
+    def _check_recent(self, _: _CheckRecent) -> None:
+        self._checking_recent = False
+        if self._listeners:
+            return
+        if self._presence.present(self.clock.monotonic()):
+            self._watch_recent()
+        else:
+            self._recent.forget()
+            self._projects.clear()
+
     @handles(GetCaller)
     def _get(self, _: GetCaller) -> CallerState:
         present = self._presence.present(self.clock.monotonic())

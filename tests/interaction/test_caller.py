@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oubliette.actors.caller import IDLE_SECONDS, MAX_CALLERS, CallersActor
+from oubliette.actors.caller import IDLE_SECONDS, KEEP_RECENT_SECONDS, MAX_CALLERS, CallersActor
 from oubliette.actors.caller_messages import (
     CloseListener,
     GetCaller,
@@ -18,6 +19,7 @@ from oubliette.actors.caller_messages import (
     OpenListener,
 )
 from oubliette.actors.caller_presence import Presence
+from oubliette.actors.caller_projects import KnownProjects
 from oubliette.actors.caller_recent import RecentEvents
 from oubliette.actors.protocol import (
     CallerLost,
@@ -535,6 +537,74 @@ async def test_an_idle_caller_is_forgotten_and_a_busy_one_is_not():
         assert not idle.is_alive()
         assert busy.is_alive()
         assert (await s.caller(caller_id="idle")).is_alive()
+
+
+async def test_events_are_kept_in_memory_for_a_minute_after_their_caller_has_gone():
+    """Whoever comes back later reads them from the log; nothing is missed."""
+    async with scene() as s, asyncio.timeout(5):
+        ref = await s.caller()
+        await s.open(ref)
+        ref.tell(CloseListener(listener_id="l1"))
+        s.log.commit(3)
+        await s.clock.elapse(KEEP_RECENT_SECONDS - 1)
+        await s.open(ref, "l2", after=0)
+        assert [e.seq for e in (await s.next(ref, "l2")).events] == [1, 2, 3]
+        assert s.log.reads == 0
+        await s.clock.elapse(2 * KEEP_RECENT_SECONDS)  # there is a listener: all of it stays
+        await s.open(ref, "l3", after=0)
+        assert [e.seq for e in (await s.next(ref, "l3")).events] == [1, 2, 3]
+        assert s.log.reads == 0
+        ref.tell(CloseListener(listener_id="l3"))
+        await s.clock.elapse(KEEP_RECENT_SECONDS + 1)
+        s.log.commit(2)
+        await s.open(ref, "l4", after=0)
+        first = await s.next(ref, "l4")
+        assert s.log.reads == 1
+        s.log.commit()
+        more = await s.next(ref, "l4", after=first.next)
+        assert [e.seq for e in (*first.events, *more.events)] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_poller_finds_its_events_in_memory_from_poll_to_poll():
+    async with scene() as s, asyncio.timeout(5):
+        ref = await s.caller()
+        for n in range(30):
+            await s.open(ref, f"l{n}", kind="poll", after=n)
+            s.log.commit()
+            assert [e.seq for e in (await s.next(ref, f"l{n}", after=n)).events] == [n + 1]
+            ref.tell(CloseListener(listener_id=f"l{n}", orderly=True))
+            await s.clock.elapse(9)
+        assert s.log.reads == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=10), max_size=20))
+async def test_projects_of_sessions_are_read_once_and_a_bounded_number_is_remembered(batches):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oubliette.actors.caller_projects.MAX_KNOWN", 12)
+        known = KnownProjects()
+        for batch in batches:
+            sessions = {str(number) for number in batch}
+            reads = Reads()
+            events = [Event(session_id=each, index=0, ts=0.0, type="message") for each in sessions]
+            expected = sessions - known.keys()
+            known.learn(await known.read(reads, events))
+            assert reads.asked == expected
+            assert len(known) <= 12
+            known.learn(await known.read(Reads(), events))  # as whoever needs them does
+            assert {each: known[each] for each in sessions} == {
+                each: f"project of {each}" for each in sessions
+            }
+
+
+class Reads:
+    """Which sessions were read."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    async def session(self, session_id: str) -> Any:
+        self.asked.add(session_id)
+        return SimpleNamespace(project_id=f"project of {session_id}")
 
 
 async def test_a_principal_has_a_bounded_number_of_callers(monkeypatch):

@@ -134,7 +134,7 @@ class ServerProcess:
         finally:
             for fd in (own_in, out, log):
                 os.close(fd)
-        self._stdout = asyncio.StreamReader()
+        self._stdout = asyncio.StreamReader(limit=1 << 20)  # a census is long
         self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(cast("asyncio.StreamReader", self._stdout)),
             os.fdopen(own_out, "rb", buffering=0),
@@ -227,12 +227,18 @@ class ServerProcess:
         """
         await self._tell(faulty.AWAIT + message, timeout=faulty.AWAIT_SECONDS)
 
-    async def _tell(self, line: str, timeout: float) -> None:
+    async def census(self) -> dict[str, Any]:
+        """What is alive in the running server: see `faulty.census`."""
+        return await self._tell(faulty.CENSUS, timeout=30)
+
+    async def _tell(self, line: str, timeout: float) -> dict[str, Any]:
         assert self._stdin is not None
         assert self._stdout is not None
         os.write(self._stdin, line.encode() + b"\n")
         async with asyncio.timeout(timeout):
-            assert json.loads(await self._stdout.readline()) == {"armed": line}
+            answer: dict[str, Any] = json.loads(await self._stdout.readline())
+        assert answer["armed"] == line
+        return answer
 
     # ------------------------------------------------------------ look
 

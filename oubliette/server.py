@@ -16,6 +16,7 @@ import structlog
 from oubliette import __version__, ids
 from oubliette.actors.house import HOUSE, Watchman, end_sessions, start_house
 from oubliette.actors.project import IDEMPOTENCY_SECONDS
+from oubliette.actors.remains import clear_remains
 from oubliette.actors.services import Services
 from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
@@ -28,7 +29,7 @@ from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.audit import AuditLog
-from oubliette.runtime.containers import settings
+from oubliette.runtime.containers import kit, settings
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.besteffort import stranger
 from oubliette.runtime.containers.folders import runtime_base
@@ -117,6 +118,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             base = runtime_base(
                 config.containers.runtime_dir, stranger=stranger(config.process.sandbox)
             )
+            stack.push_async_callback(asyncio.to_thread, kit.remove_unused, base)
             zipapp = await asyncio.to_thread(zipapp_path)
             runtime = await _runtime(config, base, zipapp, home)
             container_types = settings.types_of(config, images=runtime.capabilities.images)
@@ -158,7 +160,15 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             keys=keys,
         )
         async with stages("containers"):
-            await _reap_orphans(runtime, reader, instance, folders)
+            clearance = await clear_remains(
+                runtime=runtime,
+                base=base,
+                reader=reader,
+                store=store,
+                instance=instance,
+                folders=folders,
+            )
+            stack.push_async_callback(clearance.aclose)
         house = House(
             config=config,
             clock=clock,
@@ -268,18 +278,6 @@ async def _identify(store: Any, reader: Reader) -> tuple[str, int]:
         ops.append(PutMeta(_INSTANCE, instance))
     answers = await store.ask(Transact(ops=tuple(ops)))
     return instance, int(answers[0])
-
-
-async def _reap_orphans(
-    runtime: ContainerRuntime, reader: Reader, instance: str, folders: Folders
-) -> None:
-    """Remove containers of ours that no record knows: a crash left them half made."""
-    known = {record.id for record in await reader.containers()}
-    for info in await runtime.adopt(instance):
-        if info.id not in known:
-            log.warning("removing an orphan", container_id=info.id)
-            await runtime.remove(info.id)
-    await asyncio.to_thread(folders.clear_spools, known)
 
 
 def _front(config: Config, house: House, system: System, store: Any, presence: Presence) -> Front:

@@ -71,6 +71,8 @@ class ProjectActor(Supervisor):
         self._services = services
         self._project = project
         self._watch = ProjectWatch(self, services, project.id)
+        self._closed = False
+        """Whether it is being deleted."""
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Make the folders that a crash may have left out; take over the live sessions."""
@@ -122,6 +124,8 @@ class ProjectActor(Supervisor):
 
     @handles(SpawnSession)
     async def _spawn(self, message: SpawnSession) -> SpawnResult:
+        if self._closed:
+            raise NotFound(f"project_id: there is no project {self._project.id}")
         if message.caller_id is not None:
             await self._meet_caller(message)
         known = await self._known(message)
@@ -526,6 +530,7 @@ class ProjectActor(Supervisor):
             raise Conflict(
                 f"{len(live)} sessions live in this project", hint="end them with session_end"
             )
+        self._closed = True
         for label in list(self._specs):
             await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))
 

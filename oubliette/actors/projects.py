@@ -14,6 +14,7 @@ from oubliette.actors.project import IDEMPOTENCY_SECONDS, CloseProject, ProjectA
 from oubliette.actors.protocol import CreateProject, DeleteProject, OpenProject
 from oubliette.actors.store import Transact
 from oubliette.errors import Conflict, NotFound
+from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, StartChild, StopChild, Supervisor, handles
 from oubliette.records import IdempotencyKey, Project, Workspace
 from oubliette.runtime.containers.settings import uid_of
@@ -41,7 +42,7 @@ class ProjectsActor(Supervisor):
         alive |= {container.project_id for container in await reader.containers()}
         for project_id in sorted(alive):
             project = await reader.project(project_id)
-            if project is not None:
+            if project is not None and project.deleted_at is None:
                 self._open_one(project)
 
     def _open_one(self, project: Project) -> str:
@@ -147,4 +148,5 @@ class ProjectsActor(Supervisor):
         await self._services.store.ask(
             Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
         )
+        failpoint("project.deleted")
         await asyncio.to_thread(self._services.folders.remove_project, project.id)

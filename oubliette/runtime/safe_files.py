@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import RuntimeFailure
+from oubliette.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LIMIT: Final = 1 << 20  # bytes of a file that is read
+GONE: Final = re.compile(r"\.[0-9a-f]{32}\.gone")
+"""The name of a folder that is being removed, or was when its server was killed."""
 
 
 @contextlib.contextmanager
@@ -174,11 +178,16 @@ def write_below(folder: int, path: str, data: bytes, mode: int, uid: int = -1) -
         write(folder, name, data, mode, uid)
 
 
-def remove(parent: int, name: str) -> None:
+def _always() -> bool:
+    return True
+
+
+def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
     """Remove an entry and all below it; links are removed, not followed.
 
     However deep it is: folders are moved up into `parent` first, so neither the stack nor the
-    descriptors run out.
+    descriptors run out. Once `going` says no it returns after the folder at hand; what is left
+    has a name like `GONE`.
 
     Raises:
         RuntimeFailure: the file system refused.
@@ -189,8 +198,9 @@ def remove(parent: int, name: str) -> None:
             os.unlink(name, dir_fd=parent)
             return
         waiting = [name]
-        while waiting:
+        while waiting and going():
             waiting += _emptied(parent, waiting.pop())
+            failpoint("folder.emptied")
     except FileNotFoundError:
         return
     except OSError as error:

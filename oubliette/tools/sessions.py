@@ -11,6 +11,7 @@ from msgspec import Meta
 from oubliette.actors.again import ask_again
 from oubliette.actors.protocol import EndSession, InterruptSession, SpawnSession
 from oubliette.errors import ChangingHands, InvalidParameter, NotFound
+from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.ops import PurgeSession
@@ -260,6 +261,7 @@ async def _purge(house: House, session_id: str) -> int:
     (purged,) = await house.commit((PurgeSession(session_id),))
     if not purged:
         return 0
+    failpoint("session.purged")
     house.forget(session_id)
     for token_id in house.keys.of_session(session_id):
         house.keys.forget(token_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.runtime.containers import procfs, record
+from oubliette.runtime.containers import folders, procfs, record
 from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
 
 if TYPE_CHECKING:
@@ -57,6 +57,23 @@ def clear_empty(base: Path) -> None:
         if _RUNTIME_DIR.fullmatch(folder.name) and not record.beside(folder, "json").exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+def clear_half_made(base: Path) -> None:
+    """Remove what a server has left here that was killed while it wrote or made it."""
+    clear_empty(base)
+    for entry in base.iterdir():
+        made = folders.HALF_MADE.fullmatch(entry.name)
+        if made is not None and not _lives(int(made["pid"])):
+            with contextlib.suppress(OSError):
+                if entry.is_dir() and not entry.is_symlink():
+                    folders.clear_away(entry)
+                else:
+                    entry.unlink()
+
+
+def _lives(pid: int) -> bool:
+    return pid != os.getpid() and procfs.identify(pid) is not None
 
 
 def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -25,6 +26,9 @@ MAX_SOCKET_PATH: Final = 103
 _OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_PATH: Final = os.O_PATH | os.O_CLOEXEC if hasattr(os, "O_PATH") else os.O_RDONLY
 _MAX_LINKS: Final = 40
+
+HALF_MADE: Final = re.compile(r"\..+\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
+"""The name of a file that is being written, or of a kit that is being made: by whom."""
 
 
 def runtime_base(configured: Path | str | None = None, *, stranger: int | None = None) -> Path:
@@ -218,12 +222,17 @@ def _check_link(link: Path, *, owner: int, links: int) -> None:
         raise RuntimeFailure(f"{link} is a link", hint="give the path that it leads to")
 
 
+def half_made(name: str) -> str:
+    """A name for what is to be `name` once it is whole; see `HALF_MADE`."""
+    return f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+
+
 def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None = None) -> None:
     """Write a file as a whole: a new file beside it, then a rename, so that no reader sees half.
 
     Neither a planted link nor a planted file is written through.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(half_made(path.name))
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -6,14 +6,21 @@ running container sees, and so that every agent's user may read it.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
-import secrets
 import shlex
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from oubliette.runtime.containers import folders
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 class Kit(msgspec.Struct, frozen=True):
@@ -31,15 +38,48 @@ def _wrapper(python: str, zipapp: str, command: str) -> str:
 def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit:
     """Copy `zipapp` to `base/kit-<hash>` with wrappers that call it as `inside`.
 
-    Without `inside` (nothing is mounted) the wrappers call the copy where it lies.
+    Without `inside` (nothing is mounted) the wrappers call the copy where it lies. Whoever needs
+    it has a record of a container in `base` by now: see `remove_unused`.
     """
     content = zipapp.read_bytes()
     digest = hashlib.sha256(b"\0".join((content, python.encode(), (inside or "").encode())))
     folder = base / f"kit-{digest.hexdigest()[:12]}"
     kit = Kit(folder / "oubliette.pyz", folder / "bin")
+    with _locked(base, fcntl.LOCK_SH):
+        _install(base, kit, content, python=python, inside=inside)
+    return kit
+
+
+def remove_unused(base: Path) -> None:
+    """Remove the copies in `base` if there is no container that could use one.
+
+    Servers of the same user share the folder. One that is about to start a container has its
+    record there already, or makes its copy after this.
+    """
+    try:
+        with _locked(base, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if not any(base.glob("*.json")):
+                for folder in base.glob("kit-*"):
+                    folders.clear_away(folder)
+    except OSError:
+        return  # another server uses it, or the folder is gone
+
+
+@contextlib.contextmanager
+def _locked(base: Path, how: int) -> Generator[None]:
+    fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, how)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _install(base: Path, kit: Kit, content: bytes, *, python: str, inside: str | None) -> None:
+    folder = kit.zipapp.parent
     if folder.is_dir():
-        return kit
-    temporary = base / f".{folder.name}.{secrets.token_hex(4)}"
+        return
+    temporary = base / folders.half_made(folder.name)
     try:
         (temporary / "bin").mkdir(parents=True)
         _write(temporary / "oubliette.pyz", content, 0o644)
@@ -57,7 +97,6 @@ def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
-    return kit
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

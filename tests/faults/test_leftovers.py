@@ -1,0 +1,110 @@
+"""What a killed server has left on disk is cleared away by the next, and a stop leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.here import Here
+from tests.faults.history import BROKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from oubliette.testing.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+TREE = "exec mkdir -p a/b/c d && touch a/b/c/file d/file\nexec echo 1 > ~/kept"
+
+
+def entries(server: ServerProcess, project: str = "") -> list[str]:
+    """All that lies in a home of the projects, or of one of them."""
+    tops = [server.home / name for name in ("projects", "homes", "roots", "config/projects")]
+    found = [str(path.relative_to(server.home)) for top in tops for path in top.rglob("*")]
+    return [path for path in found if project in path or ".gone" in path]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds."""
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "point", ["project.deleted@1", *(f"folder.emptied@{n}" for n in (1, 2, 4, 6, 9))]
+)
+async def test_a_project_whose_removal_was_cut_off_is_removed_by_the_next_server(server, point):
+    await server.start()
+    async with Here(server) as caller:
+        session = await caller.spawn(TREE)
+        await caller.turns_done(session)
+        await caller.call("session_end", session_id=session)
+        name, _, at = point.partition("@")
+        await server.arm(f"{name}=kill@{at}")
+        with contextlib.suppress(*BROKEN):
+            await caller.call("project_delete", project_id=caller.project_id)
+        assert await server.ended() == -9
+        assert entries(server, caller.project_id)
+        await server.start()
+        await until(lambda: not entries(server, caller.project_id))
+        assert (await caller.call("project_list"))["projects"] == []
+        assert await server.stop() == 0
+        assert entries(server) == []
+        assert runtime_entries(server) == []
+
+
+async def test_a_session_whose_cleanup_was_cut_off_leaves_no_home(server):
+    await server.start()
+    async with Here(server) as caller:
+        kept, gone = [await caller.spawn(f"{TREE}\nstderr 10") for _ in range(2)]
+        for session in (kept, gone):
+            await caller.turns_done(session)
+        await caller.call("session_end", session_id=gone)
+        await server.arm("session.purged=kill@1")
+        with contextlib.suppress(*BROKEN):
+            await caller.call("session_cleanup", max_age_hours=0)
+        assert await server.ended() == -9
+        await server.start()
+        homes = server.home / "homes" / caller.project_id
+        await until(lambda: [path.name for path in homes.iterdir()] == [kept])
+        logs = server.home / "logs"
+        await until(lambda: [path.name for path in logs.iterdir()] == [f"{kept}.stderr.log"])
+
+
+def runtime_entries(server: ServerProcess) -> list[Path]:
+    """All that lies in the runtime folder."""
+    return [entry for base in (server.home / "r").iterdir() for entry in base.iterdir()]
+
+
+async def test_the_runtime_folder_is_empty_after_an_orderly_stop(any_server):
+    server = any_server
+    await server.start(settings={"server.on_stop": "end"})
+    async with Here(server) as caller:
+        await caller.turns_done(await caller.spawn("say hello"))
+        assert runtime_entries(server)
+    assert await server.stop() == 0
+    assert runtime_entries(server) == []
+
+
+@pytest.mark.parametrize("point", ["container.created@1", "container.launched@1"])
+async def test_the_runtime_folder_is_empty_after_a_kill_and_a_stop(any_server, point):
+    server = any_server
+    name, _, at = point.partition("@")
+    await server.start(failpoints=f"{name}=kill@{at}")
+    async with Here(server) as caller:
+        with contextlib.suppress(*BROKEN):
+            await caller.spawn("say hello")
+        assert await server.ended() == -9
+    base = next((server.home / "r").iterdir())
+    (base / ".01234567.json.999999999.89abcdef").touch()  # of one that was killed while it wrote
+    (base / ".kit-0123456789ab.999999999.89abcdef" / "bin").mkdir(parents=True)
+    (base / "01234567").mkdir()
+    await server.start(settings={"server.on_stop": "end"})
+    assert await server.stop() == 0
+    assert runtime_entries(server) == []

@@ -41,6 +41,7 @@ _PREFIX: Final = "OUBLIETTE_"
 # A text with a unit is taken too, and is seconds from there on: see `_duration`.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+GitIdentity = Annotated[str, msgspec.Meta(max_length=200, pattern=r"""^[^\x00-\x1f\x7f<>"\\]*$""")]
 Reference = Annotated[
     str,
     msgspec.Meta(
@@ -165,6 +166,11 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
     """A turn fails when its agent says nothing for this long while no tool and nobody is asked."""
     max_retries: Count = 8
     """Tries of a model that fails, in a row; after them the turn fails."""
+    git_name: GitIdentity = "Oubliette agent"
+    """Author of agents' commits, where neither the repository nor the agent's `~/.gitconfig` nor
+    `GIT_AUTHOR_NAME` names one; empty: nobody, so that git refuses to commit."""
+    git_email: GitIdentity = "agent@oubliette.invalid"
+    """The address that goes with `git_name`."""
 
 
 class OpencodeConfig(_Section, frozen=True, kw_only=True):

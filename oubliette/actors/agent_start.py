@@ -15,6 +15,7 @@ import structlog
 from oubliette.errors import NotFound, OublietteError
 from oubliette.runtime.agents.credentials import Given, filled, given
 from oubliette.runtime.agents.port import AgentSession
+from oubliette.runtime.git_identity import gitconfig
 from oubliette.runtime.host.messages import ProcessLimits, StartProcess
 from oubliette.runtime.store import queries
 
@@ -131,7 +132,8 @@ async def start_request(
         told = _told(services, session, secrets, servers)
         command = services.agents[session.agent].command(told, info.inside)
         files = {file.path: (file.content, file.mode) for file in command.files}
-        services.folders.create_session_home(project, session.id, files)
+        identity = gitconfig(services.config.agents)
+        services.folders.create_session_home(project, session.id, files, identity)
         return secrets, told, command
 
     secrets, told, command = await asyncio.to_thread(prepare)

@@ -78,6 +78,7 @@ async def run_command(gate: HostGate, request: RunCommand) -> CommandResult:
                 **inside.env,
                 "HOME": inside.path("/tmp"),  # noqa: S108 -- inside
                 "OUBLIETTE_WORKSPACE": inside.path(request.workspace),
+                **request.env,
             },
             cwd=inside.path(request.working_dir),
             uid=inside.uid,

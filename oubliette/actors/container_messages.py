@@ -65,6 +65,8 @@ class RunCommand(Message, Reply[CommandResult]):
     working_dir: str
     """As documented, absolute."""
     timeout_seconds: float
+    env: dict[str, str] = {}
+    """Further variables."""
 
 
 class LogText(msgspec.Struct, frozen=True, kw_only=True):

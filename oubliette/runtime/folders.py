@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from oubliette.errors import ConfigError, RuntimeFailure
-from oubliette.runtime import safe_files
+from oubliette.runtime import git_identity, safe_files
 from oubliette.runtime.agent_configs import AgentConfigs
 from oubliette.runtime.agents.generated import views
 
@@ -157,10 +157,12 @@ class Folders:
         project: Project,
         session_id: str,
         files: Mapping[str, tuple[bytes, int]] | None = None,
+        gitconfig: bytes | None = None,
     ) -> None:
         """Make HOME of a session, 0700 and owned by the project's uid, with `files` in it.
 
         `files`: relative path → content and mode. They replace what a process before has left.
+        `gitconfig` is what git finds there, unless the agent has one of its own.
 
         Raises:
             RuntimeFailure: the agent has put something else in the place of one of them.
@@ -173,6 +175,8 @@ class Folders:
         ):
             for path, (content, mode) in (files or {}).items():
                 safe_files.write_below(home, path, content, mode, project.uid)
+            if gitconfig is not None and not safe_files.exists(home, git_identity.FILE):
+                safe_files.write(home, git_identity.FILE, gitconfig, 0o600, project.uid)
 
     def init_git(self, project: Project, workspace_id: str, remote_url: str | None) -> None:
         """Make a new workspace a git repository; without git, do nothing.

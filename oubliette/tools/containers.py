@@ -19,6 +19,7 @@ from oubliette.actors.container_messages import (
 from oubliette.actors.container_stages import longest_start
 from oubliette.actors.protocol import OpenUnit
 from oubliette.errors import Conflict, InvalidParameter, NotFound, Unavailable
+from oubliette.runtime.git_identity import variables
 from oubliette.tools import fields
 from oubliette.tools.projects import check_offer, visible_project
 from oubliette.tools.tool import Params, Result, tool
@@ -221,6 +222,7 @@ async def container_exec(
                 workspace=workspace,
                 working_dir=params.working_dir or workspace,
                 timeout_seconds=params.timeout_seconds,
+                env=variables(house.config.agents),
             ),
             timeout=params.timeout_seconds + SLACK_SECONDS,
         )

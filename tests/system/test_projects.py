@@ -206,6 +206,27 @@ async def test_agents_find_the_remote_that_a_project_was_made_with(site, caller)
     assert done["stdout"] == "https://example.org/it.git\n", done
 
 
+COMMIT = "touch it && git add it && git commit --quiet -m it && git log -1 --format=%an:%ae:%cn:%ce"
+OURS = "Oubliette agent:agent@oubliette.invalid"
+
+
+async def test_agents_can_commit_and_are_who_the_repository_says(site, caller):
+    project = await site.new_project(init_git=True)
+    _, agent = await spawn(site, caller, project, f"exec {COMMIT}")
+    done = await agent.outcome()
+    assert done["stdout"] == f"{OURS}:{OURS}\n", done
+    own = "git config user.name Ada && git config user.email ada@example.org"
+    again = COMMIT.replace("touch it", "echo more >>it")
+    _, agent = await spawn(site, caller, project, f"exec {own} && {again}")
+    assert (await agent.outcome())["stdout"] == "Ada:ada@example.org:Ada:ada@example.org\n"
+
+
+async def test_commands_can_commit(site):
+    project = await site.new_project(init_git=True)
+    done = await site.eyes.call("container_exec", project_id=project["id"], command=COMMIT)
+    assert done["stdout"] == f"{OURS}:{OURS}\n", done
+
+
 async def test_a_duplicate_name_is_refused(site, caller):
     """DESIGN 9.13: `project already exists`; a deleted project's name is free."""
     made = await caller.call("project_create", name="only one", init_git=False)

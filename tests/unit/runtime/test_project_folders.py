@@ -142,6 +142,19 @@ def test_a_new_workspace_becomes_a_git_repository_with_its_remote(folders: Folde
     assert "https://example.org/it.git" in config
 
 
+def test_what_an_agent_told_git_of_itself_is_left_to_it(folders: Folders, tmp_path: Path) -> None:
+    file = folders.session_home("proj_x", "gogol_x") / ".gitconfig"
+    folders.create_session_home(PROJECT, "gogol_x", gitconfig=b"[user]")
+    assert file.read_bytes() == b"[user]"
+    file.write_bytes(b"[user]\n\tname = Ada")
+    folders.create_session_home(PROJECT, "gogol_x", gitconfig=b"[user]")
+    assert file.read_bytes() == b"[user]\n\tname = Ada"
+    file.unlink()
+    file.symlink_to(tmp_path / "planted")
+    folders.create_session_home(PROJECT, "gogol_x", gitconfig=b"[user]")
+    assert not (tmp_path / "planted").exists()
+
+
 @pytest.mark.requires("root")
 def test_a_workspace_that_is_another_users_gets_its_remote_too(tmp_path: Path) -> None:
     """A server of root gives workspaces to the agents' users, and git trusts no folder of theirs."""

@@ -7,7 +7,6 @@ one was taken: a slow log holds the agent back and loses nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from oubliette import ids
 from oubliette.actors.agent_start import agent_session, start_request
 from oubliette.actors.container_messages import Acquire
 from oubliette.actors.container_stages import longest_start
+from oubliette.actors.last_words import StandardError
 from oubliette.actors.session_messages import (
     AckOutput,
     AgentAttached,
@@ -41,7 +41,6 @@ from oubliette.runtime.host.stream import Gap, Output, StdinOk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from pathlib import Path
 
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
@@ -59,7 +58,6 @@ RECONNECT: Final = 30.0  # seconds for a broken link to come back
 PORTION: Final = 200  # items handed over at once
 HAND_OVER: Final = 30.0  # seconds; then handed over again
 MAX_REPLAY: Final = 16 << 20  # bytes of one turn that are kept to be read again
-STDERR_LIMIT: Final = 4 * 1024 * 1024  # bytes of stderr kept per session
 
 
 class _Ended(Message):
@@ -117,8 +115,7 @@ class AgentProcessActor(Actor):
         self._acking = False
         self._ending = False
         self._told = False
-        self._stderr_offset = record.process_err
-        self._stderr_kept = 0
+        self._stderr = StandardError(services, record)
 
     async def on_start(self) -> None:
         """Begin in the background; what comes of it are messages."""
@@ -207,7 +204,8 @@ class AgentProcessActor(Actor):
         assert info is not None
         noted: Awaitable[None] | None = None
         if self._process is None or self._container_id != info.id:
-            self._process, self._offset, self._stderr_offset = ids.new_id(ids.PROCESS), 0, 0
+            self._process, self._offset = ids.new_id(ids.PROCESS), 0
+            self._stderr.begin()
             self._container_id = info.id
             starting = AgentStarting(process_id=self._process, container_id=info.id)
             noted = self._session.ask(starting)
@@ -245,7 +243,7 @@ class AgentProcessActor(Actor):
             await self._begin_reading()
         assert self._adapter is not None
         try:
-            stream = await link.attach(self._process, self._offset, self._stderr_offset)
+            stream = await link.attach(self._process, self._offset, self._stderr.offset)
         except OublietteError as error:
             log.info("attach failed", session_id=self._record.id, reason=str(error))
             await self._pause(link)
@@ -261,7 +259,8 @@ class AgentProcessActor(Actor):
                         if self._adapter.failed is not None:
                             return AgentGone(reason=self._adapter.failed)
                     case Output():
-                        await self._keep_stderr(item)
+                        await self._stderr.keep(item)
+                        self._ack_soon()
                     case StdinOk(seq=seq):
                         self._accepted(seq)
                         if pump is None:
@@ -279,7 +278,7 @@ class AgentProcessActor(Actor):
                             )
                         self._offset = following
                     case Exit():
-                        return self._exited(item)
+                        return await self._exited(item)
                     case _:
                         pass  # the end of a stream is followed by the exit
         except HostRefused as error:
@@ -379,7 +378,7 @@ class AgentProcessActor(Actor):
         if self._adapter.handshake:
             self._replaying = True
             self._offset = self._committed = 0
-            self._acked = (0, self._stderr_offset)
+            self._acked = (0, self._stderr.offset)
 
     def _announce(self, accepted: int, *, started: bool) -> None:
         assert self._process is not None
@@ -445,24 +444,15 @@ class AgentProcessActor(Actor):
             else:
                 return
 
-    async def _keep_stderr(self, output: Output) -> None:
-        room = STDERR_LIMIT - self._stderr_kept
-        if room > 0:
-            data = output.data[:room]
-            self._stderr_kept += len(data)
-            await asyncio.to_thread(
-                _append, self._services.folders.stderr_log(self._record.id), data
-            )
-        self._stderr_offset = output.offset + len(output.data)
-        self._ack_soon()
-
-    def _exited(self, item: Exit) -> AgentGone:
+    async def _exited(self, item: Exit) -> AgentGone:
         if self._host_gate.draining and not self._ending:
             return AgentGone(reason="container lost: it was told to end", container_lost=True)
         if item.signal is not None:
             reason = f"the agent was killed by signal {item.signal}"
         else:
             reason = f"the agent ended with exit code {item.code}"
+        if not self._ending:
+            reason += await self._stderr.last_words(self._host_gate.info)
         return AgentGone(reason=reason, exit_code=item.code, signal=item.signal)
 
     @handles(_Ended)
@@ -517,7 +507,7 @@ class AgentProcessActor(Actor):
 
     def _ack_soon(self) -> None:
         link = self._host_gate.current
-        ends = (self._committed, self._stderr_offset)
+        ends = (self._committed, self._stderr.offset)
         if self._acking or link is None or self._process is None or ends == self._acked:
             return
         self._acking = True
@@ -582,11 +572,3 @@ def _portions(items: list[AgentItem]) -> list[tuple[AgentItem, ...]]:
             portions.append([])
         portions[-1].append(item)
     return [tuple(portion) for portion in portions]
-
-
-def _append(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)

@@ -6,9 +6,11 @@ model answers within so many tries, that an interrupt is heeded. Lives and dies 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from oubliette.actors.last_words import last_words
 from oubliette.actors.session_messages import (
     AgentGone,
     EndAgent,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from oubliette.actors.session_stored import StoredSession
 
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
-LAST_WORDS: Final = 500  # bytes of its standard error that a failure quotes
 _CALLED: Final = "tool_call"
 _RETURNED: Final = "tool_result"
 
@@ -147,24 +148,21 @@ class Patience:
         runtime = self._session.services.agents.get(record.agent)
         why = runtime.slow_start if runtime is not None else ""
         remedy = f"{why}, or raise" if why else "raise"
-        self._session.agent_gone(
-            AgentGone(
-                reason=f"{record.agent} was not ready {limit:g} seconds after its start"
-                f" ({remedy} agents.start_timeout_seconds){self._last_words()}",
-                start_failed=True,
-            )
+        self._give_up_agent(
+            f"{record.agent} was not ready {limit:g} seconds after its start"
+            f" ({remedy} agents.start_timeout_seconds)",
+            start_failed=True,
         )
 
-    def _last_words(self) -> str:
-        """The end of what the agent wrote to standard error."""
-        path = self._session.services.folders.stderr_log(self._session.session_id)
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS))
-                words = file.read().decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
-        return f": {words}" if words else ""
+    def _give_up_agent(self, reason: str, *, start_failed: bool = False) -> None:
+        """The agent is of no use; what it wrote to standard error last may say why."""
+        session = self._session
+        gone = AgentGone(reason=reason, start_failed=start_failed)
+        session.pipe_to_self(
+            last_words(session.services, session.journal.record, session.host_gate.info),
+            lambda words: msgspec.structs.replace(gone, reason=reason + words),
+            lambda _: gone,
+        )
 
     def _await_contact(self) -> None:
         session = self._session
@@ -182,13 +180,11 @@ class Patience:
         if record.agent_contacted or record.process_id != message.process_id:
             return
         limit = self._config.contact_timeout_seconds
-        self._session.agent_gone(
-            AgentGone(
-                reason=f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
-                " seconds, so it has none of the tools that it is lent; it has to start the MCP"
-                " servers that it is given with its session (ACP: mcpServers of session/new)"
-                f" (or raise agents.contact_timeout_seconds){self._last_words()}"
-            )
+        self._give_up_agent(
+            f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
+            " seconds, so it has none of the tools that it is lent; it has to start the MCP"
+            " servers that it is given with its session (ACP: mcpServers of session/new)"
+            " (or raise agents.contact_timeout_seconds)"
         )
 
     # ------------------------------------------------------------------ a turn

@@ -125,6 +125,27 @@ async def test_a_package_that_is_broken_is_told_to_whoever_asks_for_its_agent(op
     assert "agent_not_loaded" in site.server.log()
 
 
+async def test_an_agent_that_dies_at_its_start_says_why(open_site, monkeypatch):
+    """What it wrote to standard error last is in the error, without what nobody else may read."""
+    monkeypatch.setenv("MODEL_ACCESS", "the-key-of-the-model")
+    script = (
+        "printf 'Error: Cannot find package \\033[1mthe-sdk\\033[0m\\n' >&2;"
+        " echo given $MODEL and $OUBLIETTE_PAIRING_SECRET. >&2; exit 13"
+    )
+    site = await open_site(
+        acp__command=json.dumps(["sh", "-c", script]), acp__env='["MODEL=env:MODEL_ACCESS"]'
+    )
+    async with site.caller("http-auto") as caller:
+        agent = await site.spawn(caller, "say hello", agent="acp")
+        reason = await failure(agent)
+        assert reason == (
+            "the agent ended with exit code 13: Error: Cannot find package the-sdk\n"
+            "given *** and ***."
+        )
+        error = await agent.event("error")
+        assert (error["message"], error["exit_code"]) == (reason, 13)
+
+
 @pytest.mark.whole
 async def test_an_agent_that_dies_in_its_turn_can_be_resumed(open_site):
     site = await open_site()
@@ -183,6 +204,7 @@ async def test_an_agent_that_never_gets_ready_fails_its_session(open_site):
         reason = await failure(agent)
         assert "slow was not ready 2 seconds after its start" in reason
         assert "agents.start_timeout_seconds" in reason
+        assert reason.endswith(": still waiting for a licence")
         assert time.monotonic() - began < COLD
 
 

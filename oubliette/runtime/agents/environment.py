@@ -17,6 +17,7 @@ from oubliette.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from oubliette.config import Config
     from oubliette.runtime.agents.port import AgentSession
     from oubliette.runtime.containers.port import Inside
 
@@ -92,6 +93,13 @@ def check_variables(entries: Sequence[str], section: str) -> None:
             )
         if value and looks_secret(name) and not _REFERENCE.match(value):
             check_reference(value, f"{section}.env: {name}")
+
+
+def referred(config: Config) -> set[str]:
+    """Variables whose value some agent's `env` gives by reference."""
+    entries = (*config.opencode.env, *config.droid.env, *config.acp.env)
+    pairs = (entry.partition("=") for entry in entries)
+    return {name for name, _, value in pairs if _REFERENCE.match(value)}
 
 
 def looks_secret(name: str) -> bool:

@@ -33,7 +33,7 @@ class OpencodeRuntime(OpencodeProgram):
         """It waits for every MCP server before the first turn."""
         return (
             "an MCP server of the project that does not answer holds it up for 30 seconds;"
-            " see its stderr, or raise"
+            " see its stderr"
         )
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:

@@ -70,6 +70,7 @@ class Parrot(acp.Agent):
 
     async def initialize(self, protocol_version, **_):
         if SLOW:
+            print("still waiting for a licence", file=sys.stderr, flush=True)
             await asyncio.Event().wait()
         return acp.InitializeResponse(
             protocol_version=protocol_version,

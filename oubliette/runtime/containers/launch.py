@@ -67,6 +67,23 @@ def _wake(turn: asyncio.Future[None]) -> None:
         turn.set_result(None)
 
 
+def _deathless_pipe() -> tuple[int, int]:
+    """A pipe whose writer needs nobody who reads, since its own end can read too.
+
+    bwrap ends when it cannot write what it has to say, because its server was killed, and what it
+    has forked waits for it for ever.
+    """
+    reading, writing = os.pipe()
+    try:
+        both = os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return reading, both
+
+
 async def launch(
     argv: Callable[[Pipes], Sequence[str]],
     *,
@@ -99,7 +116,7 @@ async def launch(
         status_fd = close_later(os.open(status, flags | os.O_TRUNC, 0o600))
         ready_read, ready_write = os.pipe()
         close_later(ready_read)
-        info_read, info_write = os.pipe()
+        info_read, info_write = _deathless_pipe()
         close_later(info_read)
         try:
             arguments = argv(Pipes(ready_write, info_write, status_fd))

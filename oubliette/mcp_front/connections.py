@@ -37,13 +37,11 @@ MAX_CONNECTIONS: Final = 4096
 STATE_KEY: Final = "oubliette.connection"
 """Where a request's `scope["state"]` has its connection."""
 
-_TIMED_OUT: Final = (
-    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_LAST_WORDS: Final = (
+    b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b"
 )
-_BAD_REQUEST: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n"
-    b"content-length: %d\r\n\r\n%b"
-)
+_TIMED_OUT: Final = b"408 Request Timeout"
+_BAD_REQUEST: Final = b"400 Bad Request"
 
 
 def half_of_all_files() -> int:
@@ -60,6 +58,8 @@ class Deadlines:
     """From the connection, or the first byte of a later request, to the end of its head."""
     body: float = 30.0
     """From the end of the head to the end of the body."""
+    pause: float = 10.0
+    """Between two pieces of a body."""
     rest: float = 5.0
     """For the rest of a body that was answered before it had come in."""
     stall: float = 5.0
@@ -129,6 +129,8 @@ class GuardedProtocol(_Parsing):
         super().__init__(config, server_state, {**app_state, STATE_KEY: self}, _loop)
         self._phase: Phase | None = None
         self._phase_timer: asyncio.TimerHandle | None = None
+        self._phase_ends = 0.0
+        self._begun = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._deaf = False
@@ -161,9 +163,22 @@ class GuardedProtocol(_Parsing):
         if self._deaf or self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
             return
         self._date()
+        before = self._phase
         super().data_received(data)
         if not self._deaf:
             self._look(idle="head")
+            self._begun = self._phase == "head"
+            if self._phase == before == "body":
+                self._set_timer()  # it is coming: there is time for the next piece
+
+    def eof_received(self) -> None:
+        """Say what is missing, if the client has ended in the middle of a request."""
+        if self._deaf:
+            return
+        if self._phase == "body" and not self._begins_answer():
+            self.send_400_response("The request ended before its body was complete.")
+        elif self._phase == "head" and self._begun:
+            self.send_400_response("The request ended before its head was complete.")
 
     def on_response_complete(self) -> None:
         """After an answer: nothing is waited for, or the rest of a body."""
@@ -181,29 +196,38 @@ class GuardedProtocol(_Parsing):
         if phase is self._phase:
             return
         self._phase = phase
+        if phase is not None:
+            self._phase_ends = self.loop.time() + self.deadlines.of(phase)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._phase_timer is not None:
             self._phase_timer.cancel()
             self._phase_timer = None
-        if phase is not None:
-            self._phase_timer = self.loop.call_later(self.deadlines.of(phase), self._too_slow)
+        if self._phase is not None:
+            ends = self._phase_ends
+            if self._phase == "body":
+                ends = min(ends, self.loop.time() + self.deadlines.pause)
+            self._phase_timer = self.loop.call_at(ends, self._too_slow)
 
     def _too_slow(self) -> None:
         log.info("connection_too_slow", phase=self._phase, client=self.client)
         if self.transport.is_closing():
             return
-        cycle = self.cycle
-        answering = cycle is not None and cycle.response_started and not cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
-        if self._phase == "rest" or answering:
+        if self._phase == "rest" or self._begins_answer():
             self.transport.abort()
         else:
-            self._farewell(_TIMED_OUT)
+            self._farewell(_TIMED_OUT, f"The {self._phase} of the request did not come in time.")
+
+    def _begins_answer(self) -> bool:
+        cycle = self.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def send_400_response(self, msg: str) -> None:
         """Say that this is not HTTP; uvicorn's own way would often be lost in a reset."""
-        body = msg.encode()
-        self._farewell(_BAD_REQUEST % (len(body), body))
+        self._farewell(_BAD_REQUEST, msg)
 
-    def _farewell(self, last_words: bytes) -> None:
+    def _farewell(self, status: bytes, why: str) -> None:
         """Say this, take nothing in any more, and close once the client has, or in a moment."""
         self._deaf = True
         self._enter("rest")
@@ -211,7 +235,8 @@ class GuardedProtocol(_Parsing):
         if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
             cycle.disconnected = True  # what it would answer now is not for this client any more
             cycle.message_event.set()
-        self.transport.write(last_words)
+        body = why.encode()
+        self.transport.write(_LAST_WORDS % (status, len(body), body))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 

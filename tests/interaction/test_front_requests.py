@@ -282,3 +282,91 @@ async def test_a_client_that_wants_one_answer_gets_it_and_the_end(parser, reques
         assert b"connection: close" in head.lower()
         assert json.loads(body)["ok"] is True
         assert await it.rest() == b""
+
+
+# ---------------------------------------------------------------- cut short
+
+
+CUT = {
+    "a length with nothing": ("Content-Length: {size}", 0),
+    "a length and a part": ("Content-Length: {size}", 20),
+    "no chunk": ("Transfer-Encoding: chunked", 0),
+    "half a chunk": ("Transfer-Encoding: chunked", 20),
+    "a chunk and no end": ("Transfer-Encoding: chunked", None),
+}
+cuts = pytest.mark.parametrize("cut", CUT)
+
+
+def shortened(w: World, cut: str) -> bytes:
+    """A call whose body is not all there."""
+    framing, most = CUT[cut]
+    head, _ = post(w, ECHO, framing=framing.format(size=len(ECHO)))
+    body = chunked(ECHO).removesuffix(b"0\r\n\r\n") if "chunked" in framing else ECHO
+    return head + body[:most]
+
+
+@parsers
+@cuts
+async def test_a_body_that_ends_too_early_is_answered_at_once(parser, cut):
+    async with world(parser=parser) as w, line(w) as it:
+        await it.say(shortened(w, cut))
+        it.writer.write_eof()
+        answer = await it.rest()
+        assert answer.startswith(BAD)
+        assert answer.endswith(b"The request ended before its body was complete.")
+        async with asyncio.timeout(5):
+            while w.front.quotas.calls:
+                await asyncio.sleep(0)
+
+
+@parsers
+@cuts
+async def test_a_body_that_stops_is_answered_when_it_has_paused_for_too_long(parser, cut):
+    async with world(parser=parser, pause=0.2) as w, line(w) as it:
+        await it.say(shortened(w, cut))
+        answer = await it.rest()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert answer.endswith(b"The body of the request did not come in time.")
+
+
+@parsers
+async def test_a_body_that_trickles_has_an_end_too(parser):
+    """Each piece is in time; all of them together are not."""
+    async with world(parser=parser, pause=0.5, body=0.6) as w, line(w) as it:
+        head, body = post(w, ECHO + b" " * 1000)
+        await it.say(head)
+        ended = asyncio.ensure_future(it.rest())
+        for place in range(len(body)):
+            await it.say(body[place : place + 1])
+            if (await asyncio.wait({ended}, timeout=0.02))[0]:
+                break
+        assert (await ended).startswith(b"HTTP/1.1 408 ")
+
+
+@parsers
+async def test_a_body_that_comes_in_pieces_has_time_for_each(parser):
+    async with world(parser=parser, pause=1.0) as w, line(w) as it:
+        head, body = post(w, ECHO)
+        await it.say(head)
+        for place in range(0, len(body), 20):
+            await asyncio.sleep(0.2)
+            await it.say(body[place : place + 20])
+        assert (await it.answer())[0].startswith(OK)
+
+
+@parsers
+@pytest.mark.parametrize("request_", [b"GET /hea", HEALTH])
+async def test_a_head_that_ends_too_early_is_answered_at_once(parser, request_):
+    async with world(parser=parser) as w, line(w) as it:
+        await it.say(request_)
+        it.writer.write_eof()
+        assert (await it.rest()).endswith(b"The request ended before its head was complete.")
+
+
+@parsers
+async def test_who_hangs_up_without_a_word_is_told_nothing(parser):
+    async with world(parser=parser) as w, line(w) as it:
+        await it.say(HEALTH + b"\r\n")
+        await it.answer()
+        it.writer.write_eof()
+        assert await it.rest() == b""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from oubliette.tools.rates import Rates
 
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
+ANSWERS_END: Final = 0.5  # seconds after that, for the word that the server stops
 REST_ENDS: Final = 0.3  # seconds for GET streams after that
 RETRY_AFTER: Final = (b"retry-after", b"1")
 _CLOSE: Final = (b"connection", b"close")
@@ -95,7 +96,7 @@ class Front:
         """Serves `caller_listen`; give it to the tool table (`House.listen`)."""
         self._streams = LegacyStreams(self.listening, self.quotas)
         most = config.server.max_body_bytes
-        calls = Calls(tools, self._streams.before_call)
+        calls = self._asked = Calls(tools, self._streams.before_call)
         self._sdk = Sdk(tools, calls, most)
         self._direct = Direct(calls, self._sdk, most) if direct else None
         self._http = HttpServer(
@@ -158,6 +159,9 @@ class Front:
         self._sdk.close()
         if self._calls:
             await asyncio.wait(list(self._calls), timeout=CALLS_END)
+        self._asked.give_up()
+        if self._calls:
+            await asyncio.wait(list(self._calls), timeout=ANSWERS_END)
         if self._direct is not None:
             self._direct.stop()
         await self._streams.stop()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
+
+from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
     from oubliette.mcp_front.exchange import Exchange
@@ -24,6 +27,8 @@ class Calls:
     def __init__(self, tools: ToolTable, before_call: BeforeCall) -> None:
         self._tools = tools
         self._before_call = before_call
+        self._running: set[asyncio.Task[Any]] = set()
+        self._given_up: set[asyncio.Task[Any]] = set()
 
     def is_plain(self, name: str) -> bool:
         """Whether there is such a tool, and it answers with one document whoever asks."""
@@ -36,7 +41,34 @@ class Calls:
         name: str,
         arguments: dict[str, Any] | None,
     ) -> Answer:
-        """Call a tool for the client of `exchange`; `session_id` of a handshake session."""
-        if session_id is not None:
-            await self._before_call(exchange, session_id, name, arguments)
-        return await self._tools.call(exchange.who.context, name, arguments)
+        """Call a tool for the client of `exchange`; `session_id` of a handshake session.
+
+        Raises:
+            Unavailable: the server stops before there is an answer.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            if session_id is not None:
+                await self._before_call(exchange, session_id, name, arguments)
+            return await self._tools.call(exchange.who.context, name, arguments)
+        except asyncio.CancelledError:
+            if task not in self._given_up:
+                raise
+            task.uncancel()
+            raise Unavailable(
+                f"the server is stopping, and {name} has no answer yet; what agents were told to do"
+                " is not undone by that",
+                hint="call again once the server is back, which takes seconds where it is restarted"
+                "; with the idempotency_key of this call where it had one",
+            ) from None
+        finally:
+            self._running.discard(task)
+            self._given_up.discard(task)
+
+    def give_up(self) -> None:
+        """Answer the calls that are left: the server stops."""
+        for task in self._running - self._given_up:
+            self._given_up.add(task)
+            task.cancel("the server stops")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 
 import pytest
 
+from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.faults.conftest import settings_of
 from tests.system.site import Site
@@ -78,6 +81,51 @@ async def test_with_nobody_there(settings):
         log = server.log()
     found = worries(log)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("kind", ["sdk-auto", "sdk-legacy", "http-auto", "http-legacy"])
+async def test_what_is_asked_meanwhile_is_answered(kind, zygote):
+    """Long calls, a listener and a GET stream are open while SIGTERM comes."""
+    async with ServerProcess(zygote=zygote) as server:
+        await server.start()
+        site = Site(server)
+        async with site.eyes:
+            await site.open()
+            async with site.caller(kind) as caller:
+                await caller.listen()  # and a GET stream, where its client opens one
+                session = await site.spawn(caller, "say begun\nsleep 60")
+                await session.event("message")
+                runs = asyncio.ensure_future(server.passes("ContainerActor.RunCommand"))
+                asked = [
+                    asyncio.ensure_future(caller.call(tool, **arguments))
+                    for tool, arguments in (
+                        (
+                            "session_events",
+                            {
+                                "session_id": session.session_id,
+                                "since_index": 1000,
+                                "wait_seconds": 60,
+                            },
+                        ),
+                        (
+                            "container_exec",
+                            {"project_id": site.project["id"], "command": "sleep 60"},
+                        ),
+                        (
+                            "session_map",
+                            {"project_id": site.project["id"], "messages": ["sleep 60"]},
+                        ),
+                    )
+                ]
+                await runs
+                await caller.call("session_list", project_id=site.project["id"])
+                server.signal(signal.SIGTERM)
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                assert await caller.listener_ended() == "server stopping"
+                assert await server.ended() == 0
+    for answer in answers:
+        assert isinstance(answer, ToolFailed), repr(answer)
+        assert "the server is stopping" in str(answer)
 
 
 def _all(settings):

@@ -485,16 +485,31 @@ async def test_a_session_that_is_deleted_takes_its_calls_with_it(direct):
         assert (await wire.send(wire.call()))[0] == 404
 
 
-@modes
-async def test_a_call_in_flight_ends_with_the_server(mode):
+async def test_a_stream_of_a_session_ends_whole_when_the_server_stops():
     async with world() as w, asyncio.timeout(10):
+        wire = await Wire(w, "legacy").start()
+        async with wire.open(b"", method="GET") as reader:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            await reader.readuntil(b"\r\n\r\n")
+            await w.actor.stop(5)
+            assert (await reader.read()).endswith(b"0\r\n\r\n")
+
+
+@paths
+@modes
+async def test_a_call_in_flight_is_told_that_the_server_stops(mode, direct):
+    async with world(direct=direct) as w, asyncio.timeout(10):
         wire = await Wire(w, mode).start()
         async with wire.open(wire.call("wait"), tool="wait") as reader:
             await waiting(w)
             stopping = asyncio.ensure_future(w.actor.stop(5))
             status, _, answer = await answer_of(reader)
             await stopping
-    assert (status, answer["error"]["message"]) == (200, "Connection closed")
+    result = answer["result"]
+    assert (status, result["isError"]) == (200, True)
+    assert result["_meta"]["dev.oubliette/error"]["code"] == "unavailable"
+    assert "the server is stopping" in result["content"][0]["text"]
+    assert "call again" in result["content"][0]["text"]
 
 
 @modes

@@ -63,7 +63,8 @@ class Agent:
         """Replace the state as a whole, so that a crash leaves the old or the new one."""
         beside = f"{self.state_file}.{os.getpid()}"
         try:
-            with open(beside, "w", encoding="utf-8") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
                 json.dump(state, file)
             os.replace(beside, self.state_file)
         except OSError as error:

@@ -109,7 +109,9 @@ class AgentConfigs:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(safe_files.opened(self.projects))
             for name in names:
-                folder = stack.enter_context(safe_files.inner(folder, name, create=True))
+                folder = stack.enter_context(
+                    safe_files.inner(folder, name, create=True, mode=0o700)
+                )
             yield folder
 
     def _of(self, folder: Path) -> AgentConfig:

@@ -25,7 +25,14 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from oubliette.testing.model_script import Asked, Call, Refuse, Say, answer
-from oubliette.testing.model_wire import APIS, CHARS_PER_TOKEN, Api, CutError, Messages
+from oubliette.testing.model_wire import (
+    APIS,
+    CHARS_PER_TOKEN,
+    Api,
+    CutError,
+    Messages,
+    instructions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,6 +52,8 @@ class Received(msgspec.Struct, frozen=True):
     asked: Asked
     key: str
     """The credential that it came with."""
+    instructions: str = ""
+    """What it tells the model besides the conversation: system prompt, rules of repositories."""
 
 
 class ModelServer:
@@ -113,7 +122,8 @@ class ModelServer:
             asked = api.read(cast("dict[str, Any]", body))
             self._count += 1
             key = request.headers.get("x-api-key") or request.headers.get("authorization", "")
-            self.requests.append(Received(api.path, asked, key.removeprefix("Bearer ")))
+            told = sys.intern(instructions(cast("dict[str, Any]", body)))  # the same every time
+            self.requests.append(Received(api.path, asked, key.removeprefix("Bearer "), told))
             return await self._answer(api, asked)
 
         return serve

@@ -139,6 +139,23 @@ def _event(data: Json, name: str | None = None) -> str:
     return f"{f'event: {name}' + chr(10) if name else ''}data: {json.dumps(data)}\n\n"
 
 
+def instructions(body: Json) -> str:
+    """All that a request of any API says besides the conversation, reminders included."""
+    texts = [_whole(body.get("system")), _whole(body.get("instructions"))]
+    for message in (*_list(body.get("messages")), *_list(body.get("input"))):
+        text = _whole(message.get("content"))
+        if message.get("role") in {"system", "developer"} or "<system-reminder>" in text:
+            texts.append(text)
+    return "\n".join(text for text in texts if text)
+
+
+def _whole(content: object) -> str:
+    """All texts of a message."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text") or "") for part in _list(content))
+
+
 def _text(content: object) -> str:
     """The text of a message, however it is wrapped."""
     if isinstance(content, str):

@@ -192,6 +192,9 @@ class OpencodeConfig(_Section, frozen=True, kw_only=True):
     """What the model at `base_url` can read at once."""
     output_tokens: Count = 32_000
     """What the model at `base_url` can write at once."""
+    trust_repository: bool = False
+    """OpenCode does what a repository says in `.opencode` and `opencode.json`, plugins and MCP
+    servers included: whoever can write to a repository runs code, and sees secrets of agents."""
 
 
 class DroidConfig(_Section, frozen=True, kw_only=True):

@@ -1,4 +1,5 @@
-"""What the zipapp runs: `host`, `relay`, `client`, `bridge`, `opencode` or `scripted-agent`.
+"""What the zipapp runs: `host`, `relay`, `client`, `bridge`, `opencode`, `opencode-acp` or
+`scripted-agent`.
 
 Each imports only its own modules: an agent waits for this start.
 """
@@ -7,8 +8,10 @@ from __future__ import annotations
 
 import sys
 
-BESIDE_AGENTS = ("client", "opencode", "scripted-agent")
-USAGE = "usage: oubliette.pyz host|relay|client|bridge|opencode|scripted-agent [options]"
+BESIDE_AGENTS = ("client", "opencode", "opencode-acp", "scripted-agent")
+USAGE = (
+    "usage: oubliette.pyz host|relay|client|bridge|opencode|opencode-acp|scripted-agent [options]"
+)
 
 
 def main() -> int:
@@ -31,6 +34,10 @@ def main() -> int:
         from . import opencode_bridge
 
         return opencode_bridge.main(arguments)
+    if command == "opencode-acp":
+        from . import opencode_exec
+
+        return opencode_exec.main(arguments)
     if command == "bridge":
         from . import bridge
 

@@ -9,6 +9,7 @@ line, each line of input a request, and its answer a line:
     < {"event": {"id": …, "type": …, "properties": {…}}}
     < {"oversize": <bytes>}                          an event that is too long for a line
     < {"bridge": "serving"} | {"bridge": "again"} | {"bridge": "failed", "reason": "…"}
+    < {"bridge": "rules", "notes": ["…"]}            rules of the repository that are not read
 
 `stamp`, 14 characters, asks for a message id of ours: OpenCode orders messages by their ids, whose
 first half is the time on its own clock, which is ours and not the server's of Oubliette. `newest`
@@ -20,7 +21,6 @@ Requests are made one after the other, and only while the events are heard.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -33,6 +33,7 @@ from .client_json import as_object
 from .client_lines import Lines, LongLine
 from .client_process import log, take_stdio
 from .loop import Loop
+from .opencode_exec import not_started, program_of
 from .opencode_http import MAX_BODY, Address, EventReader, Exchange
 from .opencode_server import Server
 
@@ -47,7 +48,6 @@ SILENCE_SECONDS = 90.0  # of the event stream, which has a heartbeat every 10 s
 RECONNECT_SECONDS = 0.25  # between two attempts to hear events
 OUTAGE_SECONDS = 180.0  # without events; then the server is given up
 FLUSH_SECONDS = 30.0  # for the last words to the host
-PROGRAM = "--program="
 HEARTBEAT = b'"type":"server.heartbeat"'
 CONNECTED = b'"type":"server.connected"'
 
@@ -186,6 +186,8 @@ class Bridge:
         self._outage.cancel()
         self._heard = True
         self._say({"bridge": "again" if self._served else "serving"})
+        if not self._served and self._server.notes:
+            self._say({"bridge": "rules", "notes": self._server.notes})
         self._served = True
         self._next()
 
@@ -297,12 +299,9 @@ def _nothing() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the bridge; returns the server's exit code, and ends by the signal that ended it."""
-    program = "opencode"
-    for argument in arguments or []:
-        if not argument.startswith(PROGRAM):
-            log(f"unknown argument {argument}; there is {PROGRAM}PATH")
-            return 2
-        program = argument[len(PROGRAM) :]
+    program = program_of(arguments or [])
+    if program is None:
+        return 2
     kernel.hide_from_tracers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stdin, stdout = take_stdio()
@@ -310,11 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         bridge = Bridge(loop, program, stdin, stdout)
     except OSError as error:
-        why = f"{program}: {error.strerror}"
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            why += "; either use an image that has it, or set path in [opencode] to one to mount"
-        log(why)
-        return 127
+        return not_started(program, error)
     while not bridge.over:
         loop.turn()
     loop.close()

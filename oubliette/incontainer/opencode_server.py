@@ -10,6 +10,7 @@ import subprocess
 from . import kernel
 from .client_process import log
 from .loop import READ
+from .opencode_guard import Guarded
 from .opencode_http import USER
 
 TYPE_CHECKING = False
@@ -23,6 +24,11 @@ TERM_SECONDS = 2.0  # between SIGTERM and SIGKILL
 USERNAME = "OPENCODE_SERVER_USERNAME"
 PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 -- the variable's name
 LISTENING = re.compile(rb"listening on http://127\.0\.0\.1:(\d{1,5})")
+UNGUARDED = (
+    "this OpenCode did not run the guard that keeps it from executing a repository's code: use a"
+    " release that docs/agents.md names, or set trust_repository in [opencode] if every repository"
+    " here is trusted"
+)
 LINE_LIMIT = 64 * 1024  # bytes of its standard output without a newline
 
 
@@ -34,9 +40,9 @@ def _tie() -> None:
 class Server:
     """The child.
 
-    Its password is made here and handed over in its environment: not on the command line, which
-    any process of the machine may read. Its environment can be read by processes of the same
-    user in the same container, and by what the agent itself starts; by nobody else.
+    Its password is made here and handed over by the guard, as its settings are: not on the command
+    line, which any process of the machine may read, and not in its environment, which processes of
+    the same user in the same container may.
     """
 
     def __init__(
@@ -63,11 +69,14 @@ class Server:
         self._ended = False
         self.password = os.urandom(32).hex()
         loop.on_signal(signal.SIGCHLD, self._reap)
+        self._guarded = Guarded(os.environ, {PASSWORD: self.password})
+        self.notes = self._guarded.notes
         self._child = subprocess.Popen(
             [program, "serve", "--hostname", "127.0.0.1", "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env={**os.environ, USERNAME: USER, PASSWORD: self.password},
+            env={**self._guarded.environ, USERNAME: USER},
+            pass_fds=self._guarded.inherited,
             preexec_fn=_tie,  # noqa: PLW1509 -- there is one thread
         )
         assert self._child.stdout is not None
@@ -100,7 +109,10 @@ class Server:
             if found and self._starting is not None:
                 self._starting.cancel()
                 self._starting = None
-                self._on_listening(int(found.group(1)))
+                if self._guarded.taken:
+                    self._on_listening(int(found.group(1)))
+                else:
+                    self._on_failed(UNGUARDED)
             elif line.strip():
                 log(f"opencode: {line.decode(errors='replace')}")
 

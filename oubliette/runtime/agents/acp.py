@@ -136,7 +136,7 @@ class AcpAdapter(TurnAdapter):
             "agent_session_id": self._session,
             "resumed": resumed,
         }
-        return [*lost, ("ready", told)]
+        return [*lost, *self._warned(), ("ready", told)]
 
     # ------------------------------------------------------------------ a turn
 

@@ -125,8 +125,8 @@ class AcpRuntime(StreamExecution):
         """There is nothing to let go of."""
 
 
-def opening(session: AgentSession, inside: Inside) -> Opening:
-    """What `session/new` is told about a session."""
+def opening(session: AgentSession, inside: Inside, obeys: str = "") -> Opening:
+    """What `session/new` is told about a session, and what the session is told of the agent."""
     command, *arguments = inside.program("client")
     ours = {
         "name": MCP_SERVER,
@@ -144,6 +144,7 @@ def opening(session: AgentSession, inside: Inside) -> Opening:
         mcp_servers=(ours, *theirs),
         autonomy=session.autonomy,
         agent_session_id=session.agent_session_id,
+        obeys=obeys,
     )
 
 

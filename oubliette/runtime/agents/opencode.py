@@ -1,7 +1,8 @@
 """OpenCode as a program, and by its ACP door, `opencode acp` (reference: agents.md 2 and 4).
 
 Everything that it reads as configuration comes with its environment; that of the repository is
-switched off, because a hostile one would start programs by it.
+switched off, because a hostile one would start programs by it. OpenCode's own switch for that does
+not hold (1.18): a guard of ours does (`incontainer/opencode_guard.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.port import Inside
 
 SECTION: Final = "opencode"
+SUBCOMMAND: Final = "opencode-acp"
+"""Of the zipapp: starts OpenCode behind the guard."""
+TRUSTED: Final = "OUBLIETTE_TRUST_REPOSITORY"
+"""Starts OpenCode without the guard."""
+OBEYS: Final = "plugins, MCP servers and settings in .opencode and opencode.json (trust_repository)"
 PROVIDER: Final = "oubliette"
 """Name of the provider that is made of `base_url`."""
 TOOL_TIMEOUT: Final = 25 * 3600 * 1000
@@ -58,13 +64,25 @@ class OpencodeProgram(ConfiguredProgram):
     def _environment(
         self, session: AgentSession, inside: Inside, settings: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Configured by it alone: what lies in the repository is not read."""
+        """Configured by it alone: what lies in the repository is not read, unless it is trusted."""
+        trusted = self._trusts
+        disabled = [name for name in _DISABLED if not (trusted and name == "PROJECT_CONFIG")]
         return {
             **base_environment(session, inside),
-            **{f"OPENCODE_DISABLE_{name}": "1" for name in _DISABLED},
+            **{f"OPENCODE_DISABLE_{name}": "1" for name in disabled},
+            **({TRUSTED: "1"} if trusted else {}),
             **environment(self._config.get("env") or (), SECTION, session.credentials),
             "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(settings).decode(),
         }
+
+    @property
+    def _trusts(self) -> bool:
+        return bool(self._config.get("trust_repository"))
+
+    @property
+    def obeys(self) -> str:
+        """What it does unasked that a repository says, as its sessions are told."""
+        return OBEYS if self._trusts else ""
 
     def _settings(self, session: AgentSession) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -114,9 +132,10 @@ class OpencodeAcpRuntime(OpencodeProgram):
         return "opencode-acp"
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Configured by its environment alone."""
+        """A program of ours that becomes OpenCode, configured by its environment alone."""
+        program = f"--program={self._program.inside(inside)}"
         return AgentCommand(
-            argv=(self._program.inside(inside), "acp"),
+            argv=(*inside.program(SUBCOMMAND), program),
             env=self._environment(session, inside, self._settings(session)),
             cwd=inside.path(session.cwd),
         )
@@ -125,4 +144,4 @@ class OpencodeAcpRuntime(OpencodeProgram):
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Opens a session with our MCP server and those of the project."""
-        return AcpAdapter(opening(session, inside), state)
+        return AcpAdapter(opening(session, inside, self.obeys), state)

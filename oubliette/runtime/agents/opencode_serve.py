@@ -112,6 +112,10 @@ class OpencodeAdapter(PartsAdapter):
                 return []
             case "again":
                 return self._read_again("the stream of events had broken")
+            case "rules":
+                return [
+                    system("rules", {"reason": "; ".join(map(str, _list(message.get("notes"))))})
+                ]
             case "failed":
                 self.failed = str(message.get("reason"))
                 return [system("bridge", message)]
@@ -219,7 +223,7 @@ class OpencodeAdapter(PartsAdapter):
             "agent_session_id": self._session,
             "resumed": self._resumed,
         }
-        return [*events, ("ready", told)]
+        return [*events, *self._warned(), ("ready", told)]
 
     def _prompt_answered(self, turn: int, message: Json) -> list[Event]:
         if _good(message):

@@ -43,6 +43,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     agent_session_id: str | None = None
     """The conversation to go on with."""
     model: str | None = None
+    obeys: str = ""
+    """What the agent does unasked that a repository says; "" where nothing is known to be left."""
 
 
 class TurnAdapter(abc.ABC):
@@ -121,6 +123,13 @@ class TurnAdapter(abc.ABC):
             return [("system", {"raw": text_of(line.content)})]
         found = self._understand(fields)
         return [("system", fields)] if found is None else found
+
+    def _warned(self) -> list[Event]:
+        """What whoever runs the agent should know before its first turn."""
+        obeys = self._opening.obeys
+        if not obeys:
+            return []
+        return [("system", {"kind": "repository_obeyed", "reason": f"this agent obeys {obeys}"})]
 
     # ------------------------------------------------------------------ a turn
 

@@ -1,5 +1,7 @@
 """Stands in for `opencode serve`: its port line, its password, its event stream; told what to do.
 
+It takes its secrets as the guard does, unless FAKE is `unguarded`.
+
 POST /emit {"events": […], "cut": bool, "die": signal}   say these, then break off, or die
 POST /echo                                               answers with what it got
 GET  /hang, GET /broken, GET /text, GET /large/<bytes>
@@ -17,7 +19,12 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+GUARD = os.environ.get("OUBLIETTE_GUARD", "")
 PASSWORD = os.environ.get("OPENCODE_SERVER_PASSWORD", "")
+if GUARD and os.environ.get("FAKE") != "unguarded":
+    with os.fdopen(int(GUARD), "r+") as given:
+        PASSWORD = json.load(given)["secrets"]["OPENCODE_SERVER_PASSWORD"]
+        given.truncate(0)
 TOKEN = "Basic " + base64.b64encode(f"opencode:{PASSWORD}".encode()).decode()
 listeners: list[queue.Queue] = []
 

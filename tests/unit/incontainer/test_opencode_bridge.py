@@ -42,7 +42,7 @@ class BridgeProcess:
                 f"--program={program or script}",
             ],
             cwd=ROOT,
-            env={**os.environ, "FAKE": mode},
+            env={**os.environ, "FAKE": mode, "HOME": str(folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -157,16 +157,24 @@ def test_a_request_that_came_before_the_server_was_there_waits_for_it(tmp_path: 
         assert bridge.answer("early")["status"] == 200
 
 
-def test_the_password_is_in_the_servers_environment_and_nowhere_else(
-    bridge: BridgeProcess,
-) -> None:
+def test_the_password_is_in_no_environment_and_no_command_line(bridge: BridgeProcess) -> None:
+    assert bridge.ask("POST", "/x")["status"] == 200  # which it is not without the password
     child = bridge.child()
-    environ = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-    (password,) = [v[25:] for v in environ if v.startswith(b"OPENCODE_SERVER_PASSWORD=")]
-    assert len(password) == 64
+    environ = Path(f"/proc/{child}/environ").read_bytes()
+    assert b"OUBLIETTE_GUARD=" in environ
+    assert b"PASSWORD" not in environ
+    assert not re.search(rb"[0-9a-f]{64}", environ)
     for pid in (child, bridge.process.pid):
-        assert password not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert bridge.ask("POST", "/x")["status"] == 200  # which it is not without it
+        assert not re.search(rb"[0-9a-f]{64}", Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def test_a_server_that_ran_no_guard_is_not_used(tmp_path: Path) -> None:
+    with BridgeProcess(tmp_path, "unguarded") as bridge:
+        failed = bridge.line()
+        assert failed["bridge"] == "failed"
+        assert "did not run the guard" in failed["reason"]
+        assert "trust_repository" in failed["reason"]
+        assert bridge.process.wait(SECONDS) == 1
 
 
 def test_events_are_passed_on_as_they_are_but_for_heartbeats(bridge: BridgeProcess) -> None:

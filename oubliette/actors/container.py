@@ -53,8 +53,6 @@ from oubliette.records import Container
 from oubliette.runtime.store.ops import DeleteContainer, PutContainer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from oubliette.actors.gate import HostGate
     from oubliette.actors.services import Services
     from oubliette.actors.unit import UnitKey
@@ -527,29 +525,22 @@ class ContainerActor(Actor):
 
     @handles(RunCommand)
     def _run(self, message: RunCommand) -> None:
-        self._answer_aside(run_command(self._host_gate, message))
+        running = run_command(self._host_gate, message, self.defer())
+        self.pipe_to_self(running, lambda _: Answered(), lambda _: Answered())
 
     @handles(ReadLogs)
     def _read_logs(self, message: ReadLogs) -> None:
         if self._record is None:
             raise NotFound("no container runs", hint="container_start starts it")
-        self._answer_aside(self._logs(self._record.id, message.tail))
+        reading = self._logs(self._record.id, message.tail, self.defer())
+        self.pipe_to_self(reading, lambda _: Answered(), lambda _: Answered())
 
-    async def _logs(self, container_id: str, tail: int) -> LogText:
-        logs = await self._services.runtime.logs(container_id, tail=tail)
-        return LogText(text=logs.text, truncated=logs.truncated)
-
-    def _answer_aside(self, work: Awaitable[object]) -> None:
-        """Answer the ask that is being handled with what `work` gives, and go on meanwhile."""
-        answer = self.defer()
-
-        async def run() -> None:
-            try:
-                answer.set(await work)
-            except Exception as error:
-                answer.set_error(error)
-
-        self.pipe_to_self(run(), lambda _: Answered(), lambda _: Answered())
+    async def _logs(self, container_id: str, tail: int, answer: Deferred) -> None:
+        try:
+            logs = await self._services.runtime.logs(container_id, tail=tail)
+            answer.set(LogText(text=logs.text, truncated=logs.truncated))
+        except Exception as error:
+            answer.set_error(error)
 
     @handles(Answered)
     def _answered(self, _: Answered) -> None:

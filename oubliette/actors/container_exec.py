@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette import ids
 from oubliette.actors.container_messages import CommandResult
-from oubliette.errors import OublietteError, RuntimeFailure
+from oubliette.errors import DeadlineExceeded, OublietteError, RuntimeFailure
 from oubliette.runtime.host import Exit, Output, StartProcess
+from oubliette.runtime.host.link import REQUEST_TIMEOUT
 
 if TYPE_CHECKING:
     from oubliette.actors.container_messages import RunCommand
     from oubliette.actors.gate import HostGate
+    from oubliette.kit import Deferred
     from oubliette.runtime.host.link import HostLink
 
 GATE_SECONDS: Final = 30.0  # for the control link to be there
 GRACE_SECONDS: Final = 10.0  # beyond the command's own deadline, which the host holds
+STUCK_SECONDS: Final = 3600.0  # for a host that is paused to take the signal to what it ran
 KEPT_BYTES: Final = 128 * 1024  # of the beginning, and as much of the end, of each stream
 ACK_BYTES: Final = 1 << 20  # read before the host is told that it may forget
 
@@ -57,18 +60,53 @@ class Kept:
         return f"{head}\n[… {self.left_out} bytes left out …]\n{tail}"
 
 
-async def run_command(gate: HostGate, request: RunCommand) -> CommandResult:
-    """Start it, read it to its end, and have the host forget it.
+async def run_command(gate: HostGate, request: RunCommand, answer: Deferred) -> None:
+    """Start it, read it to its end, have the host forget it, and answer with its CommandResult.
 
-    Raises:
-        VerbFailed: it cannot be started; the message names the program or the folder.
-        ContainerLost, DeadlineExceeded: there is no host to ask.
+    The answer is an error where it cannot be started (VerbFailed names the program or the folder),
+    where there is no host to ask (ContainerLost), and where the host has not said how it ended
+    `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
     """
-    link = await gate.wait(GATE_SECONDS)
+    proc = ids.new_id(ids.PROCESS)
+    limit = request.timeout_seconds + GRACE_SECONDS
+    until = asyncio.get_running_loop().time() + limit
+    try:
+        link = await gate.wait(min(GATE_SECONDS, limit))
+        try:
+            async with asyncio.timeout_at(until):
+                result = await _run(gate, link, proc, request)
+        except TimeoutError:
+            answer.set_error(_stuck(limit))
+            # A paused host reads this when it goes on, right after what it has not read yet.
+            await _end(link, proc, STUCK_SECONDS)
+            return
+        except BaseException:
+            await asyncio.shield(_end(link, proc))
+            raise
+        await asyncio.shield(_end(link, proc))
+        answer.set(result)
+    except Exception as error:
+        answer.set_error(error)
+
+
+def _stuck(limit: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the container has not said within {limit:g} s how the command ended, which is"
+        f" {GRACE_SECONDS:g} s beyond the command's own deadline: it is paused, or it hangs",
+        hint="let it go on (docker unpause, podman unpause), whereupon what is left of the command"
+        " is killed, or end it with container_stop and force",
+    )
+
+
+async def _end(link: HostLink, proc: str, timeout: float = REQUEST_TIMEOUT) -> None:
+    with contextlib.suppress(OublietteError, OSError):
+        await link.end(proc, timeout=timeout)
+
+
+async def _run(gate: HostGate, link: HostLink, proc: str, request: RunCommand) -> CommandResult:
     if gate.info is None:
         raise RuntimeFailure("the container is not known yet", hint="try again in a moment")
     inside = gate.info.inside
-    proc = ids.new_id(ids.PROCESS)
     began = time.monotonic()
     await link.start(
         StartProcess(
@@ -87,14 +125,7 @@ async def run_command(gate: HostGate, request: RunCommand) -> CommandResult:
             deadline_seconds=request.timeout_seconds,
         )
     )
-    try:
-        async with asyncio.timeout(request.timeout_seconds + GRACE_SECONDS):
-            out, err, ended = await _read(link, proc)
-    except TimeoutError as error:
-        raise RuntimeFailure("the command did not end at its deadline") from error
-    finally:
-        with contextlib.suppress(OublietteError, OSError):
-            await asyncio.shield(link.end(proc))
+    out, err, ended = await _read(link, proc)
     return CommandResult(
         exit_code=ended.status if ended.status is not None else -1,
         stdout=out.text(),

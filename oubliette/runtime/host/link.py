@@ -252,9 +252,17 @@ class HostLink:
             fields["gid"] = process.uid
         return int((await self.request("start", fields))["pid"])
 
-    async def signal(self, proc: str, number: int | str, *, tree: bool = True) -> bool:
+    async def signal(
+        self,
+        proc: str,
+        number: int | str,
+        *,
+        tree: bool = True,
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> bool:
         """Signal a process, with `tree` all of its group and session too; whether it was there."""
-        answer = await self.request("signal", {"proc": proc, "signal": number, "tree": tree})
+        fields = {"proc": proc, "signal": number, "tree": tree}
+        answer = await self.request("signal", fields, timeout=timeout)
         return bool(answer.get("delivered"))
 
     async def expect(self, session: str, project: str, *, secret: str, depth: int) -> None:
@@ -284,10 +292,13 @@ class HostLink:
         """Let the host forget a process that has ended, its unread output included."""
         await self.request("forget", {"proc": proc})
 
-    async def end(self, proc: str) -> None:
-        """Kill a process that nobody wants any more, and all of its group; forget it."""
+    async def end(self, proc: str, *, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Kill a process that nobody wants any more, and all of its group; forget it.
+
+        `timeout`: seconds for a host that may be paused to take the signal.
+        """
         with contextlib.suppress(VerbFailed):  # it is gone already
-            await self.signal(proc, "KILL")
+            await self.signal(proc, "KILL", timeout=timeout)
             await self.forget(proc)
 
     async def stats(self) -> dict[str, Any]:

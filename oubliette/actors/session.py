@@ -40,14 +40,7 @@ from oubliette.actors.session_messages import (
     SubmitTurn,
     WriteFrame,
 )
-from oubliette.actors.session_patience import (
-    ContactOverdue,
-    InterruptOverdue,
-    Patience,
-    PromptWithdrawn,
-    SilenceCheck,
-    StartOverdue,
-)
+from oubliette.actors.session_patience import DEADLINES, Patience
 from oubliette.actors.session_permissions import PermissionOverdue, Permissions
 from oubliette.actors.session_tools import ListingOverdue
 from oubliette.actors.session_waits import GetWaits, SessionWaits
@@ -363,7 +356,6 @@ class SessionActor(RestingSession):
             self.journal.change(final_response=text)
             self._status("turn_ended")
         self.begin_turn()
-        self.link.turn_ended()
 
     def end_unheard_turn(self) -> None:
         """The running turn was interrupted before its agent heard of it."""
@@ -382,7 +374,7 @@ class SessionActor(RestingSession):
             AgentCost(session_id=self.session_id, cost_usd=self.journal.record.cost_usd)
         )
 
-    @handles(StartOverdue, ContactOverdue, SilenceCheck, InterruptOverdue, PromptWithdrawn)
+    @handles(*DEADLINES)
     def _patience_over(self, message: Message) -> None:
         if not self._finished:
             self.patience.take(message)
@@ -513,6 +505,7 @@ class SessionActor(RestingSession):
     @handles(LinkRequest, at_once=True)
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
+        self.patience.silence.broken()
         self.patience.contacted()
         if not message.bare:
             self.link.tools.client_seen()

@@ -63,6 +63,7 @@ class SessionLink:
         self.children = ChildCalls(self._session, self._reply)
         self._maps = MapCalls(self._session, self.children, self._reply)
         self._calls = Calls()
+        self._answering = 0
         self.ancestry = list(stored.ancestry)
         """Session ids from the root down to this one."""
         self._root = stored.root
@@ -105,6 +106,11 @@ class SessionLink:
         waiting = self._services.waiting
         return bool(self._calls.open) or self._session.session_id in waiting
 
+    @property
+    def serves(self) -> bool:
+        """Whether a request of its client waits for an answer of ours."""
+        return self._answering > 0 or next(self.waits(), None) is not None
+
     def waits(self) -> Iterator[Wait]:
         """The calls that the agent has open: of its caller's tools, and of children."""
         for call in self._calls.open.values():
@@ -120,9 +126,6 @@ class SessionLink:
             )
         yield from self.children.waits()
         yield from self._maps.waits()
-
-    def turn_ended(self) -> None:
-        """A turn of the agent is over; calls that it still has open go on."""
 
     # ------------------------------------------------------------------ connection
 
@@ -148,6 +151,7 @@ class SessionLink:
         return self._services.root_callers.get(root.id, (root.principal, root.caller_id))
 
     def _reply(self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> None:
+        self._session.patience.silence.broken()
         ref = self._session.system.lookup(asker.link)
         if ref is not None and ref.is_alive():
             ref.tell(
@@ -156,11 +160,9 @@ class SessionLink:
 
     def reply_to(self, message: LinkAnswered) -> None:
         """Answer a request that a job of ours has worked on."""
-        self._reply(
-            Asker(message.link, message.generation, message.id),
-            message.result,
-            message.error,
-        )
+        self._answering -= 1
+        asker = Asker(message.link, message.generation, message.id)
+        self._reply(asker, message.result, message.error)
 
     # ------------------------------------------------------------------ requests
 
@@ -197,6 +199,7 @@ class SessionLink:
             self._reply(asker, error=rpc_error(error))
 
     def _answer_later(self, asker: Asker, work: Awaitable[Any]) -> None:
+        self._answering += 1
         self._session.pipe_to_self(
             work,
             lambda result: _answer(asker, result=result),
@@ -317,12 +320,8 @@ class SessionLink:
 
     def settled(self, message: RequestSettled) -> None:
         """A request has ended: its actor says how, or its answer is there."""
-        self._settle(
-            message.request_id,
-            cast("Outcome", message.outcome),
-            result=message.result,
-            error=message.error,
-        )
+        outcome = cast("Outcome", message.outcome)
+        self._settle(message.request_id, outcome, result=message.result, error=message.error)
 
     def request_down(self, message: Down) -> None:
         """A request's actor ended; if it said nothing, the call is settled here, once."""

@@ -17,6 +17,7 @@ from oubliette.actors.session_messages import (
     WithdrawPrompt,
     WriteFrame,
 )
+from oubliette.actors.session_silence import Silence, SilenceCheck
 from oubliette.actors.session_waits import Wait
 from oubliette.kit import Message
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from oubliette.actors.session_stored import StoredSession
 
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
-_CALLED: Final = "tool_call"
-_RETURNED: Final = "tool_result"
 
 
 class StartOverdue(Message):
@@ -41,12 +40,6 @@ class ContactOverdue(Message):
     """The agent should have started our MCP server by now."""
 
     process_id: str
-
-
-class SilenceCheck(Message):
-    """Perhaps the agent has said nothing for too long."""
-
-    turn: int
 
 
 class InterruptOverdue(Message):
@@ -62,17 +55,17 @@ class PromptWithdrawn(Message):
     withdrawn: bool
 
 
+DEADLINES: Final = (StartOverdue, ContactOverdue, SilenceCheck, InterruptOverdue, PromptWithdrawn)
+"""What a session has to hand to its `Patience`."""
+
+
 class Patience:
     """Deadlines of one session's agent."""
 
     def __init__(self, session: SessionActor) -> None:
         self._session = session
         self._config = session.services.config.agents
-        self._spoke = 0.0
-        self._watched: int | None = None
-        """The turn whose silence is watched."""
-        self._tools: dict[str, tuple[str, float]] = {}
-        """Tool calls of the running turn that have no result yet: the tool, and since when."""
+        self.silence = Silence(session)
         self._turn_since: float | None = None
         """Wall second at which the running turn began."""
         self._attached_at = 0.0
@@ -91,7 +84,8 @@ class Patience:
             case ContactOverdue():
                 self._contact_overdue(message)
             case SilenceCheck():
-                self._silence_check(message)
+                if reason := self.silence.check(message):
+                    self.give_up(reason)
             case InterruptOverdue():
                 self._interrupt_overdue(message)
             case PromptWithdrawn():
@@ -103,13 +97,13 @@ class Patience:
 
     def take_over(self, stored: StoredSession) -> None:
         """Take over which tools the running turn waits for, and since when it runs."""
-        self._tools = dict(stored.open_tools)
+        self.silence.take_over(stored)
         self._turn_since = stored.turn_since
 
     def attached(self, *, again: bool) -> None:
         """The agent's streams are open; `again` after we had them already."""
         session = self._session
-        self._sign_of_life()
+        self.silence.broken()
         if again:
             return
         self._attached_at = session.clock.time()
@@ -191,36 +185,22 @@ class Patience:
 
     def turn_started(self, turn: int) -> None:
         """Watch for signs of life."""
-        self._sign_of_life()
         if self._turn_since is None:
             self._turn_since = self._session.clock.time()
-        if self._watched != turn:
-            self._watched = turn
-            self._check_after(self._config.silence_timeout_seconds, turn)
-
-    def _check_after(self, seconds: float, turn: int) -> None:
-        self._session.after(seconds, SilenceCheck(turn=turn))
+        self.silence.turn_started(turn)
 
     def turn_ended(self) -> None:
         """Nothing is expected any more."""
-        self._tools.clear()
-        self._due = self._watched = self._given_up = None
+        self.silence.turn_ended()
+        self._due = self._given_up = None
         self._turn_since = self._retry = self._interrupted_at = None
-
-    def _sign_of_life(self) -> None:
-        self._spoke = self._session.clock.monotonic()
 
     def heard(self, kind: str, data: dict[str, Any]) -> None:
         """The agent said something."""
-        self._sign_of_life()
+        self.silence.heard(kind, data)
         self.ready()
         self._retry = None
-        if kind == _CALLED:
-            since = self._session.clock.time()
-            self._tools[str(data.get("call_id"))] = (str(data.get("tool")), since)
-        elif kind == _RETURNED:
-            self._tools.pop(str(data.get("call_id")), None)
-        elif kind == "system" and data.get("type") == "retry":
+        if kind == "system" and data.get("type") == "retry":
             self._retried(data)
 
     def _retried(self, data: dict[str, Any]) -> None:
@@ -230,22 +210,6 @@ class Patience:
             self.give_up(
                 f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
                 " (agents.max_retries)"
-            )
-
-    def _silence_check(self, message: SilenceCheck) -> None:
-        """Whether the agent has been silent for too long, with nothing to wait for."""
-        session = self._session
-        if self._watched != message.turn or session.turn != message.turn:
-            return
-        limit = self._config.silence_timeout_seconds
-        left = self._spoke + limit - session.clock.monotonic()
-        if self._tools or session.waits or not session.attached:
-            left = limit  # a tool, a child or a person may take as long as they have
-        if left > 0:
-            self._check_after(left, message.turn)
-        else:
-            self.give_up(
-                f"the agent said nothing for {limit:g} seconds (agents.silence_timeout_seconds)"
             )
 
     # ------------------------------------------------------------------ telling
@@ -273,21 +237,7 @@ class Patience:
                 detail=self._given_up,
             )
         elif not busy:
-            yield from self._work(session.clock.time() - session.clock.monotonic() + self._spoke)
-
-    def _work(self, spoke: float) -> Iterator[Wait]:
-        """What the agent does by itself."""
-        for tool, since in self._tools.values():
-            yield Wait(kind="tool", what=f"its own tool {tool}", since=since, last_event_at=spoke)
-        if not self._tools:
-            yield Wait(
-                kind="model",
-                what="the model of its agent",
-                since=self._turn_since,
-                until=spoke + self._config.silence_timeout_seconds,
-                detail=self._retry,
-                last_event_at=spoke,
-            )
+            yield from self.silence.waits(self._turn_since, self._retry)
 
     # ------------------------------------------------------------------ ending a turn early
 

@@ -218,6 +218,7 @@ class Permissions:
 
     def _tell(self, request: PermissionRequest) -> None:
         session = self._session
+        session.patience.silence.broken()
         session.write(
             WriteFrame(
                 seq=session.next_seq(),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
+from oubliette.runtime.home import DATABASE
 from tests.faults.here import Here
 from tests.faults.history import BROKEN
 
@@ -108,3 +110,25 @@ async def test_the_runtime_folder_is_empty_after_a_kill_and_a_stop(any_server, p
     await server.start(settings={"server.on_stop": "end"})
     assert await server.stop() == 0
     assert runtime_entries(server) == []
+
+
+async def test_a_container_that_a_deleted_project_has_left_goes_with_its_folders(server):
+    """A kill between the end of its start and the deletion can leave its record."""
+    await server.start()
+    async with Here(server) as caller:
+        session = await caller.spawn("say hello")
+        await caller.turns_done(session)
+        await caller.call("session_end", session_id=session)
+        await server.kill()
+        assert server.containers()
+        with contextlib.closing(sqlite3.connect(server.home / DATABASE)) as store, store:
+            store.execute(
+                "UPDATE projects SET deleted_at = 1.0, data = json_set(data, '$.deleted_at', 1.0)"
+            )
+        await server.start()
+        await until(lambda: not entries(server, caller.project_id))
+        assert server.containers() == {}
+        assert server.query("SELECT id FROM containers") == []
+        assert (await caller.call("project_list"))["projects"] == []
+        assert await server.stop() == 0
+        assert entries(server) == []

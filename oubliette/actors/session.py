@@ -124,7 +124,7 @@ class SessionActor(RestingSession):
             self._note_crash()
         elif self._finished:
             self.services.crashes.pop(self.session_id, None)
-        del error
+        await super().on_exit(reason, error)
 
     @property
     def quiet(self) -> bool:

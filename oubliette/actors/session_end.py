@@ -6,10 +6,13 @@ import abc
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from oubliette.actors.container_messages import Release
 from oubliette.actors.protocol import EndSession
 from oubliette.actors.session_agent import AttendedSession
 from oubliette.actors.session_messages import CloseLink, EndAgent, SessionRests
+from oubliette.errors import OublietteError
 from oubliette.kit import Message, handles
 
 if TYPE_CHECKING:
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
+FORGET_LIMIT: Final = 2.0  # seconds for the host to forget an agent's process
+
+log = structlog.get_logger(__name__)
 
 
 class IdleCheck(Message):
@@ -170,8 +176,23 @@ class RestingSession(AttendedSession):
                 down = self._agent_down = asyncio.Event()
                 self._agent.tell(EndAgent())
                 await down.wait()
-            if self._process is not None and (link := self.host_gate.current) is not None:
-                await link.end(self._process)
+            await self._forget_process()
+
+    async def _forget_process(self) -> None:
+        if self._process is not None and (link := self.host_gate.current) is not None:
+            await link.end(self._process)
+            self._process = None
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Have the host forget the process where a message has woken the session up before that."""
+        del reason, error
+        if not self._rests:
+            return
+        try:
+            async with asyncio.timeout(FORGET_LIMIT):
+                await self._forget_process()
+        except (OublietteError, TimeoutError) as failure:
+            log.debug("forget failed", session_id=self.session_id, reason=str(failure))
 
     @handles(_LetGo)
     def _let_gone(self, _: _LetGo) -> None:

@@ -59,3 +59,40 @@ async def test_a_session_idles_out_though_nothing_ever_happened_to_its_actor() -
         await clock.elapse(LIMIT + 1)
         async with asyncio.timeout(5):
             assert await ended == "idled_out timed_out idle for 60 seconds"
+
+
+class Link:
+    """A host that answers the second request."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def end(self, process: str) -> None:
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.Event().wait()
+        self.ended.append(process)
+
+
+class Woken(TakenOver):
+    """A session that rests, and is woken up while the host is asked to forget its process."""
+
+    def __init__(self, ended: asyncio.Future[str], link: Link) -> None:
+        super().__init__(ended)
+        self.services.keys = None
+        self.host_gate = cast("Any", SimpleNamespace(current=link))
+        self._process = "proc_1"
+        self._rests = True
+
+    async def on_start(self) -> None:
+        self.pipe_to_self(self._let_go(), lambda _: IdleCheck(), lambda _: IdleCheck())
+
+
+async def test_the_host_forgets_the_process_of_a_session_that_is_woken_up_at_once() -> None:
+    link = Link()
+    async with System() as system, asyncio.timeout(5):
+        ref = system.spawn(Woken, asyncio.get_running_loop().create_future(), link, name="session")
+        await link.asked.wait()
+        await ref.stop()
+    assert link.ended == ["proc_1"]

@@ -32,6 +32,18 @@ async def ask_again(
     Raises:
         ActorDead: nobody was there for so long; as for the other errors of `on`.
     """
+    try:
+        return await ask()
+    except on:
+        return await _insist(ask, on, seconds)
+
+
+async def _insist(
+    ask: Callable[[], Awaitable[T]],
+    on: type[BaseException] | tuple[type[BaseException], ...],
+    seconds: float,
+) -> T:
+    """Ask for some time. Only where it must be: what tenacity makes is left to the collector."""
     async for attempt in tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(on),
         stop=tenacity.stop_after_delay(seconds),

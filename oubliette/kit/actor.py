@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import structlog
 
-from oubliette.kit.aside import AnswerToSelf, SideTask, Timer
+from oubliette.kit.aside import AnswerToSelf, Sender, SideTask, Timer
 from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, Message, Reply, handles, round_trip_answer
-from oubliette.kit.pykka_runtime import AsyncioActor, StopFlag
+from oubliette.kit.place import PlacedActor
+from oubliette.kit.pykka_runtime import StopFlag
 from oubliette.kit.ref import ASK_TIMEOUT, Ref
 from oubliette.kit.replies import Deferred
 from oubliette.kit.scope import Aside, current_scope
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Awaitable, Callable
 
-    from oubliette.clock import Clock
     from oubliette.kit.gate import Gate
     from oubliette.kit.messages import Reason
     from oubliette.kit.system import System
@@ -37,7 +37,7 @@ log = structlog.get_logger("oubliette.kit")
 _IDLE = Envelope(None)
 
 
-class Actor(AsyncioActor):
+class Actor(PlacedActor):
     """One thing that happens at a time, in one task, on messages only.
 
     Subclass it, mark handlers with `@handles(Kind)`, spawn it with `System.spawn` or
@@ -54,17 +54,6 @@ class Actor(AsyncioActor):
 
     _actor_handlers: ClassVar[dict[type, Any]] = {}
     _actor_at_once: ClassVar[frozenset[type]] = frozenset()
-    _actor_task: asyncio.Task[None]
-
-    system: System
-    name: str
-    ref: Ref
-    clock: Clock
-    incarnation: int
-    """Which life this is: no two actors of a process have the same."""
-
-    envelope: Envelope
-    """What is being handled: sender, deadline, trace."""
 
     @classmethod
     def _actor_collect_handlers(cls) -> None:
@@ -105,15 +94,15 @@ class Actor(AsyncioActor):
         self.ref = Ref(system, name, box)
         self._actor_parent = parent
         self.actor_limit = shutdown
-        self._actor_reason: Reason = "normal"
-        self._actor_error: BaseException | None = None
+        self._actor_reason = "normal"
+        self._actor_error = None
         self._actor_phase = "new"
         self._actor_context = context = system.context.copy()
         context.run(current_scope.set, self)
-        self._actor_children: dict[str, Actor] = _NONE
-        self._actor_jobs: set[asyncio.Task[None]] = _NOBODY
-        self._actor_timers: set[Timer] = _NOBODY
-        self._actor_deferrals: set[Deferred] = _NOBODY
+        self._actor_children = _NONE
+        self._actor_jobs = _NOBODY
+        self._actor_timers = _NOBODY
+        self._actor_deferrals = _NOBODY
 
     def actor_begin(self) -> None:
         """Start the task; the kit calls it after `__init__`."""
@@ -197,8 +186,7 @@ class Actor(AsyncioActor):
         """Get `message` in `delay` seconds, unless cancelled or ended before."""
         if self._actor_timers is _NOBODY:
             self._actor_timers = set()
-        send = self._actor_own_sender()
-        return Timer(self._actor_timers, self.clock, delay, lambda: send(message))
+        return Timer(self._actor_timers, self.clock, delay, self._actor_own_sender(), message)
 
     def pipe_to_self(
         self,
@@ -511,17 +499,9 @@ class Actor(AsyncioActor):
     def _actor_post_broke(self, error: BaseException) -> None:
         self.actor_inbox.post(Envelope(Broke(error)), urgent=True)
 
-    def _actor_own_sender(self) -> Callable[[Message], None]:
-        """A function that sends messages to this actor, with the trace of this moment."""
-        box, name, trace = self.actor_inbox, self.name, self.envelope.trace
-
-        def send(message: Message) -> None:
-            if not box.closed:
-                if box.codec is not None:
-                    message = box.codec(message)
-                box.post(Envelope(message, None, name, None, trace), urgent=True)
-
-        return send
+    def _actor_own_sender(self) -> Sender:
+        """Sends messages to this actor, with the trace of this moment."""
+        return Sender(self.actor_inbox, self.name, self.envelope.trace)
 
 
 # Shared by all actors that have none; never written to (most actors have none, and 10 000 actors

@@ -7,6 +7,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from oubliette.kit.mailbox import Envelope
 from oubliette.kit.scope import current_scope
 
 if TYPE_CHECKING:
@@ -21,16 +22,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Sender:
+    """Sends messages to the actor that made it, with the trace of that moment."""
+
+    __slots__ = ("_box", "_name", "_trace")
+
+    def __init__(self, box: Mailbox, name: str, trace: dict[str, str] | None) -> None:
+        self._box = box
+        self._name = name
+        self._trace = trace
+
+    def __call__(self, message: Message) -> None:
+        """Send one; nothing once the actor has ended."""
+        box = self._box
+        if not box.closed:
+            if box.codec is not None:
+                message = box.codec(message)
+            box.post(Envelope(message, None, self._name, None, self._trace), urgent=True)
+
+
 class Timer:
     """A message for later, made by `Actor.after`."""
 
-    __slots__ = ("_handle", "_owned", "_send")
+    __slots__ = ("_handle", "_owned", "_send", "_what")
 
     def __init__(
-        self, owned: set[Timer], clock: Clock, delay: float, send: Callable[[], None]
+        self,
+        owned: set[Timer],
+        clock: Clock,
+        delay: float,
+        send: Callable[..., None],
+        *what: object,
     ) -> None:
         self._owned = owned
         self._send = send
+        self._what = what
         owned.add(self)
         self._handle: TimerHandle = clock.call_later(delay, self._fire)
 
@@ -42,7 +68,7 @@ class Timer:
     def _fire(self) -> None:
         if self in self._owned:
             self._owned.discard(self)
-            self._send()
+            self._send(*self._what)
 
 
 class AnswerToSelf:
@@ -100,8 +126,9 @@ class AnswerToSelf:
         if self.done:
             return
         self.done = True
-        if self._timer is not None:
-            self._timer.cancel()
+        timer, self._timer = self._timer, None  # each refers to the other
+        if timer is not None:
+            timer.cancel()
         try:
             try:
                 message = make(outcome)

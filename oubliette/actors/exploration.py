@@ -110,15 +110,15 @@ class ExplorationActor(Actor):
         self._services = services
         self._id = exploration_id
         self._limits = limits
-        self._sessions: set[str] = set()
         self._lives: Counter[str] = Counter()
         """Sessions that live, or are about to; 2 is one that is resumed while it comes to rest."""
-        self._working: set[str] = set()
-        self._waiting: set[str] = set()
+        self._working: frozenset[str] = frozenset()
+        self._waiting: frozenset[str] = frozenset()
         self._cost: dict[str, float] = {}
+        """Every session of the tree, and what it has cost, USD."""
         self._began = self._services.clock.time()
         self._warned = False
-        self._near: set[str] = set()
+        self._near: frozenset[str] = frozenset()
         """Limits, but for the time, that the root was warned of."""
         self._root: str | None = None
 
@@ -126,7 +126,6 @@ class ExplorationActor(Actor):
         """Count what is there, and see how long it has been there."""
         sessions, anew = await self._services.reader.run(self._stored)
         for session in sessions:
-            self._sessions.add(session.id)
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
             if session.depth == 0:
@@ -134,8 +133,8 @@ class ExplorationActor(Actor):
             if session_state.live(session):
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
-                self._working.add(session.id)
-        self._waiting = self._sessions & self._services.waiting
+                self._working |= {session.id}
+        self._waiting = frozenset(self._cost.keys() & self._services.waiting)
         if anew is not None:
             self._began = float(anew)
         self._time_check(_TimeCheck())
@@ -185,7 +184,7 @@ class ExplorationActor(Actor):
     def _tell_all(self, action: LimitAction, text: str) -> int:
         """Tell its live sessions; how many there are."""
         told = 0
-        for session_id in self._sessions:
+        for session_id in self._cost:
             session = self._services.directory.session(session_id)
             if session is not None and session.is_alive():
                 message = f"max_wall_seconds of this tree: {text}"
@@ -209,14 +208,14 @@ class ExplorationActor(Actor):
         except BaseException:
             self._end_unless_live()
             raise
-        self._sessions.add(message.session_id)
+        self._cost.setdefault(message.session_id, 0.0)
         self._lives[message.session_id] += 1
-        self._working.add(message.session_id)
+        self._working |= {message.session_id}
         if message.depth == 0:
             self._root = message.session_id
             return
         limits = effective(self._limits, self._services)
-        self._warn("max_agents", len(self._sessions), limits.max_agents)
+        self._warn("max_agents", len(self._cost), limits.max_agents)
         busy = self._working - self._waiting
         self._warn("max_agents_at_once", len(busy), limits.max_agents_at_once)
 
@@ -225,7 +224,7 @@ class ExplorationActor(Actor):
         source = limit_sources(self._limits)
         if message.depth > (limits.max_depth or 0):
             raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
-        if message.new and len(self._sessions) >= (limits.max_agents or 0):
+        if message.new and len(self._cost) >= (limits.max_agents or 0):
             raise exceeded("max_agents", limits.max_agents, source, "one more agent")
         busy = self._working - self._waiting
         if message.depth > 0 and len(busy) >= (limits.max_agents_at_once or 0):
@@ -244,7 +243,7 @@ class ExplorationActor(Actor):
     @handles(Unreserve)
     def _unreserve(self, message: Unreserve) -> None:
         if message.new:
-            self._sessions.discard(message.session_id)
+            self._cost.pop(message.session_id, None)
         self._rests(message)
 
     @handles(SessionRests)
@@ -253,21 +252,24 @@ class ExplorationActor(Actor):
         self._lives[session_id] -= 1
         if self._lives[session_id] <= 0:
             del self._lives[session_id]
-            self._working.discard(session_id)
-            self._waiting.discard(session_id)
+            self._working -= {session_id}
+            self._waiting -= {session_id}
         self._end_unless_live()
 
     @handles(AgentWaits)
     def _waits(self, message: AgentWaits) -> None:
-        (self._waiting.add if message.waits else self._waiting.discard)(message.session_id)
+        if message.waits:
+            self._waiting |= {message.session_id}
+        else:
+            self._waiting -= {message.session_id}
 
     @handles(AgentWorks)
     def _works(self, message: AgentWorks) -> None:
         if message.works:
-            self._working.add(message.session_id)
+            self._working |= {message.session_id}
         else:
-            self._working.discard(message.session_id)
-            self._waiting.discard(message.session_id)
+            self._working -= {message.session_id}
+            self._waiting -= {message.session_id}
 
     @handles(AgentCost)
     def _costs(self, message: AgentCost) -> None:
@@ -281,7 +283,7 @@ class ExplorationActor(Actor):
             return
         root = self._services.directory.session(self._root) if self._root else None
         if root is not None and root.is_alive():
-            self._near.add(name)
+            self._near |= {name}
             text = f"{name} of this tree: {used:g} of {limit:g} are taken"
             root.tell(LimitNotice(limit=name, action="warn", message=text))
 
@@ -289,7 +291,7 @@ class ExplorationActor(Actor):
     def _usage(self, _: GetUsage) -> dict[str, float]:
         self._end_unless_live()
         return {
-            "max_agents": len(self._sessions),
+            "max_agents": len(self._cost),
             "max_agents_at_once": len(self._working - self._waiting),
             "max_cost_usd": sum(self._cost.values()),
             "max_wall_seconds": self._age,

@@ -274,6 +274,12 @@ class TreesConfig(_Section, frozen=True, kw_only=True):
     """What the agents of one tree may cost together, as they report it."""
     max_wall_seconds: Seconds = 86_400.0
     """Age of a tree, from the start of its root."""
+    max_turn_seconds: Seconds = 21_600.0
+    """What one turn of an agent may take, with all that it waits for. Then it is interrupted and
+    fails; the session goes on."""
+    max_turn_steps: Count = 500
+    """Steps of the model in one turn, as far as its agent tells of them. Then it is interrupted and
+    fails; the session goes on."""
 
 
 class AuditConfig(_Section, frozen=True, kw_only=True):
@@ -532,9 +538,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if not near:  # the right key in the wrong section
-        near = [key for key in names if key.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    # First the right key in the wrong section.
+    near = [key for key in names if key.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "oubliette config schema lists the keys"
     return ConfigError(f"{what} {name}", hint=hint)
 

@@ -41,6 +41,8 @@ class Limits(Record, frozen=True):
     max_agents_at_once: int | None = None
     max_cost_usd: float | None = None
     max_wall_seconds: float | None = None
+    max_turn_seconds: float | None = None
+    max_turn_steps: int | None = None
 
 
 def _any_object() -> dict[str, Any]:

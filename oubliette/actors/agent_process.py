@@ -415,7 +415,8 @@ class AgentProcessActor(Actor):
         """Hand over what the adapter has found; it does not find it again after a break."""
         assert self._process is not None
         while self._unheard:
-            await self._hand_over(AgentSpoke(process_id=self._process, items=self._unheard[0]))
+            items, steps = self._unheard[0], getattr(self._adapter, "steps", 0)  # older: none
+            await self._hand_over(AgentSpoke(process_id=self._process, items=items, steps=steps))
             del self._unheard[0]
 
     def _answer(self) -> None:

@@ -302,6 +302,7 @@ class SessionActor(RestingSession):
             self._broken = True  # who asked tells us so again, see OutputRefused
             raise
         self.active()
+        self.patience.limits.stepped(message.steps)
         self.journal.then(lambda: self._ack(offset))
         if self.journal.full:
             self._held.append(answer)

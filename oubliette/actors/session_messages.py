@@ -87,6 +87,7 @@ class AgentSpoke(Message, Reply[None]):
 
     process_id: str
     items: tuple[AgentItem, ...]
+    steps: int = 0  # of its model, in the turn that the newest output is of
 
 
 class OutputRefused(Message):
@@ -126,8 +127,7 @@ class WriteFrame(Message):
     text: str = ""
     request_id: str = ""
     decision: Literal["allow", "deny"] = "deny"
-    raw: bytes = b""
-    """What the protocol wants said (`AgentWrites`)."""
+    raw: bytes = b""  # what the protocol wants said (`AgentWrites`)
 
 
 class WithdrawPrompt(Message, Reply[bool]):

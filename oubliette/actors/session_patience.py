@@ -18,6 +18,7 @@ from oubliette.actors.session_messages import (
     WriteFrame,
 )
 from oubliette.actors.session_silence import Silence, SilenceCheck
+from oubliette.actors.session_turn_limits import TurnLimits, TurnOverdue
 from oubliette.actors.session_waits import Wait
 from oubliette.kit import Message
 
@@ -55,7 +56,14 @@ class PromptWithdrawn(Message):
     withdrawn: bool
 
 
-DEADLINES: Final = (StartOverdue, ContactOverdue, SilenceCheck, InterruptOverdue, PromptWithdrawn)
+DEADLINES: Final = (
+    StartOverdue,
+    ContactOverdue,
+    SilenceCheck,
+    TurnOverdue,
+    InterruptOverdue,
+    PromptWithdrawn,
+)
 """What a session has to hand to its `Patience`."""
 
 
@@ -66,6 +74,7 @@ class Patience:
         self._session = session
         self._config = session.services.config.agents
         self.silence = Silence(session)
+        self.limits = TurnLimits(session)
         self._turn_since: float | None = None
         """Wall second at which the running turn began."""
         self._attached_at = 0.0
@@ -86,6 +95,8 @@ class Patience:
             case SilenceCheck():
                 if reason := self.silence.check(message):
                     self.give_up(reason)
+            case TurnOverdue():
+                self.limits.overdue(message)
             case InterruptOverdue():
                 self._interrupt_overdue(message)
             case PromptWithdrawn():
@@ -188,6 +199,7 @@ class Patience:
         if self._turn_since is None:
             self._turn_since = self._session.clock.time()
         self.silence.turn_started(turn)
+        self.limits.turn_started(turn, self._turn_since)
 
     def turn_ended(self) -> None:
         """Nothing is expected any more."""
@@ -241,13 +253,13 @@ class Patience:
 
     # ------------------------------------------------------------------ ending a turn early
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: str, **more: str) -> None:
         """Have the running turn fail; the agent is told to stop."""
         turn = self._session.turn
         if turn is None or self._given_up is not None:
             return
         self._given_up = reason
-        self._session.journal.append("error", {"turn": turn, "message": reason})
+        self._session.journal.append("error", {"turn": turn, "message": reason, **more})
         self.interrupt(turn)
 
     @property

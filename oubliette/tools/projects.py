@@ -51,6 +51,14 @@ class TreeLimits(Params, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=1e7)] | None,
         Meta(description="Age of a tree, from the start of its root."),
     ] = None
+    max_turn_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=1e7)] | None,
+        Meta(description="What one turn of an agent may take."),
+    ] = None
+    max_turn_steps: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Steps of the model in one turn."),
+    ] = None
 
 
 class ProjectCreate(Params, frozen=True, kw_only=True):
@@ -236,6 +244,8 @@ async def project_options(house: House, context: CallContext, params: Nothing) -
             max_agents_at_once=trees.max_agents_at_once,
             max_cost_usd=trees.max_cost_usd,
             max_wall_seconds=trees.max_wall_seconds,
+            max_turn_seconds=trees.max_turn_seconds,
+            max_turn_steps=trees.max_turn_steps,
         ),
         scopes=scopes.NAMES,
     )

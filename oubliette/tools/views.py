@@ -27,6 +27,8 @@ class LimitsView(Result, frozen=True, kw_only=True):
     max_agents_at_once: Annotated[int | None, Meta(description="Live ones at a time.")] = None
     max_cost_usd: Annotated[float | None, Meta(description="Cost of the whole tree.")] = None
     max_wall_seconds: Annotated[float | None, Meta(description="From the root's start.")] = None
+    max_turn_seconds: Annotated[float | None, Meta(description="Of one turn.")] = None
+    max_turn_steps: Annotated[int | None, Meta(description="Of the model in one turn.")] = None
 
 
 class ContainerView(Result, frozen=True, kw_only=True):

@@ -313,7 +313,7 @@ class Conversation:
 
 
 def _state(adapter: AgentAdapter) -> tuple[Any, ...]:
-    return adapter.ready, adapter.failed, adapter.state()
+    return adapter.ready, adapter.failed, adapter.steps, adapter.state()
 
 
 def _check_frame(data: bytes, told: str) -> None:

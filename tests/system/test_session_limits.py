@@ -222,6 +222,33 @@ async def test_the_age_of_a_tree_is_limited(site, caller):
     assert "its time is over" in (await agent.get())["status_reason"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "value", "prompt", "text"),
+    [
+        ("max_turn_seconds", 1.0, "say on\nsleep 30", "the turn has taken 1 seconds"),
+        (
+            "max_turn_steps",
+            3,
+            "\n".join(f"say {n}" for n in range(5)) + "\nsleep 30",
+            "the turn has taken 3 steps of its model",
+        ),
+    ],
+)
+async def test_a_turn_has_an_end_of_its_own(site, caller, limit, value, prompt, text):
+    """It is interrupted and fails by the name of the limit; the session goes on."""
+    project = await site.new_project(limits={limit: value})
+    agent = await spawn(site, caller, prompt, project)
+    done = await agent.event("completion")
+    assert done["status"] == "failed"
+    assert done["final_text"] == f"{text}, as many as it may ({limit} of its project)"
+    told = await agent.event("error", kind="limit")
+    assert (told["limit"], told["message"], told["turn"]) == (limit, done["final_text"], 1)
+    assert (await agent.get())["status"] == "idle"
+    await agent.say("say again")
+    done = await agent.event("completion", nth=2)
+    assert (done["status"], done["final_text"]) == ("completed", "again")
+
+
 async def test_limits_are_told_with_their_sources_and_what_is_left(site, caller):
     """DESIGN 13.4: config_limits; frozen into a session at its spawn."""
     project = await site.new_project(limits={"max_depth": 2})

@@ -150,10 +150,12 @@ class AcpAdapter(TurnAdapter):
                 text = content.get("text")
                 if content.get("type") != "text" or not isinstance(text, str):
                     return [*self._started(), system(kind, _plain(update))]
-                events = self._started()
-                if update.get("messageId") != self._chunks_of:
+                message = update.get("messageId")
+                self._answering &= self._chunks_of in (None, message)
+                events = self._answers()
+                if message != self._chunks_of:
                     events += self._message()
-                    self._chunks_of = update.get("messageId")
+                    self._chunks_of = message
                 self._chunks.append(text)
                 return [*events, ("delta", {"turn": self._turn, "text": text})]
             case "tool_call" | "tool_call_update":
@@ -164,7 +166,7 @@ class AcpAdapter(TurnAdapter):
                     self._cost_now = dollars(amount)
                 return []
             case "agent_thought_chunk" | "plan":
-                return [*self._started(), system(kind, _plain(update))]
+                return [*self._answers(), system(kind, _plain(update))]
             case _:
                 return [system(kind, _plain(update))]
 
@@ -172,8 +174,8 @@ class AcpAdapter(TurnAdapter):
         call_id = update.get("toolCallId")
         if not isinstance(call_id, str):
             return [system("tool_call", _plain(update))]
-        events = self._started() + self._message()
         call = self._calls.get(call_id)
+        events = (self._started() if call else self._answers()) + self._message()
         if call is None:
             call = self._calls[call_id] = ToolCall(str(update.get("title") or "tool"))
         _update(call, update)
@@ -189,11 +191,10 @@ class AcpAdapter(TurnAdapter):
         self._prompted = number
         events = self._started() + self._message()
         reason = word(result.get("stopReason"))
-        cancelled = reason == "cancelled" or self._interrupted == number
         events += self._calls_over()
         events += self._usage(number, object_of(result.get("usage")))
         text, status = self._last_text, "completed"
-        if cancelled:
+        if reason == "cancelled" or self._interrupted == number:
             status = "interrupted"
         elif "error" in fields or reason in _STOPPED:
             told = _STOPPED.get(reason) or _reason(fields.get("error"))
@@ -234,8 +235,7 @@ class AcpAdapter(TurnAdapter):
         request_id = encoder.encode(request).decode()
         self._permissions[request_id] = request
         title = str(call.get("title") or "")
-        known = self._calls.get(str(call.get("toolCallId")))
-        named = known.tool if known is not None else title
+        named = known.tool if (known := self._calls.get(str(call.get("toolCallId")))) else title
         told = {
             "turn": self._turn,
             "request_id": request_id,

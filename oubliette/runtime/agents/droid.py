@@ -165,6 +165,7 @@ class DroidAdapter(TurnAdapter):
         if message.get("role") != "assistant" or message.get("visibility") == "llm_only":
             return []
         events = self._started()
+        self.steps += 1
         content = message.get("content")
         blocks = cast("list[Any]", content) if isinstance(content, list) else []
         for block in map(object_of, blocks):

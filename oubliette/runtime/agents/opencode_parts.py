@@ -90,6 +90,7 @@ class PartsAdapter(TurnAdapter):
         self._roles[message_id] = "summary" if info.get("summary") is True else "assistant"
         if message_id != self._current.get("id"):
             self._error = None  # it got over it
+            self.steps += 1
             self._goes_on()
         self._current = info
         if "error" in info:

@@ -138,6 +138,11 @@ class AgentAdapter(Protocol):
         """Why the handshake will never be over; the process is of no use then."""
         ...
 
+    @property
+    def steps(self) -> int:
+        """Steps of its model in the turn that was read last: answers, with the calls in them."""
+        ...
+
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
         """Events in output that begins at `offset`.
 

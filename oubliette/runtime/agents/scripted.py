@@ -50,12 +50,20 @@ class ScriptedAdapter:
 
     def __init__(self) -> None:
         self._cutter = Cutter()
+        self.steps = 0
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
-        """One event per line that is not empty."""
-        return [
-            event for line in self._cutter.feed(data, offset) if (event := _event(line)) is not None
-        ]
+        """One event per line that is not empty. Each message counts as a step."""
+        found: list[AgentEvent] = []
+        for line in self._cutter.feed(data, offset):
+            event = _event(line)
+            if event is None:
+                continue
+            found.append(event)
+            self.steps += event.type == "message"
+            if event.type in {"turn_started", "completion"}:
+                self.steps = 0
+        return found
 
     def writes(self) -> list[bytes]:
         """Nothing: the protocol has no handshake."""

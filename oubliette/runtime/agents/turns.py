@@ -140,6 +140,8 @@ class TurnAdapter(abc.ABC):
 
     def _begin_turn(self) -> None:
         self._begun = False
+        self.steps = 0
+        self._answering = False
         self._chunks: list[str] = []
         self._chunks_of: object = None
         self._last_text = ""
@@ -155,6 +157,16 @@ class TurnAdapter(abc.ABC):
             return []
         self._begun = True
         return [("turn_started", {"turn": self._turn})]
+
+    def _answers(self) -> list[Event]:
+        """The model takes a step: its first, one more after a tool's result or another message.
+
+        For protocols that do not tell where a step begins.
+        """
+        if not self._answering:
+            self.steps += 1
+            self._answering, self._chunks_of = True, None
+        return self._started()
 
     def _message(self) -> list[Event]:
         """The message that has become whole, if there is one."""
@@ -173,7 +185,7 @@ class TurnAdapter(abc.ABC):
         return [("tool_call", {"turn": self._turn, **told})]
 
     def _call_ended(self, call_id: str, call: ToolCall, *, is_error: bool) -> Event:
-        call.ended = True
+        call.ended, self._answering = True, False
         told = {"call_id": call_id, "tool": call.tool, "is_error": is_error, "result": call.result}
         return ("tool_result", {"turn": self._turn, **told})
 

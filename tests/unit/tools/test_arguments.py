@@ -71,7 +71,7 @@ def nested(levels: int) -> Any:
             "project_create",
             {"name": "a", "limits": {"depth": 1}},
             "'depth': unknown parameter; limits takes: max_depth, max_agents, max_agents_at_once,"
-            " max_cost_usd, max_wall_seconds",
+            " max_cost_usd, max_wall_seconds, max_turn_seconds, max_turn_steps",
         ),
         ("project_create", {"name": "a", "remote_url": "ext::sh -c x"}, "remote_url: 'ext::sh"),
         ("project_create", {"name": "a", "remote_url": "--upload-pack=x"}, "remote_url: '--up"),

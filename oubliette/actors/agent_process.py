@@ -17,6 +17,7 @@ from oubliette.actors.agent_start import agent_session, start_request
 from oubliette.actors.container_messages import Acquire
 from oubliette.actors.container_stages import longest_start
 from oubliette.actors.last_words import StandardError
+from oubliette.actors.out_of_memory import OutOfMemory
 from oubliette.actors.session_messages import (
     AckOutput,
     AgentAttached,
@@ -116,6 +117,7 @@ class AgentProcessActor(Actor):
         self._ending = False
         self._told = False
         self._stderr = StandardError(services, record)
+        self._kernel = OutOfMemory(services.runtime)
 
     async def on_start(self) -> None:
         """Begin in the background; what comes of it are messages."""
@@ -210,6 +212,7 @@ class AgentProcessActor(Actor):
             starting = AgentStarting(process_id=self._process, container_id=info.id)
             noted = self._session.ask(starting)
         request = await self._request(info, self._process, noted)
+        await self._kernel.begin(link)
         failpoint("agent.before_start")
         async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
             try:
@@ -257,7 +260,7 @@ class AgentProcessActor(Actor):
                     case Output(stream=1):
                         await self._take(item)
                         if self._adapter.failed is not None:
-                            return AgentGone(reason=self._adapter.failed)
+                            return AgentGone(reason=self._adapter.failed + await self._memory())
                     case Output():
                         await self._stderr.keep(item)
                         self._ack_soon()
@@ -453,8 +456,12 @@ class AgentProcessActor(Actor):
         else:
             reason = f"the agent ended with exit code {item.code}"
         if not self._ending:
+            reason += await self._memory()
             reason += await self._stderr.last_words(self._host_gate.info)
         return AgentGone(reason=reason, exit_code=item.code, signal=item.signal)
+
+    async def _memory(self) -> str:
+        return await self._kernel.words(self._host_gate.current)
 
     @handles(_Ended)
     async def _ended(self, message: _Ended) -> None:

@@ -124,6 +124,31 @@ def resident_bytes() -> int:
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
 
 
+_CGROUP = "/sys/fs/cgroup"
+
+
+def oom_kills(root: str = _CGROUP) -> int | None:
+    """How many processes of this container the kernel has ended for want of memory; None: unknown.
+
+    Engines show a container its own control group, of version 2 or of version 1.
+    """
+    for name in ("memory.events", "memory/memory.oom_control"):
+        for line in _read(f"{root}/{name}", 4096).splitlines():
+            key, _, value = line.partition(b" ")
+            if key == b"oom_kill" and value.isdigit():
+                return int(value)
+    return None
+
+
+def memory_limit(root: str = _CGROUP) -> int | None:
+    """Bytes that all processes of this container may have together; None: unknown, or no limit."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        value = _read(f"{root}/{name}", 64).strip()
+        if value.isdigit() and int(value) < 1 << 60:
+            return int(value)
+    return None
+
+
 def _read(path: str, limit: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY)

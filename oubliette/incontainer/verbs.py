@@ -177,6 +177,8 @@ def _stats(host: Host, _link: ControlLink, _request: Request) -> Result:
     streams = [stream.spool for process in processes for stream in (process.out, process.err)]
     return {
         "rss": kernel.resident_bytes(),
+        "oom_kills": kernel.oom_kills(),
+        "memory_limit": kernel.memory_limit(),
         "procs": len(processes),
         "running": sum(process.exit is None for process in processes),
         "links": host.pairing.links,

@@ -81,6 +81,26 @@ async def test_an_image_that_is_missing_is_named_with_the_remedy(
         check_log(await caller.log(session))
 
 
+GREEDY = "python3 -c 'b = bytearray(512 << 20)'"
+
+
+async def test_an_agent_that_ends_for_want_of_memory_says_so_with_the_setting(
+    engine_server: ServerProcess,
+) -> None:
+    await engine_server.start(settings={"containers.memory_mb": 160})
+    async with Here(engine_server) as caller:
+        # What the kernel has chosen is a program of the agent, which does not live on without it.
+        session = await caller.spawn(f"exec {GREEDY}; kill -9 $PPID")
+        await caller.event("status", session_id=session, status="failed", timeout=TURN)
+        reason = str((await caller.status(session))[1])
+        assert "the agent was killed by signal 9 (out of memory: " in reason
+        assert "ended a process of its container meanwhile; containers.memory_mb is 160:" in reason
+        # Another one, which is killed by somebody, did not end of that.
+        other = await caller.spawn("exec kill -9 $PPID")
+        await caller.event("status", session_id=other, status="failed", timeout=TURN)
+        assert (await caller.status(other))[1] == "the agent was killed by signal 9"
+
+
 async def test_processes_that_run_out_are_named_and_the_container_recovers(
     engine_server: ServerProcess,
 ) -> None:

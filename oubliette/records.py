@@ -181,6 +181,8 @@ class Session(Record, frozen=True):
     process_out: int = 0
     """Offsets of the agent's output up to which its events are in the log."""
     process_err: int = 0
+    process_frames: int = 3
+    """Frames of the process's input before its first prompt; 3 for those of earlier releases."""
     pairing_secret: str | None = None
     external_id: str | None = None
     source: str | None = None

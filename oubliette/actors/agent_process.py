@@ -362,6 +362,8 @@ class AgentProcessActor(Actor):
             "ready": ready,
             "agent_session_id": self._record.agent_session_id,
             "turn": self._turns_done,
+            # Of a process that somebody else has started; ours is of this release.
+            "frames": None if self._agent_told else self._record.process_frames,
         }
         told = self._agent_told or await agent_session(self._services, self._record)
         runtime = self._services.agents[self._record.agent]

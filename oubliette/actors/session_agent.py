@@ -21,6 +21,7 @@ from oubliette.actors.session_messages import (
     WriteFrame,
 )
 from oubliette.kit import handles
+from oubliette.runtime.agents.turns import FRAMES
 
 if TYPE_CHECKING:
     import asyncio
@@ -180,7 +181,11 @@ class AttendedSession(LoggedSession, abc.ABC):
         answer = self.defer()
         self._seen = (-1, -1)
         self._stdin_seq = 0
-        self.journal.change(process_id=message.process_id, container_id=message.container_id)
+        self.journal.change(
+            process_id=message.process_id,
+            container_id=message.container_id,
+            process_frames=FRAMES,
+        )
         self.patience.starting()
         self.link.tools.agent_starting()
         self.journal.then(lambda: answer.set(None))

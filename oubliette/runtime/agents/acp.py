@@ -8,33 +8,23 @@ can be understood by an adapter that did not send the request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from oubliette import __version__
+from oubliette.runtime.agents.acp_handshake import AcpHandshake, reason_of, request
 from oubliette.runtime.agents.checked import count, dollars, is_count, is_dollars, turn_number, word
 from oubliette.runtime.agents.turns import (
     Event,
     Json,
     ToolCall,
-    TurnAdapter,
     encoder,
     line_of,
     object_of,
     system,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from oubliette.runtime.agents.turns import Opening
-
-PROTOCOL: Final = 1
 METHOD_NOT_FOUND: Final = -32601
-_INITIALIZE: Final = "initialize"
-_SESSION: Final = "session"
-_ANEW: Final = "session-anew"
 _PROMPT: Final = "prompt-"
 _STOPPED: Final = {
     "max_tokens": "the model's answer was cut at its limit of tokens",
@@ -43,16 +33,8 @@ _STOPPED: Final = {
 }
 
 
-class AcpAdapter(TurnAdapter):
+class AcpAdapter(AcpHandshake):
     """`AgentAdapter` of every agent that speaks ACP."""
-
-    def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
-        self._agent: Json = {}
-        self._resuming = False
-        super().__init__(opening, state)
-
-    def _greeting(self) -> bytes:
-        return _request(_INITIALIZE, "initialize", _capabilities())
 
     def _begin_turn(self) -> None:
         super()._begin_turn()
@@ -73,76 +55,17 @@ class AcpAdapter(TurnAdapter):
         return None
 
     def _answered(self, answered: str, fields: Json) -> list[Event] | None:
-        failed = "error" in fields
         result = object_of(fields.get("result"))
-        if answered == _INITIALIZE:
-            if failed:
-                self.failed = f"the agent refused to begin: {_reason(fields['error'])}"
-            else:
-                self._agent = result
-                self._open_session()
-            return []
-        if answered in {_SESSION, _ANEW}:
-            return self._session_opened(answered, fields, result)
         number = turn_number(answered.removeprefix(_PROMPT))
         if answered.startswith(_PROMPT) and number is not None:
             return self._ended(number, fields, result)
-        return None
-
-    # ------------------------------------------------------------------ handshake
-
-    def _open_session(self) -> None:
-        can = object_of(self._agent.get("agentCapabilities"))
-        known = self._opening.agent_session_id
-        params: Json = {"cwd": self._opening.cwd, "mcpServers": list(self._opening.mcp_servers)}
-        method = "session/new"
-        if known is not None:
-            if "resume" in object_of(can.get("sessionCapabilities")):
-                method = "session/resume"
-            elif can.get("loadSession") is True:
-                method = "session/load"
-        self._resuming = method != "session/new"
-        if self._resuming:
-            params["sessionId"] = known
-        self._open(_request(_SESSION, method, params))
-
-    def _session_opened(self, answered: str, fields: Json, result: Json) -> list[Event]:
-        lost: list[Event] = []
-        if "error" in fields:
-            reason = _reason(fields["error"])
-            if answered == _ANEW or not self._resuming:
-                self.failed = f"the agent opened no session: {reason}"
-                return []
-            self._resuming = False
-            params = {"cwd": self._opening.cwd, "mcpServers": list(self._opening.mcp_servers)}
-            self._open(_request(_ANEW, "session/new", params))
-            return [("system", {"kind": "not_resumed", "reason": reason})]
-        named = result.get("sessionId")
-        resumed = self._resuming and answered == _SESSION
-        if isinstance(named, str):
-            self._session = named
-        elif not resumed:
-            self.failed = "the agent opened a session without a name"
-            return []
-        if self._opening.agent_session_id is not None and not resumed and answered == _SESSION:
-            lost = [("system", {"kind": "not_resumed", "reason": "the agent cannot do that"})]
-        self._open_rest()
-        self._resuming = False
-        about = object_of(self._agent.get("agentInfo"))
-        told = {
-            "turn": 0,
-            "agent": str(about.get("title") or about.get("name") or "acp"),
-            "version": str(about.get("version") or ""),
-            "agent_session_id": self._session,
-            "resumed": resumed,
-        }
-        return [*lost, *self._warned(), ("ready", told)]
+        return self._opened_by(answered, fields, result)
 
     # ------------------------------------------------------------------ a turn
 
     def _updated(self, update: Json) -> list[Event]:
         kind = update.get("sessionUpdate")
-        if self._resuming:
+        if self.resuming:
             return []  # `session/load` tells the past again
         match kind:
             case "agent_message_chunk":
@@ -197,7 +120,7 @@ class AcpAdapter(TurnAdapter):
         if reason == "cancelled" or self._interrupted == number:
             status = "interrupted"
         elif "error" in fields or reason in _STOPPED:
-            told = _STOPPED.get(reason) or _reason(fields.get("error"))
+            told = _STOPPED.get(reason) or reason_of(fields.get("error"))
             status, text = "failed", text if reason in _STOPPED else told
             events.append(("error", {"turn": number, "message": told}))
         events.append(("completion", {"turn": number, "final_text": text, "status": status}))
@@ -254,7 +177,7 @@ class AcpAdapter(TurnAdapter):
         """Begin a turn."""
         self._prompted = turn
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
-        return _request(f"{_PROMPT}{turn}", "session/prompt", params)
+        return request(f"{_PROMPT}{turn}", "session/prompt", params)
 
     def interrupt(self, turn: int) -> bytes | None:
         """Cancel it, and with it what it asks for (the protocol wants both)."""
@@ -303,27 +226,8 @@ def _update(call: ToolCall, update: Json) -> None:
     call.raw = update.get("rawOutput", call.raw)
 
 
-def _capabilities() -> Json:
-    return {
-        "protocolVersion": PROTOCOL,
-        "clientCapabilities": {
-            "fs": {"readTextFile": False, "writeTextFile": False},
-            "terminal": False,
-        },
-        "clientInfo": {"name": "oubliette", "version": __version__},
-    }
-
-
-def _request(name: str, method: str, params: Json) -> bytes:
-    return line_of({"jsonrpc": "2.0", "id": name, "method": method, "params": params})
-
-
 def _outcome(asked: Any, outcome: Json) -> bytes:
     return line_of({"jsonrpc": "2.0", "id": asked, "result": {"outcome": outcome}})
-
-
-def _reason(error: object) -> str:
-    return str(object_of(error).get("message") or error)
 
 
 def _plain(update: Json) -> Json:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Event = tuple["EventKind", Json]
 
-FRAMES: Final = 3
-"""Frames before the first prompt: a greeting, the session, and one more where an agent has lost
-the conversation that it was to go on with (empty where it has not). Always as many, so that the
-numbers of all later frames are known without having been there."""
+FRAMES: Final = 6
+"""Frames before the first prompt: a greeting, the session, two more where an agent goes on with its
+conversation in another way or not at all, one for its model and one for its mode (empty where they
+are not needed). Always as many for one process, so that the numbers of all later frames are known
+without having been there."""
 
 encoder: Final = msgspec.json.Encoder()
 
@@ -43,6 +44,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     agent_session_id: str | None = None
     """The conversation to go on with."""
     model: str | None = None
+    """To be chosen of those that the agent offers; None: the agent's own."""
+    mode: str | None = None
+    """As `model`."""
     obeys: str = ""
     """What the agent does unasked that a repository says; "" where nothing is known to be left."""
 
@@ -50,10 +54,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 class TurnAdapter(abc.ABC):
     """Cuts output into events, keeps the handshake's frames apart, and knows the turn."""
 
-    handshake = FRAMES
-
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
+        self.handshake: Final[int] = state.get("frames") or FRAMES
         self._opening = opening
         self._cutter = Cutter()
         self._out: list[bytes] = []
@@ -70,7 +73,7 @@ class TurnAdapter(abc.ABC):
         self.ready = bool(state.get("ready"))
         self.failed: str | None = None
         if self.ready:
-            for _ in range(FRAMES):
+            for _ in range(self.handshake):
                 self._open(b"")
         else:
             self._open(self._greeting())
@@ -203,21 +206,21 @@ class TurnAdapter(abc.ABC):
 
     def _open(self, frame: bytes) -> None:
         """One more frame of the handshake; what else was to be said comes after the last."""
-        if self._opened < FRAMES:
+        if self._opened < self.handshake:
             self._out.append(frame)
             self._opened += 1
-        if self._opened == FRAMES:
+        if self._opened == self.handshake:
             self._out += self._late
             self._late = []
 
     def _open_rest(self) -> None:
         """The handshake is over, whatever frames it has not used."""
-        while self._opened < FRAMES:
+        while self._opened < self.handshake:
             self._open(b"")
         self.ready = True
 
     def _say(self, data: bytes) -> None:
-        (self._out if self._opened == FRAMES else self._late).append(data)
+        (self._out if self._opened == self.handshake else self._late).append(data)
 
     def writes(self) -> list[bytes]:
         """Frames that nobody asked for: first those of the handshake, then answers."""

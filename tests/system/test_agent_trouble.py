@@ -93,7 +93,7 @@ async def test_an_agent_of_a_package_is_used_by_its_name(open_site):
             caller, f"say hello\n{call}\nask may I?\nsay bye", agent="parrot", autonomy="ask"
         )
         asked = await caller.event("permission_request", timeout=COLD)
-        assert (asked["text"], asked["asks_for"]) == ("may I?", "may I?: execute")
+        assert (asked["text"], asked["asks_for"]) == ("may I?", "may I?: execute, this call alone (call-2)")
         await caller.permit(asked)
         done = await agent.event("completion")
         said = [event["text"] for event in agent.log if event["type"] == "message"]

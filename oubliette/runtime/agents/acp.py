@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from oubliette.runtime.agents.acp_handshake import AcpHandshake, reason_of, request
+from oubliette.runtime.agents.acp_permission import asks_for
 from oubliette.runtime.agents.checked import count, dollars, is_count, is_dollars, turn_number, word
 from oubliette.runtime.agents.turns import (
     Event,
@@ -163,7 +164,7 @@ class AcpAdapter(AcpHandshake):
             "turn": self._turn,
             "request_id": request_id,
             "text": title or "the agent asks for permission",
-            "asks_for": f"{named or 'a tool'}: {call.get('kind') or 'other'}",
+            "asks_for": asks_for(named, call, known.arguments if known is not None else {}),
             "tool_call": call,
         }
         if self._opening.autonomy == "off":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,14 @@ TREE = "exec mkdir -p a/b/c d && touch a/b/c/file d/file\nexec echo 1 > ~/kept"
 
 
 def entries(server: ServerProcess, project: str = "") -> list[str]:
-    """All that lies in a home of the projects, or of one of them."""
+    """All that lies in a home of the projects, or of one of them; a server may be removing it."""
     tops = [server.home / name for name in ("projects", "homes", "roots", "config/projects")]
-    found = [str(path.relative_to(server.home)) for top in tops for path in top.rglob("*")]
+    found = [
+        os.path.relpath(os.path.join(folder, name), server.home)
+        for top in tops
+        for folder, folders, files in os.walk(top)  # unlike rglob it passes over what vanishes
+        for name in (*folders, *files)
+    ]
     return [path for path in found if project in path or ".gone" in path]
 
 

@@ -93,7 +93,10 @@ async def test_an_agent_of_a_package_is_used_by_its_name(open_site):
             caller, f"say hello\n{call}\nask may I?\nsay bye", agent="parrot", autonomy="ask"
         )
         asked = await caller.event("permission_request", timeout=COLD)
-        assert (asked["text"], asked["asks_for"]) == ("may I?", "may I?: execute, this call alone (call-2)")
+        assert (asked["text"], asked["asks_for"]) == (
+            "may I?",
+            "may I?: execute, this call alone (call-2)",
+        )
         await caller.permit(asked)
         done = await agent.event("completion")
         said = [event["text"] for event in agent.log if event["type"] == "message"]
@@ -197,12 +200,12 @@ async def test_an_agent_that_has_contacted_us_need_not_do_so_after_a_restart(ope
 
 
 async def test_an_agent_that_never_gets_ready_fails_its_session(open_site):
-    site = await open_site(agents__start_timeout_seconds=2.0)
+    site = await open_site(agents__start_timeout_seconds=4.0)
     async with site.caller("http-auto") as caller:
         began = time.monotonic()
         agent = await site.spawn(caller, "say hello", agent="slow")
         reason = await failure(agent)
-        assert "slow was not ready 2 seconds after its start" in reason
+        assert "slow was not ready 4 seconds after its start" in reason
         assert "agents.start_timeout_seconds" in reason
         assert reason.endswith(": still waiting for a licence")
         assert time.monotonic() - began < COLD

@@ -14,15 +14,17 @@ import sys
 
 sys.path.insert(0, sys.argv[1])
 
-import acp
-from acp.schema import (
+DEAF, SLOW = "--deaf" in sys.argv, "--slow" in sys.argv
+if SLOW:  # said at once: the imports alone take long on a busy machine
+    print("still waiting for a licence", file=sys.stderr, flush=True)
+
+import acp  # noqa: E402 -- after what is said first
+from acp.schema import (  # noqa: E402
     AgentCapabilities,
     Implementation,
     PermissionOption,
     ToolCallUpdate,
 )
-
-DEAF, SLOW = "--deaf" in sys.argv, "--slow" in sys.argv
 
 
 class Tools:
@@ -70,7 +72,6 @@ class Parrot(acp.Agent):
 
     async def initialize(self, protocol_version, **_):
         if SLOW:
-            print("still waiting for a licence", file=sys.stderr, flush=True)
             await asyncio.Event().wait()
         return acp.InitializeResponse(
             protocol_version=protocol_version,

@@ -177,7 +177,7 @@ def test_a_folder_that_is_not_there_is_named(host: HostProcess) -> None:
 def test_without_a_subcommand_the_usage_is_shown() -> None:
     done = run()
     assert done.returncode == 2
-    assert "host|relay|client|bridge|opencode|scripted-agent" in done.stderr
+    assert "host|relay|client|bridge|opencode|opencode-acp|scripted-agent" in done.stderr
 
 
 STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); sys.stdin.read(); signal.pause()"

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
+import subprocess
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from oubliette import ids
 from oubliette.actors.project import IDEMPOTENCY_SECONDS, CloseProject, ProjectActor
 from oubliette.actors.protocol import CreateProject, DeleteProject, OpenProject
 from oubliette.actors.store import Transact
-from oubliette.errors import Conflict, NotFound
+from oubliette.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    OublietteError,
+    RuntimeFailure,
+)
 from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, StartChild, StopChild, Supervisor, handles
 from oubliette.records import IdempotencyKey, Project, Workspace
@@ -22,6 +31,8 @@ from oubliette.runtime.store.ops import Op, PutIdempotency, PutProject, PutWorks
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
+
+log = structlog.get_logger(__name__)
 
 FIRST_UID: Final = 200_000
 UIDS: Final = 1 << 30  # user ids that projects are spread over, where the server may choose
@@ -109,8 +120,11 @@ class ProjectsActor(Supervisor):
             mcp_servers=message.mcp_servers,
             owner=message.principal,
         )
-        folders = self._services.folders
-        await asyncio.to_thread(folders.configs.begun_with, project)  # refused before it exists
+        with contextlib.suppress(UnicodeEncodeError):  # the store refuses it, and names the field
+            if await reader.project_named(project.name) is not None:
+                raise AlreadyExists("project already exists")
+        configs = self._services.folders.configs
+        await asyncio.to_thread(configs.begun_with, project)  # refused before it exists
         workspace = Workspace(
             id=project.default_workspace_id,
             project_id=project.id,
@@ -131,12 +145,43 @@ class ProjectsActor(Supervisor):
                     )
                 )
             )
-        await self._services.store.ask(Transact(ops=tuple(ops)))
-        await asyncio.to_thread(folders.create_project, project)
-        await asyncio.to_thread(folders.create_workspace, project, workspace.id)
-        if message.init_git:
-            await asyncio.to_thread(folders.init_git, project, workspace.id, message.remote_url)
+        store = self._services.store
+        # Until its folders are there it is stored as a deleted one: nobody sees it, its name is
+        # free, and what a server has made of it that is killed meanwhile is cleared away.
+        await store.ask(
+            Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
+        )
+        try:
+            await asyncio.to_thread(self._make_folders, project, message)
+            failpoint("project.folders_made")
+            await store.ask(Transact(ops=tuple(ops)))
+        except BaseException:
+            await self._clear_unmade(project.id)
+            raise
         return project
+
+    def _make_folders(self, project: Project, message: CreateProject) -> None:
+        folders, workspace_id = self._services.folders, project.default_workspace_id
+        try:
+            folders.create_project(project)
+            folders.create_workspace(project, workspace_id)
+            if message.init_git:
+                folders.init_git(project, workspace_id, message.remote_url)
+        except (RuntimeFailure, OSError, subprocess.SubprocessError) as error:
+            why = error.message if isinstance(error, RuntimeFailure) else str(error)
+            raise RuntimeFailure(
+                f"the project's folder cannot be made: {why}",
+                hint="nothing was created: once that is mended, create the project again",
+            ) from error
+
+    async def _clear_unmade(self, project_id: str) -> None:
+        """Remove the folders of a project that did not come to be."""
+        try:
+            found = await self._services.reader.project(project_id)
+            if found is None or found.deleted_at is not None:  # else only the answer was lost
+                await asyncio.to_thread(self._services.folders.remove_project, project_id)
+        except (OublietteError, OSError) as error:
+            log.warning("left for the next start", project_id=project_id, reason=str(error))
 
     @handles(DeleteProject)
     async def _delete(self, message: DeleteProject) -> None:

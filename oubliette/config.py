@@ -232,6 +232,9 @@ class AcpConfig(_Section, frozen=True, kw_only=True):
     hears_tool_changes: bool | None = None
     """Whether it lists its tools again when they change; unset: what is known of the program, such
     as that Codex and Qwen Code do not."""
+    trust_repository: bool = False
+    """Nothing is done about what a repository has it do: whoever can write to a repository runs
+    code, and sees secrets of agents."""
 
 
 class ProjectsConfig(_Section, frozen=True, kw_only=True):

@@ -80,6 +80,8 @@ class AcpHandshake(TurnAdapter, abc.ABC):
         """Ask for the session, the one that it was or a new one."""
         self.resuming = method != "session/new"
         params: Json = {"cwd": self._opening.cwd, "mcpServers": list(self._opening.mcp_servers)}
+        if self._opening.meta:
+            params["_meta"] = self._opening.meta
         if self.resuming:
             params["sessionId"] = self._opening.agent_session_id
         self._open(request(name, method, params))

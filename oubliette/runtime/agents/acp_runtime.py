@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp import AcpAdapter
+from oubliette.runtime.agents.acp_known import Known, known
 from oubliette.runtime.agents.environment import (
     base_environment,
     check_variables,
@@ -49,6 +50,7 @@ class AcpRuntime(StreamExecution):
         self._env: tuple[str, ...] = ()
         self._program: Program | None = None
         self._hears: bool | None = None
+        self._trusts = False
 
     @property
     def name(self) -> str:
@@ -73,7 +75,8 @@ class AcpRuntime(StreamExecution):
         return not any(word.rpartition("/")[2] in DEAF for word in self._command)
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take `command`, `path`, `env` and `hears_tool_changes` of `[acp]`."""
+        """Take `command`, `path`, `env` and what is said of the program in `[acp]`."""
+        self._trusts = bool(config.get("trust_repository"))
         self._hears = config.get("hears_tool_changes", self._hears)
         self._command = tuple(config.get("command") or self._command)
         self._env = tuple(config.get("env") or ())
@@ -113,19 +116,29 @@ class AcpRuntime(StreamExecution):
                 **environment(self._env, "acp", session.credentials),
             },
             cwd=inside.path(session.cwd),
+            files=self._known.files(inside.path(session.cwd)),
         )
+
+    @property
+    def _known(self) -> Known:
+        """What is to be done about the settings of repositories."""
+        if self._trusts:
+            return Known(obeys="whatever a repository says in its settings (trust_repository)")
+        return known(self._command)
 
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Opens a session with our MCP server and those of the project."""
-        return AcpAdapter(opening(session, inside), state)
+        return AcpAdapter(opening(session, inside, self._known.obeys, self._known.meta), state)
 
     async def close(self) -> None:
         """There is nothing to let go of."""
 
 
-def opening(session: AgentSession, inside: Inside, obeys: str = "") -> Opening:
+def opening(
+    session: AgentSession, inside: Inside, obeys: str = "", meta: Mapping[str, Any] | None = None
+) -> Opening:
     """What `session/new` is told about a session, and what the session is told of the agent."""
     command, *arguments = inside.program("client")
     ours = {
@@ -145,6 +158,7 @@ def opening(session: AgentSession, inside: Inside, obeys: str = "") -> Opening:
         autonomy=session.autonomy,
         agent_session_id=session.agent_session_id,
         obeys=obeys,
+        meta=dict(meta or {}),
     )
 
 

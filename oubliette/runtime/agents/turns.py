@@ -49,6 +49,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """As `model`."""
     obeys: str = ""
     """What the agent does unasked that a repository says; "" where nothing is known to be left."""
+    meta: Json = {}
+    """`_meta` of the requests that open a session, for agents that speak ACP."""
 
 
 class TurnAdapter(abc.ABC):

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.port import LABEL_INSTANCE
 from oubliette.testing.callers import TOOL_REQUEST
-from oubliette.testing.server import ServerProcess
+from oubliette.testing.server import ENGINES, ServerProcess
 from oubliette.testing.zygote import Zygote
 from tests.faults.history import BROKEN
 from tests.faults.kill_jobs import RUNS, Insistent, Jobs
@@ -190,6 +191,11 @@ def left_running(server: ServerProcess) -> list[str]:
     instance = server.instance()
     home = str(server.home)
     found = [f"container {each}" for each in server.containers()]
+    if server.engine in ENGINES:  # those too that never ran
+        with server.api() as api:
+            label = f"{LABEL_INSTANCE}={instance}"
+            listed = api.containers(all=True, filters={"label": [label]})
+            found += [f"container {each['Names']} {each['State']}" for each in listed]
     for pid in procfs.pids():
         arguments = procfs.command_line(pid)
         named = any(instance in each or home in each for each in arguments)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MEMORY: Final = ":memory:"
 _BUSY_SECONDS: Final = 2.0
 """How long to wait for another process' lock; then it is a fault like a full disk."""
+_READ_CACHE_KB: Final = 256
+"""Of pages, for each connection that only reads."""
 _WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
 """A write-ahead log that grew beyond this is cut back after a checkpoint."""
 _WAL_MOST_PAGES: Final = 16_384
@@ -106,6 +108,8 @@ class Database:
         assert self.path is not None
         connection = _connect(self.path)
         connection.execute("PRAGMA query_only = ON")
+        # There are several, and what one does not keep the system has at hand.
+        connection.execute(f"PRAGMA cache_size = -{_READ_CACHE_KB}")
         return connection
 
     def release(self, connection: sqlite3.Connection) -> None:

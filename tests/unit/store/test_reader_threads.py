@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
 from oubliette.errors import Unavailable
+from oubliette.runtime.store import Database
 from oubliette.runtime.store.reader_threads import ReaderThreads
 
 pytestmark = pytest.mark.anyio
@@ -83,3 +85,10 @@ async def test_closing_lets_what_runs_end_and_refuses_the_rest():
     await closing
     with pytest.raises(Unavailable, match="closed"):
         threads.run(lambda: 1)
+
+
+def test_a_connection_that_only_reads_keeps_little_of_the_database_in_memory(tmp_path):
+    """There are four of them; SQLite's own default is 2 MB for each."""
+    database = Database(tmp_path / "store.db")
+    with contextlib.closing(database.connect_read_only()) as connection:
+        assert connection.execute("PRAGMA cache_size").fetchone() == (-256,)  # KB

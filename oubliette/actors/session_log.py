@@ -65,6 +65,10 @@ class LoggedSession(Actor):
     A subclass makes `journal` in its `on_start`, and then calls `_show`.
     """
 
+    # With these, a session's dict would have more keys than instances can share.
+    __slots__ = ("_batch", "_broken", "_flush_due", "_held", "_stored", "_under_way", "_waiter_ids",
+                 "_waiters", "journal", "services", "session_id", "unstored_since")  # fmt: skip
+
     def __init__(self, services: Services, session_id: str) -> None:
         super().__init__()
         self.services = services

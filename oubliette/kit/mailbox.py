@@ -93,7 +93,8 @@ class Mailbox:
     )
 
     def __init__(self) -> None:
-        self.items: deque[Envelope] = deque()
+        # Short, and an empty deque takes ten times the room.
+        self.items: list[Envelope] = []
         self.overflow: deque[Envelope] | None = None
         self.limit = UNBOUNDED
         self.closed = False
@@ -119,7 +120,7 @@ class Mailbox:
 
     def get(self) -> Envelope:
         """Hand out the oldest envelope, and let the first of those who wait in."""
-        envelope = self.items.popleft()
+        envelope = self.items.pop(0)
         if self.overflow:
             self._admit()
         return envelope
@@ -247,9 +248,10 @@ class Mailbox:
     def close(self) -> None:
         """Take nothing more, and refuse everything that is here."""
         self.closed = True
-        for queue in (self.items, self.overflow):
-            while queue:
-                self.reject(queue.popleft())
+        while self.items:
+            self.reject(self.items.pop(0))
+        while self.overflow:
+            self.reject(self.overflow.popleft())
 
     def reject(self, envelope: Envelope) -> None:
         """Have an envelope answered, or kept, that the actor will not handle."""

@@ -285,8 +285,8 @@ class ProjectActor(Supervisor):
         live = await self._services.reader.count_live_sessions(self._project.id)
         if live >= limit:
             raise LimitExceeded(
-                f"sessions.max_live_per_project: {live} top-level sessions live in this project, "
-                f"the limit is {limit} (set by the configuration)",
+                f"sessions.max_live_per_project: {session_state.living(live, 'top-level session')}"
+                f" in this project, the limit is {limit} (set by the configuration)",
                 hint="end one with session_end",
             )
 
@@ -503,9 +503,8 @@ class ProjectActor(Supervisor):
             self._project.id, workspace_id=workspace.id
         )
         if live:
-            raise Conflict(
-                f"{len(live)} sessions live in this workspace", hint="end them with session_end"
-            )
+            told = f"{session_state.living(len(live))} in this workspace"
+            raise Conflict(told, hint="end them with session_end")
         if self._project.workspace_isolation:
             await self._stop_unit(UnitKey(self._kind, workspace.id))
         gone = msgspec.structs.replace(workspace, deleted_at=self.clock.time())
@@ -527,9 +526,8 @@ class ProjectActor(Supervisor):
     async def _close(self, _: CloseProject) -> None:
         live = await self._services.reader.live_sessions(self._project.id)
         if live:
-            raise Conflict(
-                f"{len(live)} sessions live in this project", hint="end them with session_end"
-            )
+            told = f"{session_state.living(len(live))} in this project"
+            raise Conflict(told, hint="end them with session_end")
         self._closed = True
         for label in list(self._specs):
             await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))

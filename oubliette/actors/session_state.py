@@ -73,3 +73,8 @@ def live(session: Session) -> bool:
 def resumable(session: Session) -> bool:
     """Whether a new message may wake it up (DESIGN 9.11)."""
     return not live(session) and session.ended_by is None
+
+
+def living(count: int, what: str = "session") -> str:
+    """So many sessions live, in words: "1 session lives", "2 sessions live"."""
+    return f"1 {what} lives" if count == 1 else f"{count} {what}s live"

@@ -170,7 +170,7 @@ async def test_a_workspace_is_not_deleted_under_a_live_session(site, caller):
     project = await site.new_project()
     answer, agent = await spawn(site, caller, project, "say hi", create_workspace=True)
     where = {"project_id": project["id"], "workspace_id": answer["workspace_id"]}
-    with pytest.raises(ToolFailed, match="1 sessions live in this workspace"):
+    with pytest.raises(ToolFailed, match="1 session lives in this workspace"):
         await caller.call("workspace_delete", **where)
     assert await agent.turn() == ["hi"]
     await agent.end()
@@ -260,7 +260,7 @@ async def test_a_project_is_not_deleted_while_sessions_live(site, caller):
     """DESIGN 13.4: refused before anything is touched."""
     project = await site.new_project()
     _, agent = await spawn(site, caller, project, "sleep 0.5\nsay unharmed")
-    with pytest.raises(ToolFailed, match="1 sessions live in this project"):
+    with pytest.raises(ToolFailed, match="1 session lives in this project"):
         await caller.call("project_delete", project_id=project["id"])
     assert (await agent.turn())[-1] == "unharmed"
     assert (await caller.call("project_get", project_id=project["id"]))["id"] == project["id"]

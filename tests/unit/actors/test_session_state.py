@@ -74,3 +74,10 @@ def test_what_rested_by_itself_may_be_resumed_what_was_ended_may_not(status: str
 def test_what_lives_is_not_resumed(status: str) -> None:
     assert session_state.live(session(status))
     assert not session_state.resumable(session(status))
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, "1 session lives"), (2, "2 sessions live"), (0, "0 sessions live")]
+)
+def test_how_many_live_is_a_sentence(count: int, told: str) -> None:
+    assert session_state.living(count) == told

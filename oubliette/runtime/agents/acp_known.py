@@ -26,6 +26,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What a repository can still have it do; "" where nothing is known."""
     meta: dict[str, Any] = {}
     """`_meta` of the requests that open a session."""
+    mode: str | None = None
+    """To be chosen once a session is open, whatever a repository has chosen."""
     rules: tuple[str, ...] = ()
     """Files of the repository that it would lose, for `rules_file`."""
     rules_file: str = ""
@@ -40,7 +42,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _CLAUDE: Final = Known(
-    obeys="permissions.defaultMode of a repository's .claude/settings.local.json" + _BY_IMAGE,
+    # In spite of what follows it takes permissions.defaultMode from .claude/settings.local.json,
+    # which may say that nothing is to be asked.
+    mode="default",
     # Without the settings of the project it has neither its hooks and helpers nor its rules.
     meta={"claudeCode": {"options": {"settingSources": ["user"], "strictMcpConfig": True}}},
     rules=("CLAUDE.md", "AGENTS.md"),

@@ -130,15 +130,13 @@ class AcpRuntime(StreamExecution):
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Opens a session with our MCP server and those of the project."""
-        return AcpAdapter(opening(session, inside, self._known.obeys, self._known.meta), state)
+        return AcpAdapter(opening(session, inside, self._known), state)
 
     async def close(self) -> None:
         """There is nothing to let go of."""
 
 
-def opening(
-    session: AgentSession, inside: Inside, obeys: str = "", meta: Mapping[str, Any] | None = None
-) -> Opening:
+def opening(session: AgentSession, inside: Inside, about: Known) -> Opening:
     """What `session/new` is told about a session, and what the session is told of the agent."""
     command, *arguments = inside.program("client")
     ours = {
@@ -157,8 +155,9 @@ def opening(
         mcp_servers=(ours, *theirs),
         autonomy=session.autonomy,
         agent_session_id=session.agent_session_id,
-        obeys=obeys,
-        meta=dict(meta or {}),
+        obeys=about.obeys,
+        meta=about.meta,
+        mode=about.mode,
     )
 
 

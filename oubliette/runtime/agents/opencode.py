@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.runtime.agents.acp import AcpAdapter
+from oubliette.runtime.agents.acp_known import Known
 from oubliette.runtime.agents.acp_runtime import opening
 from oubliette.runtime.agents.configured import ConfiguredProgram
 from oubliette.runtime.agents.environment import (
@@ -144,4 +145,4 @@ class OpencodeAcpRuntime(OpencodeProgram):
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Opens a session with our MCP server and those of the project."""
-        return AcpAdapter(opening(session, inside, self.obeys), state)
+        return AcpAdapter(opening(session, inside, Known(obeys=self.obeys)), state)

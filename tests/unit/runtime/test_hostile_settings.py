@@ -21,7 +21,11 @@ SESSION = AgentSession(
     home="/home/agent/gogol_1",
     pairing_secret="pairing",
 )
-OPENED = {"sessionId": "s", "id": "s", "version": "1"}
+MODES = [{"id": "default", "name": "Default"}, {"id": "bypassPermissions", "name": "Bypass"}]
+OPENED = {
+    "sessionId": "s",
+    "modes": {"currentModeId": "bypassPermissions", "availableModes": MODES},
+}
 
 
 async def acp(*command: str, **more: Any) -> AcpRuntime:
@@ -30,21 +34,20 @@ async def acp(*command: str, **more: Any) -> AcpRuntime:
     return runtime
 
 
-def begun(adapter: Any) -> tuple[dict, list]:
-    """What an ACP session is opened with, and the events of that."""
+def begun(adapter: Any) -> tuple[dict, list, list]:
+    """What an ACP session is opened with, the events of that, and what is asked then."""
     adapter.writes()
-    answers = {"initialize": {}, "session": OPENED}
-    asked: list[bytes] = []
+    asked: list[dict] = []
     events: list[Any] = []
     offset = 0
-    for name, result in answers.items():
+    for name, result in {"initialize": {}, "session": OPENED}.items():
         line = json.dumps({"jsonrpc": "2.0", "id": name, "result": result}).encode() + b"\n"
         events += adapter.feed(line, offset)
         offset += len(line)
-        asked += [frame for frame in adapter.writes() if frame]
-    return json.loads(asked[0])["params"], [
-        event.data for event in events if event.type == "system"
-    ]
+        asked += [json.loads(frame) for frame in adapter.writes() if frame]
+    assert adapter.failed is None
+    system = [event.data for event in events if event.type == "system"]
+    return asked[0]["params"], system, asked[1:]
 
 
 @pytest.mark.parametrize(
@@ -58,10 +61,12 @@ async def test_claude_code_reads_no_settings_of_a_repository_but_its_rules(comma
         "@/workspace/workspaces/w/CLAUDE.md",
         "@/workspace/workspaces/w/AGENTS.md",
     ]
-    params, told = begun(runtime.adapter(SESSION, Inside()))
+    params, told, (mode,) = begun(runtime.adapter(SESSION, Inside()))
     options = params["_meta"]["claudeCode"]["options"]
     assert options == {"settingSources": ["user"], "strictMcpConfig": True}
-    assert [each["kind"] for each in told] == ["repository_obeyed"]
+    assert mode["method"] == "session/set_mode"
+    assert mode["params"]["modeId"] == "default"
+    assert told == []
 
 
 @pytest.mark.parametrize(
@@ -74,8 +79,8 @@ async def test_claude_code_reads_no_settings_of_a_repository_but_its_rules(comma
 )
 async def test_what_is_left_open_is_told_before_the_first_turn(command, said) -> None:
     runtime = await acp(*command)
-    params, (told,) = begun(runtime.adapter(SESSION, Inside()))
-    assert "_meta" not in params
+    params, (told,), more = begun(runtime.adapter(SESSION, Inside()))
+    assert ("_meta" in params, more) == (False, [])
     assert told["kind"] == "repository_obeyed"
     assert said in told["reason"]
 
@@ -83,15 +88,15 @@ async def test_what_is_left_open_is_told_before_the_first_turn(command, said) ->
 async def test_a_program_that_nobody_knows_is_opened_as_it_is() -> None:
     runtime = await acp("somebodys-agent")
     assert runtime.command(SESSION, Inside()).files == ()
-    params, told = begun(runtime.adapter(SESSION, Inside()))
-    assert (set(params), told) == ({"cwd", "mcpServers"}, [])
+    params, told, more = begun(runtime.adapter(SESSION, Inside()))
+    assert (set(params), told, more) == ({"cwd", "mcpServers"}, [], [])
 
 
 async def test_with_a_trusted_repository_nothing_is_done_and_the_session_says_so() -> None:
     runtime = await acp("claude-agent-acp", trust_repository=True)
     assert runtime.command(SESSION, Inside()).files == ()
-    params, (told,) = begun(runtime.adapter(SESSION, Inside()))
-    assert "_meta" not in params
+    params, (told,), more = begun(runtime.adapter(SESSION, Inside()))
+    assert ("_meta" in params, more) == (False, [])
     assert "trust_repository" in told["reason"]
 
 
@@ -107,6 +112,6 @@ def test_opencode_is_guarded_unless_the_repository_is_trusted(kind) -> None:
 
 def test_a_session_of_opencode_that_trusts_a_repository_says_so() -> None:
     adapter = OpencodeAcpRuntime({"trust_repository": True}).adapter(SESSION, Inside())
-    _, (told,) = begun(adapter)
+    _, (told,), _ = begun(adapter)
     assert "plugins" in told["reason"]
     assert begun(OpencodeAcpRuntime().adapter(SESSION, Inside()))[1] == []

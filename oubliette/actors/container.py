@@ -106,10 +106,7 @@ class ContainerActor(Actor):
         await self._adopt()
 
     async def _adopt(self) -> None:
-        """Keep the one container that can be used, remove the others.
-
-        While the engine is away nothing is known of them: then it is asked again.
-        """
+        """Keep the one container that can be used and remove the others, once the engine tells."""
         known = [
             record
             for record in await self._services.reader.containers()
@@ -186,6 +183,7 @@ class ContainerActor(Actor):
         await ask_again(lambda: self._services.store.ask(Transact(ops=(op,))))
 
     async def _forget(self, record: Container) -> None:
+        await asyncio.to_thread(self._services.folders.remove_spool, record.id)
         await self._store(DeleteContainer(record.id))
 
     # ------------------------------------------------------------------ leases

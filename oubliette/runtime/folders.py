@@ -97,6 +97,11 @@ class Folders:
                 if name not in known:
                     safe_files.remove(fd, name)
 
+    def remove_spool(self, container_id: str) -> None:
+        """Remove what a container has left that is no more."""
+        with contextlib.suppress(FileNotFoundError), safe_files.opened(self.spools) as fd:
+            safe_files.remove(fd, container_id)
+
     def create_project(self, project: Project) -> None:
         """Make the folders of a project and write the views of its record.
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
+import signal
 import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
+from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.port import LABEL_CONTAINER
 from oubliette.runtime.home import DATABASE
+from oubliette.testing.server import ENGINES
 from tests.faults.here import Here
 from tests.faults.history import BROKEN
 
@@ -138,3 +143,29 @@ async def test_a_container_that_a_deleted_project_has_left_goes_with_its_folders
         assert (await caller.call("project_list"))["projects"] == []
         assert await server.stop() == 0
         assert entries(server) == []
+
+
+async def test_a_container_that_was_removed_while_no_server_ran_leaves_no_spool(any_server):
+    server = any_server
+    await server.start(settings={"server.on_stop": "end"})
+    async with Here(server) as caller:
+        session = await caller.spawn("say hello")
+        await caller.turns_done(session)
+        await server.kill()
+        (lost,) = server.containers()
+        assert [path.name for path in (server.home / "spool").iterdir()] == [lost]
+        if server.engine in ENGINES:
+            with server.api() as api:
+                label = f"{LABEL_CONTAINER}={lost}"
+                (listed,) = api.containers(filters={"label": [label]})
+                api.remove_container(listed["Id"], force=True)
+        else:
+            (process,) = server.containers().values()
+            assert procfs.send_signal(process, signal.SIGKILL)
+            await procfs.ended(process)
+            shutil.rmtree(server.home / "r")
+        await server.start(settings={"server.on_stop": "end"})
+        await caller.turns_done(session)
+        await until(lambda: server.query("SELECT id FROM containers") == [])
+        assert await server.stop() == 0
+    assert list((server.home / "spool").iterdir()) == []

@@ -37,6 +37,7 @@ from oubliette.runtime.containers.imaging import Imaging
 from oubliette.runtime.containers.presence import Presence
 from oubliette.runtime.folders import Folders
 from oubliette.runtime.home import DATABASE, HomeLock, close, prepare
+from oubliette.runtime.instance import INSTANCE, PLACE, check_place, held
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.ops import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
 STORES: Final = "stores"
-_INSTANCE: Final = "instance"
 _EPOCH: Final = "epoch"
 
 log = structlog.get_logger("oubliette.server")
@@ -132,7 +132,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             system = await stack.enter_async_context(System("oubliette"))
             system.spawn(Supervisor, [_store_spec(database)], name=STORES)
             store = system.ref(f"{STORES}/store")
-            instance, epoch = await _identify(store, reader)
+            instance, epoch = await _identify(store, reader, folders.home)
+            stack.enter_context(held(base, instance, folders.home))
         commit = commits(store)
         clock = SystemClock()
         audit = AuditLog(
@@ -269,13 +270,21 @@ async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> Cont
     return runtime
 
 
-async def _identify(store: Any, reader: Reader) -> tuple[str, int]:
-    """The instance's id, made once, and the number of this start."""
-    instance = await reader.meta(_INSTANCE)
+async def _identify(store: Any, reader: Reader, home: Path) -> tuple[str, int]:
+    """The instance's id, made once, and the number of this start.
+
+    Raises:
+        HomeInUse: the home is a copy of one that is there.
+    """
+    instance = await reader.meta(INSTANCE)
     ops: list[Any] = [BumpMeta(_EPOCH), ExpireIdempotency(time.time() - IDEMPOTENCY_SECONDS)]
     if instance is None:
         instance = ids.new_id(ids.INSTANCE)
-        ops.append(PutMeta(_INSTANCE, instance))
+        ops.append(PutMeta(INSTANCE, instance))
+    place = await reader.meta(PLACE)
+    await asyncio.to_thread(check_place, place, instance, home)
+    if place != str(home):
+        ops.append(PutMeta(PLACE, str(home)))
     answers = await store.ask(Transact(ops=tuple(ops)))
     return instance, int(answers[0])
 

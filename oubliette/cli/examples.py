@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final[dict[str, str]] = {
     "serve": "oubliette serve --port 8080 --agent opencode",
+    "restore": "oubliette restore --home /srv/copy",
     "doctor": "oubliette doctor --quick",
     "demo": "oubliette demo --agent scripted",
     "audit": "oubliette audit --since 1h --failed",

@@ -20,6 +20,7 @@ from oubliette.cli import (
     examples,
     image,
     project,
+    restore,
     serve,
     session,
     token,
@@ -40,6 +41,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit.",
 )
 app.command("serve")(serve.serve)
+app.command("restore")(restore.restore)
 app.command("doctor")(doctor.doctor)
 app.command("audit")(audit.audit)
 app.command("call", add_help_option=False)(call.call)

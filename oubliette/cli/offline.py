@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from oubliette import ids
 from oubliette.cli.control_client import RemoteError
 from oubliette.clock import SystemClock
 from oubliette.config import load
@@ -15,9 +16,10 @@ from oubliette.control import OPERATOR
 from oubliette.errors import ConfigError, NotFound, Unavailable
 from oubliette.runtime import home as homes
 from oubliette.runtime.audit import AuditLog
+from oubliette.runtime.instance import INSTANCE, PLACE
 from oubliette.runtime.store import Database, Reader, Writer
 from oubliette.runtime.store.migrations import released
-from oubliette.runtime.store.ops import RevokeToken
+from oubliette.runtime.store.ops import DeleteContainer, PutMeta, RevokeToken
 from oubliette.tools.house import House
 from oubliette.tools.keys import Keys
 from oubliette.tools.table import call
@@ -63,6 +65,30 @@ def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, A
     durability = load(home).config.store.durability
     database = Database(home / homes.DATABASE, durability=durability)
     return asyncio.run(_call(home, database, tool, arguments, read_only=False))
+
+
+async def take_identity(home: Path) -> str:
+    """Give a home a new identity, and forget the containers of the old one; the new id.
+
+    Raises:
+        HomeInUse: a server, or another command, has the home.
+        NotFound: there is no home here.
+    """
+    _check(home)
+    instance, place = ids.new_id(ids.INSTANCE), str(home.resolve())  # noqa: ASYNC240 -- no server
+    with homes.HomeLock(home):
+        database = Database(home / homes.DATABASE, durability=load(home).config.store.durability)
+        reader, writer = Reader(database, threads=1), Writer(database)
+        writer.start()
+        try:
+            ops: list[Op] = [PutMeta(INSTANCE, instance), PutMeta(PLACE, place)]
+            ops += [DeleteContainer(record.id) for record in await reader.containers()]
+            await asyncio.wrap_future(writer.submit(tuple(ops)))
+        finally:
+            await asyncio.wrap_future(writer.close())
+            await reader.aclose()
+            database.close()
+    return instance
 
 
 class OutOfDate(ConfigError):

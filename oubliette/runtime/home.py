@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
 from oubliette.errors import ConfigError, HomeInUse
@@ -65,9 +66,11 @@ class HomeLock:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            since = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
             os.close(fd)
             raise HomeInUse(
-                f"another process ({owner or 'unknown'}) uses {self._path.parent}",
+                f"another process ({owner or 'unknown'}) uses {self._path.parent},"
+                f" since {since:%Y-%m-%d %H:%M:%S}Z",
                 hint="stop it, or choose another home with --home",
             ) from None
         self._taken(fd)

@@ -1,0 +1,26 @@
+"""`oubliette restore`: make a server of its own of the copy of a home."""
+
+from __future__ import annotations
+
+from oubliette.cli.output import Format, Home, Output, note, print_json
+
+
+def restore(home: Home = None, output: Output = Format.text) -> None:
+    """Give the copy of a home an identity of its own.
+
+    The agents of the home that was copied stay with that one. A session that was at work when the
+    copy was made is resumed by its next message.
+    """
+    import asyncio
+
+    from oubliette.cli import logs
+    from oubliette.cli.offline import take_identity
+    from oubliette.config import find_home
+
+    logs.configure("warning", as_json=output is Format.json)
+    place = find_home(home)
+    instance = asyncio.run(take_identity(place))
+    if output is Format.json:
+        print_json({"home": str(place), "instance": instance})
+        return
+    note(f"{place} is {instance} from now on: a server may run on it beside the one it came from.")

@@ -171,6 +171,9 @@ class AgentsConfig(_Section, frozen=True, kw_only=True):
     `GIT_AUTHOR_NAME` names one; empty: nobody, so that git refuses to commit."""
     git_email: GitIdentity = "agent@oubliette.invalid"
     """The address that goes with `git_name`."""
+    memory: tuple[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_-]+=[1-9][0-9]{0,6}$")], ...] = ()
+    """What one agent of a kind is counted with, in MB: `opencode=700`. So many fit into
+    `containers.memory_mb` at once. Unset: scripted 20, droid 400, opencode 500, others 400."""
 
 
 class OpencodeConfig(_Section, frozen=True, kw_only=True):

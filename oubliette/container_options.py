@@ -45,8 +45,9 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """What the Dockerfile is given, such as `BASE_IMAGE=debian:trixie`; shown in the image."""
     network: Annotated[str, Meta(pattern="^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$")] = "bridge"
     """What containers of an engine reach: none, bridge, host, or the name of a network."""
-    memory_mb: Annotated[int, Meta(ge=64, le=16_000_000)] = 2048
-    """Memory of a container of an engine, files in its /tmp included; there is no swap beyond."""
+    memory_mb: Annotated[int, Meta(ge=64, le=16_000_000)] = 6144
+    """Memory of a container of an engine, all agents and files in its /tmp together; there is no
+    swap beyond. The default is for ten agents of half a gigabyte."""
     cpus: Annotated[float, Meta(ge=0.01, le=10_000)] = 2.0
     """Processors of a container of an engine."""
     pids: Annotated[int, Meta(ge=8, le=1_000_000)] = 1024

@@ -36,6 +36,7 @@ from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
 from oubliette.runtime.agents import program
+from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.host.errors import HostRefused, LinkClosed, VerbFailed
 from oubliette.runtime.host.messages import Exit
 from oubliette.runtime.host.stream import Gap, Output, StdinOk
@@ -147,9 +148,13 @@ class AgentProcessActor(Actor):
     async def _serve(self) -> AgentGone:
         fresh = self._process is None or self._record.status == "created"
         self._host_gate.leases.add(self._record.id)
+        services, agent = self._services, self._record.agent
+        need = need_of(services.config, agent, services.agents.get(agent))
         if fresh:
+            await self._host_gate.memory.take(self._record.id, need)
             await self._acquire()
         else:
+            self._host_gate.memory.count(self._record.id, need)
             self._host_gate.container.tell(Acquire(session_id=self._record.id, start=False))
         started = False
         while True:

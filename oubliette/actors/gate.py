@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from oubliette.actors.memory_room import MemoryRoom
 from oubliette.errors import ContainerLost, DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 class HostGate:
     """Open while an authenticated control link is there."""
 
-    def __init__(self, socket: Ref, container: Ref, *, accept_bare: bool = False) -> None:
+    def __init__(
+        self,
+        socket: Ref,
+        container: Ref,
+        *,
+        accept_bare: bool = False,
+        memory_mb: int | None = None,
+    ) -> None:
         self.socket = socket
         """The SocketActor (named: a restarted one is found)."""
         self.container = container
@@ -31,6 +39,8 @@ class HostGate:
         self.info: ContainerInfo | None = None
         self.leases: set[str] = set()
         """Session ids that hold the container; kept over a restart of its actor."""
+        self.memory = MemoryRoom(self.leases, memory_mb)
+        """Who has how much of the container's memory; the agents of `leases`."""
         self.links: dict[str, OpenLink] = {}
         """Session id → the link that it wants; kept over a restart of the SocketActor."""
         self.draining = False

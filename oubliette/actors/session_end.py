@@ -150,6 +150,7 @@ class RestingSession(AttendedSession):
         self._rests = True
         # Who hears of the end may stop the container at once; that it is free is told below.
         self.host_gate.leases.discard(self.session_id)
+        self.host_gate.memory.given_back(self.session_id)
         for answer in self._ending:
             answer.set(self.journal.record.status)
         self._ending.clear()

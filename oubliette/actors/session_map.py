@@ -19,6 +19,7 @@ from oubliette.actors.session_params import optional_id, optional_text, text_par
 from oubliette.actors.session_waits import Wait
 from oubliette.actors.tree_limits import effective
 from oubliette.errors import InvalidParameter
+from oubliette.runtime.agents.memory import need_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,13 +91,21 @@ class MapCalls:
         parts = parts_of(params)
         record = self._session.journal.record
         room = effective(record.limits, self._session.services).max_agents_at_once or 1
-        parallel = parallel_of(params) or room
+        parallel = min(parallel_of(params) or room, self._fitting())
         now = self._session.clock.time()
         numbers = list(reversed(range(len(parts))))
         call = MapCall([asker], parts, parallel, parallel, numbers, now)
         self._open[call_id] = call
         self._tell(call_id, call)
         self._go_on(call_id, call)
+
+    def _fitting(self) -> int:
+        """How many more agents of this session's kind its container has memory for."""
+        session = self._session
+        agent = session.journal.record.agent
+        need = need_of(session.services.config, agent, session.services.agents.get(agent))
+        fitting = session.host_gate.memory.fits(need)
+        return MAX_PARALLEL if fitting is None else fitting
 
     def waits(self) -> Iterator[Wait]:
         """Maps with parts that are not started, for want of a place."""

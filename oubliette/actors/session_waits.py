@@ -15,7 +15,7 @@ Kind = Literal[
     "caller_tool",  # a caller runs a tool that it lends
     "child",  # another session's turn
     "permission",  # a person decides
-    "place",  # parts of a session_map, for others to end
+    "place",  # parts of a session_map, or memory in its container: for others to end
     "container",  # a stage of its container's start, or the way into the container
     "agent",  # the agent's process, to start or to be ready
     "interrupt",  # the agent, to heed an interrupt

@@ -5,8 +5,10 @@ Nothing here changes anything.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from oubliette.actors.memory_room import WAIT_SECONDS
 from oubliette.actors.session_end import END_LIMIT
 from oubliette.actors.session_tools import LISTING_SECONDS
 from oubliette.actors.session_waits import SessionWaits, Wait
@@ -23,6 +25,9 @@ def waits_of(session: SessionActor) -> SessionWaits:
     if session.stopping:
         found.append(_end(session))
     elif not session.attached:
+        since = session.host_gate.memory.waits_since(session.session_id)
+        if since is not None:
+            return SessionWaits(waits=(*found, _memory(session, since)))
         no_link = session.host_gate.current is None
         found.append(_container(session) if no_link else _process(session))
         if no_link:
@@ -51,6 +56,17 @@ def _end(session: SessionActor) -> Wait:
         what="its agent to end",
         since=since,
         until=None if since is None else since + END_LIMIT,
+    )
+
+
+def _memory(session: SessionActor, since: float) -> Wait:
+    began = session.clock.time() - (time.monotonic() - since)
+    return Wait(
+        kind="place",
+        what="memory in its container, for other agents there to end",
+        since=began,
+        until=began + WAIT_SECONDS,
+        detail="containers.memory_mb is what they have together, agents.memory what one needs",
     )
 
 

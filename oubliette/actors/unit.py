@@ -20,7 +20,7 @@ from oubliette.kit import (
     Supervisor,
     handles,
 )
-from oubliette.runtime.containers.settings import accepts_bare
+from oubliette.runtime.containers.settings import accepts_bare, options_of
 
 if TYPE_CHECKING:
     from oubliette.actors.services import Services
@@ -61,10 +61,13 @@ class ContainerUnit(Supervisor):
 
     def on_start(self) -> None:
         """Make the gate and start the three."""
+        services, kind = self._services, self._key.container_type
+        options = options_of(services.config, kind, self._project)
         self._host_gate = gate = HostGate(
             socket=self.system.ref(f"{self.name}/socket"),
             container=self.system.ref(f"{self.name}/container"),
-            accept_bare=accepts_bare(self._services.config, self._project),
+            accept_bare=accepts_bare(services.config, self._project),
+            memory_mb=options.memory_mb if services.runtime.capabilities.images else None,
         )
         for spec in (
             ChildSpec(name="socket", cls=SocketActor, args=(self._services, gate)),

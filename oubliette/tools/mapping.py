@@ -21,6 +21,7 @@ from oubliette.errors import (
 )
 from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
+from oubliette.runtime.agents.memory import need_of
 from oubliette.tools import fields
 from oubliette.tools.lending import AgentSettings
 from oubliette.tools.projects import visible_project
@@ -30,6 +31,7 @@ from oubliette.tools.tool import Params, Result, tool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from oubliette.records import Project
     from oubliette.tools.house import House
     from oubliette.tools.tool import CallContext, Door
 
@@ -95,19 +97,20 @@ async def session_map(house: House, context: CallContext, params: SessionMap) ->
     same call joins them again.
     """
     project = await visible_project(house, context, params.project_id)
-    return MapResults(results=await _Fan(house, context, params, project.id).run())
+    return MapResults(results=await _Fan(house, context, params, project).run())
 
 
 class _Fan:
     """One call of `session_map`."""
 
     def __init__(
-        self, house: House, context: CallContext, params: SessionMap, project_id: str
+        self, house: House, context: CallContext, params: SessionMap, project: Project
     ) -> None:
         self._house = house
         self._context = context
         self._params = params
-        self._project_id = project_id
+        self._project = project
+        self._project_id = project.id
         self._results: dict[int, MapResult] = {}
         self._working = 0
         self._ended = asyncio.Condition()
@@ -117,11 +120,22 @@ class _Fan:
         numbers = iter(range(count))
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._params.max_parallel, count)):
+                for _ in range(min(self._params.max_parallel, count, self._fitting())):
                     group.create_task(self._worker(numbers))
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return tuple(self._results[number] for number in range(count))
+
+    def _fitting(self) -> int:
+        """How many agents the memory of one container is enough for."""
+        house, project = self._house, self._project
+        room = house.imaging.memory_mb(project) if house.imaging is not None else None
+        if room is None or project.workspace_isolation:
+            return MAX_PARTS
+        agent = self._params.agent or project.agent or house.config.agents.default
+        if agent == "auto":
+            agent = house.offers.agents[0]
+        return max(room // need_of(house.config, agent), 1)
 
     async def _worker(self, numbers: Iterator[int]) -> None:
         for number in numbers:

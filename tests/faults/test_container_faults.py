@@ -101,6 +101,24 @@ async def test_an_agent_that_ends_for_want_of_memory_says_so_with_the_setting(
         assert (await caller.status(other))[1] == "the agent was killed by signal 9"
 
 
+async def test_an_agent_waits_until_its_container_has_memory_for_it(
+    engine_server: ServerProcess,
+) -> None:
+    await engine_server.start(
+        settings={"containers.memory_mb": 400, "agents.memory": "scripted=250"}
+    )
+    async with Here(engine_server) as caller:
+        first = await caller.spawn("say one")
+        await caller.turns_done(first, wait=TURN)
+        second = await caller.spawn("say two")
+        waits = (await caller.call("session_get", session_id=second))["waiting"]
+        assert [each["kind"] for each in waits] == ["place"]
+        assert "memory in its container" in waits[0]["what"]
+        assert not [e for e in await caller.log(second) if e["type"] == "error"]
+        await caller.call("session_end", session_id=first)
+        assert (await caller.turns_done(second, wait=TURN))["final_response"] == "two"
+
+
 async def test_processes_that_run_out_are_named_and_the_container_recovers(
     engine_server: ServerProcess,
 ) -> None:

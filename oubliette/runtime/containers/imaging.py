@@ -35,6 +35,12 @@ class Imaging:
         """
         return self._options(container_type, project).image
 
+    def memory_mb(self, project: Project) -> int | None:
+        """What the containers of a project may have; None: no limit, as without an engine."""
+        if not self._runtime.capabilities.images:
+            return None
+        return self._options(project.container_type or "base", project).memory_mb
+
     def _options(self, container_type: str, project: Project | None) -> ContainerOptions:
         if not self._runtime.capabilities.images:
             raise InvalidParameter(

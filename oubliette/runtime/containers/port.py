@@ -92,7 +92,7 @@ class Hardening(msgspec.Struct, frozen=True, kw_only=True):
     Engines ignore what they cannot do; the conformance suite says which.
     """
 
-    memory_bytes: int | None = 2048 * MIB
+    memory_bytes: int | None = 6144 * MIB
     """Of a container as a whole, its tmpfs included; no swap beyond it. None = no limit. Here and
     for `cpus` and `pids`, the spec's own limits go first."""
     cpus: float | None = 2.0

@@ -223,7 +223,7 @@ class DroidConfig(_Section, frozen=True, kw_only=True):
 
 
 class AcpConfig(_Section, frozen=True, kw_only=True):
-    """Any other agent that speaks the Agent Client Protocol, as the agent `acp`."""
+    """Any other agent that speaks the Agent Client Protocol; `[acp]`: as the agent `acp`."""
 
     command: tuple[str, ...] = ()
     """Its command line, such as `["gemini", "--acp"]`; empty: there is none."""
@@ -232,6 +232,16 @@ class AcpConfig(_Section, frozen=True, kw_only=True):
     env: tuple[str, ...] = ()
     """Further variables for the agent: `NAME=env:X`, `NAME=file:/path`, `NAME=credential:X`; or
     `NAME=value` for what is no secret."""
+    mounts: tuple[str, ...] = ()
+    """Folders and files of this machine that containers are to have, read-only: `SOURCE`, or
+    `SOURCE:TARGET` for another place."""
+    files: tuple[str, ...] = ()
+    """Files to be put into HOME at each start: `PATH=file:/SOURCE`, or `PATH=TEXT`. They lie on the
+    disk: no place for secrets."""
+    model: str | None = None
+    """Model of sessions that name none, of those that the agent offers; unset: the agent's own."""
+    mode: str | None = None
+    """Mode of its sessions, of those that the agent offers; unset: the agent's own."""
     hears_tool_changes: bool | None = None
     """Whether it lists its tools again when they change; unset: what is known of the program, such
     as that Codex and Qwen Code do not."""
@@ -357,6 +367,8 @@ class Config(_Section, frozen=True, kw_only=True):
     opencode: OpencodeConfig = OpencodeConfig()
     droid: DroidConfig = DroidConfig()
     acp: AcpConfig = AcpConfig()
+    acp_agents: dict[str, AcpConfig] = {}
+    """Further agents that speak the Agent Client Protocol, by name: each as `[acp]`."""
     projects: ProjectsConfig = ProjectsConfig()
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()
@@ -374,13 +386,18 @@ SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
     "container_types": TYPE_NAME,
     "project_containers": r"^[^\x00-\x1f]{1,200}$",
     "credentials": r"^[a-z0-9][a-z0-9_]{0,63}$",
+    "acp_agents": r"^[a-z][a-z0-9_-]{0,31}$",
 }
 """Section → what its tables may be called."""
 
 
 def _keys_of_tables(section: str) -> type[msgspec.Struct]:
     """What says which keys the tables of `section` have."""
-    return CredentialConfig if section == "credentials" else ContainerOptions
+    plain: dict[str, type[msgspec.Struct]] = {
+        "credentials": CredentialConfig,
+        "acp_agents": AcpConfig,
+    }
+    return plain.get(section, ContainerOptions)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -433,7 +450,10 @@ def load(
                     _put(tree, sources, (section, name, option), given_value, str(path))
                 continue
             if key not in schema_keys():
-                raise _unknown(key, schema_keys(), f"{path}: there is no key")
+                error = _unknown(key, schema_keys(), f"{path}: there is no key")
+                if section == "agents" and isinstance(value, dict):
+                    error.hint = f"an agent that speaks ACP is a table [acp_agents.{name}]"
+                raise error
             _put(tree, sources, (section, name), value, str(path))
     for variable, text in environ.items():
         if not variable.startswith(_PREFIX) or "__" not in variable:
@@ -616,6 +636,7 @@ def schema() -> dict[str, Any]:
     tables: dict[type[msgspec.Struct], dict[str, Any]] = {
         ContainerOptions: _described(parts, ContainerOverrides, field_docs(ContainerOptions)),
         CredentialConfig: _described(parts, CredentialConfig, field_docs(CredentialConfig)),
+        AcpConfig: parts[AcpConfig.__name__],  # described as a section
     }
     for section, pattern in SECTIONS_OF_TABLES.items():
         told["properties"][section] = {

@@ -91,16 +91,18 @@ def _places(runtime: Any) -> tuple[Path, ...]:
 def _usable(
     config: Config, name: str, places: tuple[Path, ...], version: str | None, *, default: bool
 ) -> Check:
-    part = getattr(config, _SECTIONS.get(name, ""), None)
+    section = f"acp_agents.{name}" if name in config.acp_agents else _SECTIONS.get(name, "")
+    part = config.acp_agents.get(name) or getattr(config, section, None)
     model, base_url = getattr(part, "model", None), getattr(part, "base_url", None)
-    secrets = [_secret(config, *each) for each in _references(_SECTIONS.get(name, ""), part)]
+    secrets = [_secret(config, *each) for each in _references(section, part)]
     where = str(places[0]) if places else "built in" if name == "scripted" else "in the image"
     words = [where if version is None else f"{where}, version {version}"]
     if default:
         words.append("what sessions get that name none")
     if part is not None and hasattr(part, "model"):
         at = f" at {base_url}" if base_url else ""
-        words.append(f"model {model}{at}" if model else "no model is set: sessions name one")
+        without = "its own model" if hasattr(part, "mode") else "no model is set: sessions name one"
+        words.append(f"model {model}{at}" if model else without)
     words += [f"{each['key']} ({each['reference']}) is there" for each in secrets if each["there"]]
     facts: dict[str, Any] = {
         "name": name,

@@ -391,3 +391,25 @@ def test_the_schema_tells_that_seconds_may_have_a_unit() -> None:
     assert [each["type"] for each in key["anyOf"]] == ["number", "string"]
     assert key["default"] == 1800.0
     assert key["description"]
+
+
+def test_agents_have_tables_by_their_names(tmp_path: Path) -> None:
+    text = '[acp_agents.claude]\ncommand = ["claude-agent-acp"]\nmodel = "sonnet"\n'
+    environ = {"OUBLIETTE_ACP_AGENTS__KIMI__COMMAND": '["kimi", "acp"]'}
+    loaded = load(file(tmp_path, text), environ)
+    agents = loaded.config.acp_agents
+    assert (agents["claude"].command, agents["claude"].model) == (("claude-agent-acp",), "sonnet")
+    assert agents["kimi"].command == ("kimi", "acp")
+    assert loaded.sources["acp_agents.claude.model"] == str(tmp_path / config.FILE_NAME)
+    told = config.schema()["properties"]["acp_agents"]["patternProperties"]
+    assert all("command" in table["properties"] for table in told.values())
+
+
+def test_a_mistaken_table_of_an_agent_is_told_with_the_remedy(tmp_path: Path) -> None:
+    refused = refusal(file(tmp_path, '[agents.claude]\ncommand = ["claude"]\n'))
+    assert "agents.claude" in refused.message
+    assert "[acp_agents.claude]" in (refused.hint or "")
+    refused = refusal(file(tmp_path, '[acp_agents.claude]\ncomand = ["claude"]\n'))
+    assert "acp_agents.claude.command" in (refused.hint or "")
+    refused = refusal(file(tmp_path, '[acp_agents.claude]\ncommand = "claude"\n'))
+    assert refused.message.startswith("acp_agents.claude.command: ")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
+
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp import AcpAdapter
 from oubliette.runtime.agents.acp_known import Known, known
+from oubliette.runtime.agents.acp_places import check_files, files_of, mounts_of, placed
 from oubliette.runtime.agents.environment import (
     base_environment,
     check_variables,
@@ -33,21 +36,33 @@ MCP_SERVER: Final = "oubliette"
 
 
 class AcpRuntime(StreamExecution):
-    """`AgentRuntime` of the agent that `[acp]` names, or of one that a package brings.
+    """`AgentRuntime` of an agent that the configuration names, or of one that a package brings.
 
     Args:
         name: how sessions ask for it.
         command: its command line, where no configuration names one.
         mounts: what it needs from this side.
+        section: its part of the configuration.
     """
 
     def __init__(
-        self, name: str = "acp", command: tuple[str, ...] = (), mounts: tuple[Mount, ...] = ()
+        self,
+        name: str = "acp",
+        command: tuple[str, ...] = (),
+        mounts: tuple[Mount, ...] = (),
+        *,
+        section: str = "acp",
     ) -> None:
         self._name = name
+        self._section = section
         self._command = command
         self._mounts = mounts
+        self._given: tuple[Mount, ...] = ()
+        """As configured."""
         self._env: tuple[str, ...] = ()
+        self._files: tuple[str, ...] = ()
+        self._model: str | None = None
+        self._mode: str | None = None
         self._program: Program | None = None
         self._hears: bool | None = None
         self._trusts = False
@@ -75,19 +90,28 @@ class AcpRuntime(StreamExecution):
         return not any(word.rpartition("/")[2] in DEAF for word in self._command)
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take `command`, `path`, `env` and what is said of the program in `[acp]`."""
+        """Take its section of the configuration.
+
+        Raises:
+            ConfigError: names the key.
+        """
+        section = self._section
         self._trusts = bool(config.get("trust_repository"))
         self._hears = config.get("hears_tool_changes", self._hears)
         self._command = tuple(config.get("command") or self._command)
         self._env = tuple(config.get("env") or ())
-        check_variables(self._env, "acp")
+        check_variables(self._env, section)
+        self._given = mounts_of(config.get("mounts") or (), section)
+        self._files = tuple(config.get("files") or ())
+        check_files(self._files, section)
+        self._model, self._mode = config.get("model"), config.get("mode")
         path = config.get("path")
         self._program = None
         if path is not None:
             if not self._command:
-                raise ConfigError("acp.path: without acp.command nothing is started")
+                raise ConfigError(f"{section}.path: without {section}.command nothing is started")
             name = self._command[0].rpartition("/")[2]
-            self._program = Program(name, package=name, section="acp")
+            self._program = Program(name, package=name, section=section)
             self._program.configure(path)
 
     async def is_available(self) -> Availability:
@@ -96,27 +120,31 @@ class AcpRuntime(StreamExecution):
             return Availability(ok=True)
         return Availability(
             ok=False,
-            reason="acp.command is not set",
-            remedy='set command in [acp], such as ["gemini", "--acp"]',
+            reason=f"{self._section}.command is not set",
+            remedy=f'set command in [{self._section}], such as ["gemini", "--acp"]',
         )
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Its program, where a path is configured; else the container has to have it."""
-        return self._mounts + (self._program.mounts if self._program is not None else ())
+        """Its program and what is configured beside it; the rest the container has to have."""
+        program = self._program.mounts if self._program is not None else ()
+        return self._mounts + program + self._given
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """The configured command line."""
-        first, *more = self._command
+        first, *more = (placed(word, self._given, inside) for word in self._command)
         program = self._program.inside(inside) if self._program is not None else first
         return AgentCommand(
             argv=(program, *more),
             env={
                 **base_environment(session, inside),
-                **environment(self._env, "acp", session.credentials),
+                **environment(self._env, self._section, session.credentials),
             },
             cwd=inside.path(session.cwd),
-            files=self._known.files(inside.path(session.cwd)),
+            files=(
+                *self._known.files(inside.path(session.cwd)),
+                *files_of(self._files, self._section, session),
+            ),
         )
 
     @property
@@ -130,7 +158,12 @@ class AcpRuntime(StreamExecution):
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Opens a session with our MCP server and those of the project."""
-        return AcpAdapter(opening(session, inside, self._known), state)
+        chosen = msgspec.structs.replace(
+            opening(session, inside, self._known),
+            model=session.model or self._model,
+            mode=self._mode,
+        )
+        return AcpAdapter(chosen, state)
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -97,8 +97,8 @@ def check_variables(entries: Sequence[str], section: str) -> None:
 
 def referred(config: Config) -> set[str]:
     """Variables whose value some agent's `env` gives by reference."""
-    entries = (*config.opencode.env, *config.droid.env, *config.acp.env)
-    pairs = (entry.partition("=") for entry in entries)
+    parts = (config.opencode, config.droid, config.acp, *config.acp_agents.values())
+    pairs = (entry.partition("=") for part in parts for entry in part.env)
     return {name for name, _, value in pairs if _REFERENCE.match(value)}
 
 

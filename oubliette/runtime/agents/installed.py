@@ -23,13 +23,16 @@ from oubliette.runtime.agents.port import AgentRuntime, Availability
 from oubliette.runtime.agents.scripted import ScriptedRuntime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from oubliette.config import Config
+    from oubliette.runtime.containers.port import Mount
 
 log = structlog.get_logger("oubliette.agents")
 
 GROUP: Final = "oubliette.agents"
+_TAKEN: Final = {"auto", "scripted", "opencode", "opencode-acp", "droid", "acp"}
 
 
 class Installed(msgspec.Struct, frozen=True):
@@ -87,6 +90,7 @@ async def survey(config: Config) -> Installed:
         (OpencodeAcpRuntime(), config.opencode, config.opencode.model is not None),
         (DroidRuntime(), config.droid, config.droid.model is not None),
         (AcpRuntime(), config.acp, bool(config.acp.command)),
+        *_named(config),
         (ScriptedRuntime(), None, False),
     ]
     ours.sort(key=lambda entry: not entry[2])
@@ -100,9 +104,43 @@ async def survey(config: Config) -> Installed:
             agents[runtime.name] = runtime
         else:
             missing[runtime.name] = status
+    _check_places(agents)
     for point in importlib.metadata.entry_points(group=GROUP):
         await _add(point, agents, missing)
     return Installed(agents, missing)
+
+
+def _named(config: Config) -> Iterator[tuple[AgentRuntime, Any, bool]]:
+    """The agents of `[acp_agents.NAME]`.
+
+    Raises:
+        ConfigError: one has the name of another agent.
+    """
+    for name, part in config.acp_agents.items():
+        section = f"acp_agents.{name}"
+        if name in _TAKEN:
+            raise ConfigError(
+                f"{section}: there is an agent called {name} already", hint="give it another name"
+            )
+        yield AcpRuntime(name, section=section), part, bool(part.command)
+
+
+def _check_places(agents: Mapping[str, AgentRuntime]) -> None:
+    """See that no two agents want another thing in the same place: containers have them all.
+
+    Raises:
+        ConfigError: two do.
+    """
+    there: dict[str, tuple[str, Mount]] = {}
+    for name, runtime in agents.items():
+        for mount in runtime.mounts:
+            other, before = there.setdefault(mount.target, (name, mount))
+            if before.source != mount.source:
+                raise ConfigError(
+                    f"the agents {other} and {name} both want {mount.target} in their containers:"
+                    f" {before.source} and {mount.source}",
+                    hint="mount one of them somewhere else: SOURCE:TARGET",
+                )
 
 
 async def _add(

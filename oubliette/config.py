@@ -96,7 +96,8 @@ class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):
 
     runtime: str = "auto"
     """auto, process, docker, podman or apple. auto: the first of apple (on a Mac with Apple silicon
-    only), docker, podman and process that can be used now, image included."""
+    only), docker and podman that works, its image fetched where it is missing, else process; never
+    a weaker one than the home had before."""
     dev_image: str = "localhost/oubliette/dev:latest"
     """Image of containers of type `dev`; `image_rebuild` makes it."""
     pull_timeout_seconds: Seconds = 900.0

@@ -29,7 +29,7 @@ from oubliette.mcp_front.front_actor import FrontActor, GetUrl
 from oubliette.mcp_front.house_tools import HouseTools
 from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.audit import AuditLog
-from oubliette.runtime.containers import kit, settings
+from oubliette.runtime.containers import kit, remembered, settings
 from oubliette.runtime.containers.auto import choose
 from oubliette.runtime.containers.besteffort import stranger
 from oubliette.runtime.containers.folders import runtime_base
@@ -114,7 +114,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             listener = stack.enter_context(listening(home))
             folders = Folders(home)
             await asyncio.to_thread(folders.prepare)
-        async with stages("runtime"):
+        fetching = config.containers.pull_timeout_seconds + config.containers.build_timeout_seconds
+        async with stages("runtime", STAGE_SECONDS + fetching):
             base = runtime_base(
                 config.containers.runtime_dir, stranger=stranger(config.process.sandbox)
             )
@@ -240,14 +241,14 @@ class _Stages:
     """Times the stages of the start-up and names the one that fails."""
 
     @contextlib.asynccontextmanager
-    async def __call__(self, name: str) -> AsyncGenerator[None]:
+    async def __call__(self, name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[None]:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(STAGE_SECONDS):
+            async with asyncio.timeout(seconds):
                 yield
         except TimeoutError as error:
             raise DeadlineExceeded(
-                f"start-up: the stage {name!r} took more than {STAGE_SECONDS:.0f} s",
+                f"start-up: the stage {name!r} took more than {seconds:.0f} s",
                 hint="oubliette doctor",
             ) from error
         except OSError as error:
@@ -259,6 +260,12 @@ class _Stages:
 
 async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
     runtime, why = await choose(config, base, zipapp, home)
+    try:
+        remembered.check(home, runtime.name, config, why)
+        await asyncio.to_thread(remembered.remember, home, runtime.name, config)
+    except BaseException:
+        await runtime.aclose()
+        raise
     log.info("container runtime", runtime=runtime.name, why=why)
     if runtime.capabilities.isolation == "none":
         log.warning(

@@ -46,7 +46,7 @@ async def _engine(name: str, config: Config) -> Check:
             image = image_of(config, "base")
             if await runtime.image_exists(image):
                 return ok(name, f"{status.version}, has the image {image}")
-            # Named, it is pulled at the first start; `auto` passes over an engine without it.
+            # Named, it is pulled at the first start of a container; with `auto`, of a server.
             return bad(
                 name,
                 f"{status.version}, has no image {image}",

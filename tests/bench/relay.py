@@ -54,6 +54,7 @@ async def server() -> AsyncIterator[tuple[str, str, int]]:
             **{k: v for k, v in os.environ.items() if not k.startswith("OUBLIETTE_")},
             "OUBLIETTE_CONTAINERS__RUNTIME_DIR": f"{home}/r",
             "OUBLIETTE_SERVER__ON_STOP": "end",
+            "OUBLIETTE_CONTAINERS__RUNTIME": "process",
             "OUBLIETTE_SESSIONS__MAX_LIVE_PER_PROJECT": "1000",
             "OUBLIETTE_CALLERS__MAX_CALLS_IN_FLIGHT": "1000",
             "OUBLIETTE_CALLERS__CALLS_PER_SECOND": "100000",  # what is measured is not the limit

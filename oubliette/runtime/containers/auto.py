@@ -1,9 +1,9 @@
 """Which runtime a server uses, and why (DESIGN 7.1): docker, podman, process, in this order.
 
 On a Mac with Apple silicon, Apple's `container` comes before them. An engine is taken when it
-answers and has the image that containers are to be made of. Without the image every session would
-wait for a registry, or fail for want of one, on a machine where the sandbox would have run it at
-once.
+answers and has the image that containers are to be made of. Where engines answer and none has it,
+the first one fetches it; if that fails the start is refused. The sandbox is for machines without
+an engine: nobody's agents get a weaker wall for want of an image.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from oubliette import ids
 from oubliette.errors import ConfigError, OublietteError
 from oubliette.runtime.containers import settings
+from oubliette.runtime.containers.imaging import Imaging, built_from
 from oubliette.runtime.containers.process import ProcessRuntime
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     from oubliette.config import Config
     from oubliette.runtime.containers.port import ContainerRuntime
+
+log = structlog.get_logger("oubliette.server")
 
 ENGINES: Final = ("apple", "docker", "podman")
 """The runtimes with images."""
@@ -71,7 +76,8 @@ async def choose(
     """The runtime to use, tried, and why it is this one.
 
     Raises:
-        ConfigError: the configured one, or none at all, can be used; says what to do.
+        ConfigError: the configured one, or none at all, can be used, or an engine has no image and
+            cannot fetch it; says what to do.
     """
     wanted = config.containers.runtime
     if wanted != "auto":
@@ -83,16 +89,53 @@ async def choose(
         return runtime, f"containers.runtime = {wanted}"
     passed_over: list[str] = []
     hint: str | None = None
+    bare: str | None = None  # the first engine that lacks the image alone
     for name in order():
+        if name == "process" and bare is not None:
+            runtime = make(bare, config, base, zipapp, home)
+            await _fetch(runtime, config)
+            return runtime, f"{bare} works, and its image was fetched"
         runtime = make(name, config, base, zipapp, home)
-        refusal = await _refusal(runtime) or await _lacks_image(runtime, config)
+        refusal = await _refusal(runtime)
         if refusal is None:
-            return runtime, "; ".join([f"{name} works", *passed_over])
+            refusal = await _lacks_image(runtime, config)
+            if refusal is None:
+                return runtime, "; ".join([f"{name} works", *passed_over])
+            bare = bare or name
         await runtime.aclose()
         passed_over.append(f"not {name}: {refusal[0]}")
         hint = refusal[1]
     # The last one tried is the process runtime: what it takes is the least.
     raise ConfigError(f"no container runtime can be used; {'; '.join(passed_over)}", hint=hint)
+
+
+async def _fetch(runtime: ContainerRuntime, config: Config) -> None:
+    """Build or pull the image of containers, and tell the log how far that is.
+
+    Raises:
+        ConfigError: it cannot be had; says why, and what else can be done.
+    """
+    image = settings.image_of(config, "base")
+    built = built_from(settings.options_of(config, "base")) is not None
+    log.info("fetching the image", runtime=runtime.name, image=image, built=built)
+    imaging = Imaging(runtime, config)
+    try:
+        await (imaging.rebuild if built else imaging.refresh)("base", progress=_tell)
+    except BaseException as error:
+        await runtime.aclose()
+        if not isinstance(error, OublietteError):
+            raise
+        remedy = "" if error.hint is None else f"{error.hint}; "
+        raise ConfigError(
+            f"{runtime.name} works, but has no image {image}, and it cannot be"
+            f" {'built' if built else 'fetched'}: {error.message}",
+            hint=f"{remedy}{pull_command(runtime.name, image)}, or containers.image; or"
+            " --runtime process (containers.runtime) for the sandbox, which needs none",
+        ) from error
+
+
+def _tell(line: str) -> None:
+    log.info("fetching the image", progress=line)
 
 
 async def _refusal(runtime: ContainerRuntime) -> tuple[str, str | None] | None:

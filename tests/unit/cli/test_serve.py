@@ -26,6 +26,7 @@ def environ(home: Path) -> dict[str, str]:
     return {
         **os.environ,
         "OUBLIETTE_HOME": str(home / "home"),
+        "OUBLIETTE_CONTAINERS__RUNTIME": "process",
         "OUBLIETTE_PROCESS__SANDBOX": "best-effort",
         "OUBLIETTE_CONTAINERS__RUNTIME_DIR": str(home / "run"),
     }
@@ -89,6 +90,33 @@ def test_an_agent_that_is_not_there_leaves_a_home_as_it_was(environ: dict[str, s
     assert done.returncode == 2
     assert "there is no agent 'opncode'" in done.stderr
     assert [each.name for each in home.iterdir()] == ["oubliette.toml"]
+
+
+def test_a_home_that_had_an_engine_gets_no_sandbox_unasked(
+    home: Path, environ: dict[str, str]
+) -> None:
+    away = f"unix://{home}/away.sock"
+    environ |= {"OUBLIETTE_DOCKER__HOST": away, "OUBLIETTE_PODMAN__HOST": away}
+    place = Path(environ["OUBLIETTE_HOME"])
+    place.mkdir(0o711)
+    (place / "runtime").write_text("docker\n", encoding="ascii")
+    refused = cli(environ, "serve", "--port", "0", "--runtime", "auto", "-o", "json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    told = json.loads(refused.stderr.splitlines()[-1])["error"]
+    assert "in best-effort from now on, which keeps them in less than docker" in told["message"]
+    assert "not docker: " in told["message"]
+    assert "--runtime process" in told["hint"]
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "-o", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+    ) as named:
+        assert named.stdout is not None
+        assert json.loads(named.stdout.readline())["event"] == "ready"
+        named.terminate()
+        assert named.wait(30) == 0
+    assert (place / "runtime").read_text(encoding="ascii") == "best-effort\n"
 
 
 def test_a_server_says_when_it_is_ready_lets_commands_in_and_stops_in_order(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
 import pytest
+import structlog
 
-from oubliette.config import AppleConfig, Config, ContainersConfig, DockerConfig
+from oubliette.config import AppleConfig, Config, ContainersConfig, DockerConfig, ProcessConfig
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers import auto
-from oubliette.runtime.containers.port import Capabilities, RuntimeStatus
+from oubliette.runtime.containers import auto, remembered
+from oubliette.runtime.containers.image_errors import ImageError
+from oubliette.runtime.containers.port import Capabilities, Logs, Progress, RuntimeStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +23,9 @@ HERE = Path()
 class Standin:
     """A runtime as far as the choice looks at it."""
 
-    def __init__(self, name: str, *, ok: bool, image: bool = True) -> None:
+    def __init__(self, name: str, *, ok: bool, image: bool = True, fetches: bool = True) -> None:
+        self.fetched: list[tuple[str, str]] = []
+        self._fetches = fetches
         self.name = name
         self.closed = False
         self._ok = ok
@@ -42,6 +48,21 @@ class Standin:
 
     async def image_exists(self, image: str) -> bool:
         return self._image
+
+    async def pull(self, image: str, *, progress: Progress, **_: object) -> None:
+        self._fetch("pulled", image, progress)
+
+    async def build(self, image: str, folder: Path, *, progress: Progress, **_: object) -> Logs:
+        del folder
+        self._fetch("built", image, progress)
+        return Logs(text="")
+
+    def _fetch(self, how: str, image: str, progress: Progress) -> None:
+        if not self._fetches:
+            raise ImageError("no such host", hint="mend the network")
+        self.fetched.append((how, image))
+        for line in ("1 of 2", "2 of 2"):
+            progress(line)
 
     async def aclose(self) -> None:
         self.closed = True
@@ -70,14 +91,97 @@ async def test_auto_passes_over_what_does_not_work_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     docker = Standin("docker", ok=False)
-    podman = Standin("podman", ok=True, image=False)
+    podman = Standin("podman", ok=False)
     machine(monkeypatch, docker=docker, podman=podman, process=Standin("process", ok=True))
     runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
     assert runtime.name == "process"
     assert "not docker: no docker here" in why
-    assert "not podman: it has no image" in why
+    assert "not podman: no podman here" in why
     assert docker.closed
     assert podman.closed
+
+
+@pytest.mark.parametrize("image", ["registry.example/it:1", "localhost/it:1"])
+async def test_an_engine_without_the_image_fetches_it_and_says_how_far_that_is(
+    monkeypatch: pytest.MonkeyPatch, image: str
+) -> None:
+    parts = {
+        "docker": Standin("docker", ok=True, image=False),
+        "podman": Standin("podman", ok=False),
+        "process": Standin("process", ok=True),
+    }
+    machine(monkeypatch, **parts)
+    config = Config(containers=ContainersConfig(image=image))
+    with structlog.testing.capture_logs() as told:
+        runtime, why = await auto.choose(config, HERE, HERE, HERE)
+    assert (runtime.name, why) == ("docker", "docker works, and its image was fetched")
+    assert parts["docker"].fetched == [("built" if "localhost" in image else "pulled", image)]
+    assert [each["progress"] for each in told if "progress" in each] == ["1 of 2", "2 of 2"]
+
+
+async def test_an_engine_that_has_the_image_comes_before_one_that_would_have_to_fetch_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docker = Standin("docker", ok=True, image=False)
+    machine(monkeypatch, docker=docker, podman=Standin("podman", ok=True))
+    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    assert runtime.name == "podman"
+    assert "not docker: it has no image" in why
+    assert not docker.fetched
+
+
+async def test_an_image_that_cannot_be_fetched_ends_the_start_and_is_no_reason_for_the_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docker = Standin("docker", ok=True, image=False, fetches=False)
+    parts = {"podman": Standin("podman", ok=False), "process": Standin("process", ok=True)}
+    machine(monkeypatch, docker=docker, **parts)
+    with pytest.raises(
+        ConfigError, match="docker works, but has no image .* no such host"
+    ) as caught:
+        await auto.choose(Config(), HERE, HERE, HERE)
+    assert "mend the network; docker pull " in (caught.value.hint or "")
+    assert "--runtime process" in (caught.value.hint or "")
+    assert docker.closed
+
+
+def auto_of(sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap") -> Config:
+    return Config(process=ProcessConfig(sandbox=sandbox))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sandbox"),
+    [
+        ("docker", "process", "bubblewrap"),
+        ("podman", "process", "best-effort"),
+        ("bubblewrap", "process", "best-effort"),
+    ],
+)
+def test_auto_gives_a_home_no_weaker_wall_than_it_had(
+    tmp_path: Path, before: str, now: str, sandbox: Any
+) -> None:
+    config = auto_of(sandbox)
+    (tmp_path / "runtime").write_text(before + "\n")
+    with pytest.raises(ConfigError, match=f"{sandbox} .* than {before}.*: not docker") as caught:
+        remembered.check(tmp_path, now, config, "not docker")
+    assert "--runtime process" in (caught.value.hint or "")
+    named = msgspec.structs.replace(config, containers=ContainersConfig(runtime="process"))
+    remembered.check(tmp_path, now, named, "")
+    remembered.remember(tmp_path, now, named)
+    remembered.check(tmp_path, now, config, "")  # from now on it is what the home has
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [(None, "process"), ("docker", "podman"), ("bubblewrap", "docker"), ("x", "process")],
+)
+def test_a_wall_as_good_as_before_is_taken(tmp_path: Path, before: str | None, now: str) -> None:
+    if before is not None:
+        (tmp_path / "runtime").write_text(before)
+    remembered.check(tmp_path, now, auto_of(), "")
+    remembered.remember(tmp_path, now, auto_of())
+    assert remembered.recall(tmp_path) == ("bubblewrap" if now == "process" else now)
+    assert (tmp_path / "runtime").stat().st_mode & 0o777 == 0o600
 
 
 async def test_where_nothing_works_everything_is_named_with_the_last_remedy(

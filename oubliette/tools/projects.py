@@ -14,6 +14,7 @@ from oubliette.records import Limits
 from oubliette.tools import fields, scopes
 from oubliette.tools.house import project_not_found
 from oubliette.tools.idempotency import claim
+from oubliette.tools.models import known
 from oubliette.tools.sizes import fitting
 from oubliette.tools.tool import Params, Result, tool
 from oubliette.tools.views import LimitsView, ProjectView, project_view
@@ -148,7 +149,9 @@ class Options(Result, frozen=True, kw_only=True):
     """Result of `project_options`."""
 
     agents: tuple[str, ...]
-    models: tuple[str, ...]
+    models: Annotated[
+        tuple[str, ...], Meta(description="Those of the configuration; sessions may name others.")
+    ]
     container_types: tuple[str, ...]
     runtimes: tuple[str, ...]
     limits: Annotated[LimitsView, Meta(description="The defaults of this server.")]
@@ -235,7 +238,7 @@ async def project_options(house: House, context: CallContext, params: Nothing) -
     trees = house.config.trees
     return Options(
         agents=house.offers.agents,
-        models=house.offers.models,
+        models=house.offers.models or known(house.config, house.offers.agents),
         container_types=house.offers.container_types,
         runtimes=house.offers.runtimes,
         limits=LimitsView(

@@ -19,6 +19,7 @@ from oubliette.tools import fields
 from oubliette.tools.house import session_not_found
 from oubliette.tools.idempotency import claim
 from oubliette.tools.lending import SpawnSettings, lent, session_key
+from oubliette.tools.models import model_of
 from oubliette.tools.projects import check_offer, visible_project
 from oubliette.tools.sizes import fitting
 from oubliette.tools.tool import Params, Result, tool
@@ -216,6 +217,7 @@ async def session_get(house: House, context: CallContext, params: SessionOne) ->
         session = await visible_session(house, context, params.session_id)
     children = await house.reader.children(session.id)
     last = await house.reader.last_index(session.id)
+    session = msgspec.structs.replace(session, model=model_of(house.config, session))
     view = session_view(session, last, [child.id for child in children])
     return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting)
 
@@ -229,7 +231,12 @@ async def session_list(house: House, context: CallContext, params: SessionList) 
     )
     facts = await house.reader.run(listing_facts, [record.id for record in page.records])
     views, _, cut = fitting(
-        session_view(record, *facts[record.id], short=True) for record in page.records
+        session_view(
+            msgspec.structs.replace(record, model=model_of(house.config, record)),
+            *facts[record.id],
+            short=True,
+        )
+        for record in page.records
     )
     return SessionPage(
         sessions=tuple(views), next_cursor=views[-1].session_id if cut else page.next_cursor

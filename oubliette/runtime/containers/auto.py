@@ -15,7 +15,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.errors import ConfigError, OublietteError
-from oubliette.runtime.containers import settings
+from oubliette.runtime.containers import image_errors, settings
 from oubliette.runtime.containers.imaging import Imaging, built_from
 from oubliette.runtime.containers.process import ProcessRuntime
 
@@ -156,5 +156,7 @@ async def _lacks_image(runtime: ContainerRuntime, config: Config) -> tuple[str, 
 
 
 def pull_command(engine: str, image: str) -> str:
-    """What its user types to fetch an image."""
+    """What its user types to fetch an image, or to build one that no registry has."""
+    if image.startswith(image_errors.BUILT):
+        return image_errors.REBUILD
     return f"{'container image' if engine == 'apple' else engine} pull {image}"

@@ -64,6 +64,9 @@ class BuildTimeout(BuildFailed, DeadlineExceeded):
     code = "build_timeout"
 
 
+BUILT: Final = "localhost/"
+"""How the names of images begin that `image_rebuild` builds."""
+REBUILD: Final = "oubliette image rebuild TYPE builds it"
 _OWN: Final = "or load an image yourself and set containers.image"
 # In this order: an engine wraps one error into another, the innermost says most.
 _KINDS: Final[tuple[tuple[str, type[ImageError], str, str], ...]] = (
@@ -128,6 +131,12 @@ def registry_of(image: str) -> str:
 
 def pull_failed(engine: str, image: str, said: str) -> ImageError:
     """The error for what an engine said when it could not pull `image`."""
+    if image.startswith(BUILT):
+        return ImageNotFound(
+            f"the image {image} is not built: its name is that of images which are built on this"
+            " machine, no registry has it",
+            hint=f"{REBUILD} (oubliette image list names the types), {_OWN}",
+        )
     words = {"engine": engine, "registry": registry_of(image)}
     short = said.strip()[-SAID:]
     for pattern, kind, meaning, hint in _KINDS:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from oubliette.errors import DeadlineExceeded
 from oubliette.runtime.containers import image_errors as errors
+from oubliette.runtime.containers.auto import pull_command
 from oubliette.runtime.containers.image_progress import ImageProgress
 
 # Of docker 20.10 and podman 4.3, as they were seen.
@@ -152,3 +153,14 @@ def test_no_part_of_a_stream_breaks_it(parts: list[dict[str, str]]) -> None:
         part.pop("progressDetail", None)
         progress.feed(part)
         assert len(progress.line) <= 300
+
+
+def test_an_image_that_no_registry_has_is_to_be_built_not_pulled() -> None:
+    said = 'Get "https://localhost/v2/": dial tcp 127.0.0.1:443: connect: connection refused'
+    error = errors.pull_failed("docker", "localhost/oubliette/dev:latest", said)
+    assert isinstance(error, errors.ImageNotFound)
+    assert "is not built" in str(error)
+    assert "oubliette image rebuild" in (error.hint or "")
+    assert "network" not in str(error)
+    assert "oubliette image rebuild" in pull_command("docker", "localhost/oubliette/dev:latest")
+    assert pull_command("podman", "docker.io/a:1") == "podman pull docker.io/a:1"

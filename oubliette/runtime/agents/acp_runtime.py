@@ -169,7 +169,10 @@ class AcpRuntime(StreamExecution):
         """There is nothing to let go of."""
 
 
-def opening(session: AgentSession, inside: Inside, about: Known) -> Opening:
+_UNKNOWN: Final = Known()
+
+
+def opening(session: AgentSession, inside: Inside, about: Known = _UNKNOWN) -> Opening:
     """What `session/new` is told about a session, and what the session is told of the agent."""
     command, *arguments = inside.program("client")
     ours = {

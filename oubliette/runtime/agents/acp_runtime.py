@@ -161,7 +161,7 @@ class AcpRuntime(StreamExecution):
         chosen = msgspec.structs.replace(
             opening(session, inside, self._known),
             model=session.model or self._model,
-            mode=self._mode,
+            mode=self._mode or self._known.mode,
         )
         return AcpAdapter(chosen, state)
 

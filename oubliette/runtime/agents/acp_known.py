@@ -41,6 +41,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         return (AgentFile(path=self.rules_file, content=named.encode()),)
 
 
+UNKNOWN: Final = Known()
 _CLAUDE: Final = Known(
     # In spite of what follows it takes permissions.defaultMode from .claude/settings.local.json,
     # which may say that nothing is to be asked.
@@ -68,6 +69,9 @@ _PROGRAMS: Final[dict[str, Known]] = {
 
 
 def known(command: Sequence[str]) -> Known:
-    """What is known of the program that a command line starts, itself or by `npx`."""
-    names = [word.rpartition("/")[2] for word in command]
-    return next((_PROGRAMS[name] for name in names if name in _PROGRAMS), Known())
+    """What is known of the program that a command line starts, itself, by `npx` or by a path.
+
+    A package of npm is known by its folder: `node …/claude-agent-acp/dist/index.js`.
+    """
+    names = [name for word in command for name in reversed(word.split("/"))]
+    return next((_PROGRAMS[name] for name in names if name in _PROGRAMS), UNKNOWN)

@@ -8,7 +8,7 @@ import msgspec
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp import AcpAdapter
-from oubliette.runtime.agents.acp_known import Known, known
+from oubliette.runtime.agents.acp_known import UNKNOWN, Known, known
 from oubliette.runtime.agents.acp_places import check_files, files_of, mounts_of, placed
 from oubliette.runtime.agents.environment import (
     base_environment,
@@ -87,7 +87,7 @@ class AcpRuntime(StreamExecution):
         """As configured, else what is known of the program."""
         if self._hears is not None:
             return self._hears
-        return not any(word.rpartition("/")[2] in DEAF for word in self._command)
+        return not any(DEAF.intersection(word.split("/")) for word in self._command)
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
         """Take its section of the configuration.
@@ -169,10 +169,7 @@ class AcpRuntime(StreamExecution):
         """There is nothing to let go of."""
 
 
-_UNKNOWN: Final = Known()
-
-
-def opening(session: AgentSession, inside: Inside, about: Known = _UNKNOWN) -> Opening:
+def opening(session: AgentSession, inside: Inside, about: Known = UNKNOWN) -> Opening:
     """What `session/new` is told about a session, and what the session is told of the agent."""
     command, *arguments = inside.program("client")
     ours = {

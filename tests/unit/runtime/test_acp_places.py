@@ -8,10 +8,11 @@ import pytest
 
 from oubliette.config import AcpConfig, Config
 from oubliette.errors import ConfigError
+from oubliette.runtime.agents import AcpRuntime
 from oubliette.runtime.agents.acp_places import check_files, files_of, mounts_of, placed
 from oubliette.runtime.agents.installed import survey
 from oubliette.runtime.containers.port import Inside
-from tests.unit.runtime.test_agent_protocols import session
+from tests.unit.runtime.test_agent_protocols import line, said, session
 
 
 def test_a_folder_is_mounted_where_it_is_or_elsewhere(tmp_path: Path) -> None:
@@ -95,3 +96,35 @@ async def test_agents_do_not_take_each_others_names_and_places(tmp_path: Path) -
     )
     assert list(found.agents)[:2] == ["one", "two"]  # what `auto` means: what is configured
     assert found.missing["three"].reason == "acp_agents.three.command is not set"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("chosen", [None, "plan"])
+async def test_a_program_is_known_by_its_folder_and_keeps_what_is_done_about_it(
+    chosen: str | None,
+) -> None:
+    """As npm installs it: nothing of a repository is obeyed, and its mode is set."""
+    path = "/opt/agents/claude/node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js"
+    runtime = AcpRuntime("claude", section="acp_agents.claude")
+    files = ["note=text"]
+    await runtime.initialize({"command": ["node", path], "mode": chosen, "files": files})
+    command = runtime.command(session(), Inside())
+    assert [file.path for file in command.files] == [".claude/CLAUDE.md", "note"]
+    adapter = runtime.adapter(session(), Inside())
+    answer = {"id": "initialize", "result": {"protocolVersion": 1}}
+    adapter.writes()
+    adapter.feed(line(answer), 0)
+    (opened,) = said(adapter.writes())
+    assert opened["params"]["_meta"]["claudeCode"]["options"]["settingSources"] == ["user"]
+    modes = {
+        "currentModeId": "acceptEdits",
+        "availableModes": [
+            {"id": each, "name": each} for each in ("acceptEdits", "default", "plan")
+        ],
+    }
+    offset = len(line(answer))
+    adapter.feed(line({"id": "session", "result": {"sessionId": "s", "modes": modes}}), offset)
+    (mode,) = said(adapter.writes())
+    assert mode["params"]["modeId"] == (chosen or "default")
+    codex = AcpRuntime(command=("node", "/x/@agentclientprotocol/codex-acp/dist/index.js"))
+    assert not codex.hears_tool_changes

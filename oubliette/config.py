@@ -42,6 +42,7 @@ _PREFIX: Final = "OUBLIETTE_"
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 GitIdentity = Annotated[str, msgspec.Meta(max_length=200, pattern=r"""^[^\x00-\x1f\x7f<>"\\]*$""")]
+Price = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Reference = Annotated[
     str,
     msgspec.Meta(
@@ -196,6 +197,15 @@ class OpencodeConfig(_Section, frozen=True, kw_only=True):
     """What the model at `base_url` can read at once."""
     output_tokens: Count = 32_000
     """What the model at `base_url` can write at once."""
+    price_input: Price | None = None
+    """US dollars per million tokens that the model at `base_url` reads. Without prices its cost is
+    not known, and no limit of cost is ever reached."""
+    price_output: Price | None = None
+    """The same for tokens that it writes."""
+    price_cache_read: Price | None = None
+    """The same for tokens that it finds in its cache; unset: as `price_input`."""
+    price_cache_write: Price | None = None
+    """The same for tokens that it puts into its cache; unset: as `price_input`."""
     trust_repository: bool = False
     """OpenCode does what a repository says in `.opencode` and `opencode.json`, plugins and MCP
     servers included: whoever can write to a repository runs code, and sees secrets of agents."""
@@ -221,6 +231,15 @@ class DroidConfig(_Section, frozen=True, kw_only=True):
     """Further variables for the agent, such as `FACTORY_API_KEY=env:FACTORY_API_KEY`."""
     output_tokens: Count = 32_000
     """What the model at `base_url` can write at once."""
+    price_input: Price | None = None
+    """US dollars per million tokens that the model at `base_url` reads. Without prices its cost is
+    not known, and no limit of cost is ever reached."""
+    price_output: Price | None = None
+    """The same for tokens that it writes."""
+    price_cache_read: Price | None = None
+    """The same for tokens that it finds in its cache; unset: as `price_input`."""
+    price_cache_write: Price | None = None
+    """The same for tokens that it puts into its cache; unset: as `price_input`."""
 
 
 class AcpConfig(_Section, frozen=True, kw_only=True):

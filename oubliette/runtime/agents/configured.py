@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.environment import check_reference, check_variables
 from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.prices import prices_of
 from oubliette.runtime.agents.program import Program
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class ConfiguredProgram(StreamExecution):
             check_reference(reference, f"{section}.api_key")
         if config.get("base_url") and not config.get("model"):
             raise ConfigError(f"{section}.model: needed beside {section}.base_url")
+        self._prices = prices_of(config, section)
 
     async def is_available(self) -> Availability:
         """Where its program is."""

@@ -209,7 +209,10 @@ class DroidAdapter(TurnAdapter):
                 "input_tokens": read,
                 "output_tokens": written,
             }
-            events.append(("usage", {"turn": number, "cost_usd": 0.0, **tokens}))
+            cached = (count(usage.get("cacheReadTokens")), count(usage.get("cacheCreationTokens")))
+            prices = self._opening.prices
+            cost = 0.0 if prices is None else prices.cost(read, written, *cached)
+            events.append(("usage", {"turn": number, "cost_usd": cost, **tokens}))
         text, status = self._last_text, "completed"
         if reason == "cancelled" or self._interrupted == number:
             status = "interrupted"

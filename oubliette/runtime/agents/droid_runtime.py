@@ -149,6 +149,7 @@ class DroidRuntime(ConfiguredProgram):
             autonomy=session.autonomy,
             agent_session_id=session.agent_session_id,
             model=self._model(session),
+            prices=self._prices,
         )
         return DroidAdapter(opening, state)
 

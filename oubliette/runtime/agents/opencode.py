@@ -113,11 +113,12 @@ class OpencodeProgram(ConfiguredProgram):
             "context": self._config.get("context_tokens") or 200_000,
             "output": self._config.get("output_tokens") or 32_000,
         }
+        cost = {} if self._prices is None else {"cost": msgspec.structs.asdict(self._prices)}
         return {
             "npm": "@ai-sdk/openai-compatible",
             "name": "Oubliette",
             "options": {"baseURL": base_url, "apiKey": key},
-            "models": {model: {"name": model, "tool_call": True, "limit": limit}},
+            "models": {model: {"name": model, "tool_call": True, "limit": limit, **cost}},
         }
 
     async def close(self) -> None:

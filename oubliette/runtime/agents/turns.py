@@ -16,6 +16,7 @@ import msgspec
 from oubliette.runtime.agents.checked import message_of
 from oubliette.runtime.agents.lines import Cutter, Line, Missing
 from oubliette.runtime.agents.port import AgentEvent
+from oubliette.runtime.agents.prices import Prices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """To be chosen of those that the agent offers; None: the agent's own."""
     mode: str | None = None
     """As `model`."""
+    prices: Prices | None = None
+    """Of the model, where its agent does not know them."""
     obeys: str = ""
     """What the agent does unasked that a repository says; "" where nothing is known to be left."""
     meta: Json = {}

@@ -1,0 +1,52 @@
+"""What the tokens of a model cost that nobody but its owner knows the prices of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEYS: Final = ("price_input", "price_output", "price_cache_read", "price_cache_write")
+"""Of an agent's section of the configuration."""
+_MILLION: Final = 1_000_000
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """US dollars per million tokens."""
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+    def cost(self, read: int, written: int, cache_read: int, cache_write: int) -> float:
+        """US dollars for so many tokens; `read` does not count those from and to the cache."""
+        paid = read * self.input + written * self.output
+        paid += cache_read * self.cache_read + cache_write * self.cache_write
+        return paid / _MILLION
+
+
+def prices_of(config: Mapping[str, Any], section: str) -> Prices | None:
+    """The prices that a section tells; None where it tells none.
+
+    Raises:
+        ConfigError: they are told for a model that is not ours to price.
+    """
+    told = [key for key in KEYS if config.get(key) is not None]
+    if not told:
+        return None
+    if not config.get("base_url"):
+        raise ConfigError(
+            f"{section}.{told[0]}: prices the model at {section}.base_url, which is not set",
+            hint="set base_url, or take the price out: agents know those of other models",
+        )
+    plain = float(config.get("price_input") or 0.0)
+    cached = (config.get(key) for key in KEYS[2:])
+    read, write = (plain if price is None else float(price) for price in cached)
+    output = float(config.get("price_output") or 0.0)
+    return Prices(input=plain, output=output, cache_read=read, cache_write=write)

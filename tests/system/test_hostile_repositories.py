@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.system.site import Agent as Session
     from tests.system.site import Site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
 AGENTS = [
     pytest.param("opencode", marks=pytest.mark.requires("opencode")),
@@ -116,7 +116,7 @@ async def test_nothing_of_a_hostile_repository_is_executed(place: Site, agent: s
         session = await place.spawn(caller, "say first", agent=agent, project_id=project)
         assert await session.turn(SLOW) == ["first"]
         await session.say("\n".join([*TOOLS[agent.partition("-")[0]], "say second"]))
-        assert (await session.turn(SLOW))[-1] == "second"
+        assert (await session.turn(2 * SLOW))[-1] == "second"  # six requests to a model
         assert found(workspace) == {}
         if agent != "droid":
             home = "$HOME/.config/opencode"

@@ -114,6 +114,27 @@ async def test_the_image_of_a_type_is_built_used_and_built_again(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_a_build_removes_the_image_that_it_replaces(
+    flavour: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    name = f"localhost/oubliette/replaced:{uuid.uuid4().hex[:12]}"
+    types = {"container_types.mine.build_dir": tmp_path, "container_types.mine.image": name}
+    async with house_of(flavour, zygote, **types) as house:
+        made: list[str] = []
+        for number in (1, 2, 3):
+            recipe = f"ARG BASE_IMAGE\nFROM ${{BASE_IMAGE}}\nLABEL {name[-12:]}={number}\n"
+            (tmp_path / "Dockerfile").write_text(recipe)
+            await house.admin.call("image_rebuild", container_type="mine")
+            made.append(house.image_id(name))
+            if number == 2:
+                house.api.tag(made[1], name.partition(":")[0], f"kept-{name[-12:]}")
+        left = {each["Id"] for each in house.api.images(all=True)} & set(made)
+        assert left == {made[1], made[2]}  # what somebody has named is theirs
+        for each in left:
+            house.api.remove_image(each, force=True)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_a_build_that_fails_says_why_and_leaves_nothing(
     flavour: str, zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -210,7 +210,8 @@ class DockerRuntime:
         progress: Progress | None = None,
     ) -> Logs:
         """Build the folder's Dockerfile; `arguments` are its build arguments."""
-        return await engine_images.build(
+        before = await self.image(image)
+        said = await engine_images.build(
             self._engine,
             image,
             folder,
@@ -218,6 +219,10 @@ class DockerRuntime:
             arguments=arguments or {},
             progress=progress,
         )
+        after = await self.image(image)
+        if before is not None and after is not None and before.id != after.id:
+            await engine_images.drop_replaced(self._engine, before.id)
+        return said
 
     # ------------------------------------------------------------------ create
 

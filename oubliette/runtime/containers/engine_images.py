@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import structlog
 
-from oubliette.errors import InvalidParameter, RuntimeFailure
+from oubliette.errors import InvalidParameter, OublietteError, RuntimeFailure
 from oubliette.runtime.containers import image_errors
 from oubliette.runtime.containers.engine import Missing, Refused, sdk
 from oubliette.runtime.containers.engine_work import work
@@ -135,6 +135,19 @@ async def build(
     except (Refused, Missing) as error:
         raise image_errors.build_failed(image, error.message, told.tail(20)) from error
     return Logs(text=told.tail(LOG_LINES), truncated=told.count > LOG_LINES)
+
+
+async def drop_replaced(engine: Engine, image_id: str) -> None:
+    """Remove an image that a build has replaced, unless it has a name or a container uses it."""
+
+    def remove(api: Any) -> None:
+        if not api.inspect_image(image_id).get("RepoTags"):
+            api.remove_image(image_id)
+
+    try:
+        await engine.call("remove_image", remove)
+    except OublietteError as error:  # the engine says no while it is used
+        log.info("a replaced image is left", image=image_id, reason=error.message)
 
 
 def _context(folder: Path) -> BinaryIO:

@@ -35,9 +35,10 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Options of every container of an engine; those that can differ by type and by project."""
 
     image: Annotated[str, Meta(min_length=1, max_length=500)] = (
-        "docker.io/library/python:3.12-slim-bookworm"
+        "docker.io/library/python:3.12-bookworm"
     )
-    """Image of containers of type `base`; any with Python 3.9 or later will do."""
+    """Image of containers of type `base`; any with Python 3.9 or later will do. The default has
+    git."""
     build_dir: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     """Folder with the Dockerfile that `image_rebuild` builds. Unset: Oubliette's own, for images
     whose name begins with `localhost/`."""

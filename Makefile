@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -q --dist worksteal
 # Tests start hundreds of programs: without bytecode each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Trusts and asks whom pip is set up to trust and ask.
@@ -32,10 +32,10 @@ demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them
 
 # Both: REQUIRE=docker,... fails where one of them is missing, WITHOUT=docker,... leaves one out.
 test: $(STAMP) # the core, which anybody can run in a few minutes (docs/testing.md)
-	@OUBLIETTE_SUITE=core OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -r fE $(ARGS)
+	@OUBLIETTE_SUITE=core OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -n 2 -r fE $(ARGS)
 
-test-all: $(STAMP) # the whole of it
-	@OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) $(ARGS)
+test-all: $(STAMP) # the whole of it; engines and agents are waited for, so one worker more than cores
+	@OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -n 3 $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -186,8 +186,10 @@ class Bridge:
         self._outage.cancel()
         self._heard = True
         self._say({"bridge": "again" if self._served else "serving"})
-        if not self._served and self._server.notes:
-            self._say({"bridge": "rules", "notes": self._server.notes})
+        if not self._served:
+            self._server.answers()
+            if self._server.notes:
+                self._say({"bridge": "rules", "notes": self._server.notes})
         self._served = True
         self._next()
 

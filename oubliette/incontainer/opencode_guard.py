@@ -9,7 +9,7 @@ of ours is loaded before it, by the runtime that it is built with (Bun), and
 * loads no module but OpenCode's own, those that it installs itself, and those of the folder of
   settings that the server's configuration names;
 * takes secrets from a file in memory and gives them to OpenCode alone: they are not in the
-  environment of its process, nor in that of what it starts.
+  environment of its process, nor in that of what it starts once it has read them.
 
 If the script is not run, OpenCode has no settings that it could start with.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 
 from . import opencode_rules
@@ -49,6 +50,11 @@ delete env.BUN_INSPECT_PRELOAD;
 const hide = (name, value) => Object.defineProperty(
   env, name, { value, enumerable: false, configurable: true, writable: true });
 for (const [name, value] of Object.entries(given.secrets ?? {})) hide(name, value);
+// OpenCode lists the environment to find these, once; the signal says that it has them
+Object.assign(env, given.listed);
+process.on("SIGUSR2", () => {
+  for (const [name, value] of Object.entries(given.listed ?? {})) hide(name, value);
+});
 const own = given.settings;
 if (own) {
   fs.rmSync(own, { recursive: true, force: true });
@@ -90,30 +96,33 @@ class Guarded:
 
     Args:
         environ: ours, with the secrets.
-        secrets: more that OpenCode alone is to have, by name.
+        listed: more that OpenCode alone is to have, by name, and that it finds by listing its
+            environment; `hide` takes them out of it.
 
     Raises:
         OSError: The script cannot be written into HOME.
 
     """
 
-    def __init__(self, environ: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], listed: Mapping[str, str]) -> None:
         self.environ = {name: value for name, value in environ.items() if name not in OF_CLIENT}
         self.fd: int | None = None
         self.notes: list[str] = []
         content = self.environ.get(CONTENT)
         if self.environ.pop(TRUSTED, ""):
-            self.environ.update(secrets)
+            self.environ.update(listed)
             return
+        secrets: dict[str, str] = {}
         if content is not None:
             workspace = self.environ.get("OUBLIETTE_WORKSPACE", "")
             content, self.notes = opencode_rules.with_rules(content, workspace)
-            secrets = {**secrets, CONTENT: content}
+            secrets[CONTENT] = content
         self.environ[CONTENT] = UNGUARDED
         trusted = [self.environ[name] for name in OWN_FOLDERS if self.environ.get(name)]
         folder = os.path.join(self.environ.get("HOME") or "/", FOLDER)
         given = {
             "secrets": secrets,
+            "listed": dict(listed),
             "trusted": [MANAGED, *(os.path.abspath(each) for each in trusted)],
             "settings": None if trusted else os.path.join(folder, "opencode"),
         }
@@ -125,6 +134,11 @@ class Guarded:
     def taken(self) -> bool:
         """Whether the script has run; it empties its file. True where there is none."""
         return self.fd is None or os.fstat(self.fd).st_size == 0
+
+    def hide(self, pid: int) -> None:
+        """Have OpenCode, which has answered a request, take `listed` out of its environment."""
+        if self.fd is not None and self.taken:  # else a script that is not there would not take it
+            os.kill(pid, signal.SIGUSR2)
 
     @property
     def inherited(self) -> tuple[int, ...]:

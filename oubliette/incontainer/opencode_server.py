@@ -85,6 +85,11 @@ class Server:
         self._starting: Timer | None = loop.call_later(START_SECONDS, self._overdue)
         loop.watch(self._out, READ, self._said)
 
+    def answers(self) -> None:
+        """It has answered a request of ours: it knows its password, and nobody else has to."""
+        if not self._ended:
+            self._guarded.hide(self._child.pid)
+
     def end(self) -> None:
         """Ask it to end, and make it; `on_ended` follows."""
         if not self._ended and self._kill is None:

@@ -35,9 +35,9 @@ def test_no_secret_is_in_the_environment_of_opencode(environ: dict[str, str]) ->
     told = "\n".join(f"{name}={value}" for name, value in guarded.environ.items())
     for secret in ("pairing", "minted", "model-key", "password"):
         assert secret not in told
-    secrets = read(guarded)["secrets"]
-    assert secrets["OPENCODE_SERVER_PASSWORD"] == "password"
-    assert json.loads(secrets["OPENCODE_CONFIG_CONTENT"])["provider"] == "model-key"
+    given = read(guarded)
+    assert given["listed"] == {"OPENCODE_SERVER_PASSWORD": "password"}
+    assert json.loads(given["secrets"]["OPENCODE_CONFIG_CONTENT"])["provider"] == "model-key"
     assert guarded.inherited == (guarded.fd,)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -111,8 +111,10 @@ async def test_an_agent_waits_until_its_container_has_memory_for_it(
         first = await caller.spawn("say one")
         await caller.turns_done(first, wait=TURN)
         second = await caller.spawn("say two")
-        waits = (await caller.call("session_get", session_id=second))["waiting"]
-        assert [each["kind"] for each in waits] == ["place"]
+        async with asyncio.timeout(TURN):
+            waits: list[dict[str, Any]] = []
+            while [each["kind"] for each in waits] != ["place"]:
+                waits = (await caller.call("session_get", session_id=second))["waiting"]
         assert "memory in its container" in waits[0]["what"]
         assert not [e for e in await caller.log(second) if e["type"] == "error"]
         await caller.call("session_end", session_id=first)

@@ -114,11 +114,16 @@ async def test_the_runtime_folder_is_empty_after_a_kill_and_a_stop(any_server, p
         with contextlib.suppress(*BROKEN):
             await caller.spawn("say hello")
         assert await server.ended() == -9
-    base = next((server.home / "r").iterdir())
-    (base / ".01234567.json.999999999.89abcdef").touch()  # of one that was killed while it wrote
-    (base / ".kit-0123456789ab.999999999.89abcdef" / "bin").mkdir(parents=True)
-    (base / "01234567").mkdir()
-    await server.start(settings={"server.on_stop": "end"})
+        base = next((server.home / "r").iterdir())
+        # Of one that was killed while it wrote:
+        (base / ".01234567.json.999999999.89abcdef").touch()
+        (base / ".kit-0123456789ab.999999999.89abcdef" / "bin").mkdir(parents=True)
+        (base / "01234567").mkdir()
+        await server.start(settings={"server.on_stop": "end"})
+        # What the killed one has begun is gone through with.
+        begun = await caller.call("session_list", project_id=caller.project_id)
+        for session in begun["sessions"]:
+            await caller.turns_done(session["session_id"])
     assert await server.stop() == 0
     assert runtime_entries(server) == []
 

@@ -82,4 +82,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
 
     from oubliette.daemon import serve as serve_home
 
-    asyncio.run(serve_home(place, config, ready=ready))
+    try:
+        asyncio.run(serve_home(place, config, ready=ready))
+    finally:
+        stop_signals.ignore()

@@ -26,6 +26,16 @@ def guard() -> None:
     signal.signal(signal.SIGHUP, _stay)
 
 
+def ignore() -> None:
+    """Have no signal change anything any more: the server has stopped, and the process ends.
+
+    Python takes functions of its own off before it ends, and what comes then would kill it; what
+    is ignored it leaves.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     """There is nothing to be put in order; an exception could come in the middle of an import."""
     del number, frame

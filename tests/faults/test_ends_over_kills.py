@@ -35,7 +35,9 @@ async def rested(caller: Here, session: str) -> dict:
         last = page["last_index"]
 
 
-@pytest.mark.parametrize("point", HEARD)
+@pytest.mark.parametrize(
+    "point", [HEARD[0], *(pytest.param(each, marks=pytest.mark.whole) for each in HEARD[1:])]
+)
 async def test_an_end_that_a_kill_interrupts_is_an_end_and_no_failure(server, point):
     await server.start()
     async with Here(server) as caller:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requires("bubblewrap")]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.requires("bubblewrap")]
 
 SLOW = """#!/bin/sh
 # Holds the first container up, before bubblewrap makes its first process.

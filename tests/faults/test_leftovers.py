@@ -50,7 +50,12 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["project.deleted@1", *(f"folder.emptied@{n}" for n in (1, 2, 4, 6, 9))]
+    "point",
+    [
+        "project.deleted@1",
+        "folder.emptied@2",
+        *(pytest.param(f"folder.emptied@{n}", marks=pytest.mark.whole) for n in (1, 4, 6, 9)),
+    ],
 )
 async def test_a_project_whose_removal_was_cut_off_is_removed_by_the_next_server(server, point):
     await server.start()

@@ -16,7 +16,7 @@ from tests.bench.soak import PROMPTS, SETTINGS, Load, grown
 if TYPE_CHECKING:
     from oubliette.testing.zygote import Zygote
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.timeout(120)]
 
 OURS = (
     "oubliette.",

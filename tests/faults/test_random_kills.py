@@ -13,7 +13,7 @@ import pytest
 from tests.faults.conftest import ENGINES
 from tests.faults.kills import KILLS_A_HOME, settings_of, stopped_home
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.whole, pytest.mark.timeout(400)]
 
 RUNTIMES = [
     pytest.param("process", marks=pytest.mark.requires("bubblewrap")),

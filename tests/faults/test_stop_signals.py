@@ -77,6 +77,7 @@ def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("after", IMPORTS)
 def test_a_stop_while_modules_are_imported_ends_with_0(starting, after, number, home):
@@ -89,6 +90,7 @@ def test_a_stop_while_modules_are_imported_ends_with_0(starting, after, number, 
     assert not (home / "home" / "control.sock").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stop_between_two_stages_of_the_start_ends_with_0(starting, stage, home):
     read_to(starting, f'"stage": "{stage}"')

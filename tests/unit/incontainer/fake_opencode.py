@@ -23,7 +23,8 @@ GUARD = os.environ.get("OUBLIETTE_GUARD", "")
 PASSWORD = os.environ.get("OPENCODE_SERVER_PASSWORD", "")
 if GUARD and os.environ.get("FAKE") != "unguarded":
     with os.fdopen(int(GUARD), "r+") as given:
-        PASSWORD = json.load(given)["secrets"]["OPENCODE_SERVER_PASSWORD"]
+        PASSWORD = json.load(given)["listed"]["OPENCODE_SERVER_PASSWORD"]
+        signal.signal(signal.SIGUSR2, lambda *_: None)  # it would hide the password now
         given.truncate(0)
 TOKEN = "Basic " + base64.b64encode(f"opencode:{PASSWORD}".encode()).decode()
 listeners: list[queue.Queue] = []

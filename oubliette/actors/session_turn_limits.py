@@ -1,4 +1,4 @@
-"""How long a turn may take, and how many steps of its model: an end of its own (DESIGN 6).
+"""How long a turn may take, and how many steps of its model: an end of its own.
 
 An agent that goes on for ever is not silent, and what it costs may be unknown.
 """

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from tests.faults.history import Lender
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oubliette.testing.server import ServerProcess
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds, which nobody tells: of processes and files."""
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.02)
 
 
 class Here(Lender):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -12,10 +11,9 @@ import pytest
 from oubliette.runtime.containers import procfs
 from oubliette.runtime.containers.port import LABEL_CONTAINER
 from oubliette.testing.server import ServerProcess
-from tests.faults.here import Here
+from tests.faults.here import Here, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.requires("bubblewrap")]
@@ -29,13 +27,6 @@ case "$*" in *--info-fd*)
 esac
 exec {bwrap} "$@"
 """
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until this holds."""
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 def of_containers(instance: str) -> dict[str, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -16,11 +15,10 @@ from oubliette.runtime.containers import procfs
 from oubliette.runtime.containers.port import LABEL_CONTAINER
 from oubliette.runtime.home import DATABASE
 from oubliette.testing.server import ENGINES
-from tests.faults.here import Here
+from tests.faults.here import Here, until
 from tests.faults.history import BROKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from oubliette.testing.server import ServerProcess
@@ -40,13 +38,6 @@ def entries(server: ServerProcess, project: str = "") -> list[str]:
         for name in (*folders, *files)
     ]
     return [path for path in found if project in path or ".gone" in path]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until this holds."""
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(

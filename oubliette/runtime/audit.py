@@ -80,9 +80,9 @@ class AuditLog:
         ending = False
         while not ending:
             self._news.wait()
+            self._news.clear()  # first: what comes from here on wakes us once more
             # One waking and one write for all calls of a moment, not for each.
             ending = self._ending.wait(GATHER)
-            self._news.clear()
             self._write_all()
 
     def _write_all(self) -> None:

@@ -86,3 +86,22 @@ def test_an_entry_is_in_the_file_soon_and_not_at_the_end_alone(tmp_path) -> None
         while len(list(read(tmp_path))) <= number:
             assert time.monotonic() < deadline
     log.close()
+
+
+def test_a_close_just_when_entries_were_gathered_is_not_missed(tmp_path) -> None:
+    log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+
+    class Gathering(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if super().wait(timeout):
+                return True
+            self.set()  # what `close` does, in the moment after the time to gather
+            log._news.set()
+            return False
+
+    log._ending = Gathering()
+    log.write(entry(1))
+    log._thread.join(5)
+    assert not log._thread.is_alive()
+    log.close()
+    assert [each.ts for each in read(tmp_path)] == [1.0]

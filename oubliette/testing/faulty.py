@@ -4,7 +4,7 @@ It is the ordinary program, with two seams that production code has no need of. 
 an actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind
 can be failed at any message. And each line on stdin replaces the active failpoints (see
 `oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
-which fails every actor of that class, or `tasks`, which logs what every task waits for, or
+which fails every actor of that class, or `tasks`, which logs what every task and thread does, or
 `census`, which collects garbage and answers with what is left, or
 `await <Class>.<Message>`, which an actor is soon to handle; it is answered by `{"armed": line}` on
 stdout, an `await` when that message comes.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import faulthandler
 import gc
 import heapq
 import json
@@ -21,6 +22,7 @@ import os
 import sys
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from oubliette import failpoints
@@ -29,7 +31,7 @@ from oubliette.runtime.containers.port import RELAY_SOCKET
 from oubliette.testing import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 CUT: Final = "cut"
@@ -93,11 +95,25 @@ def cut() -> None:
 
 
 def tasks() -> None:
-    """Write what every task waits for to the log: for a test that waits in vain."""
+    """Write what every task and thread does to the log: for a test that waits in vain."""
     for each in everything():
         if isinstance(each, asyncio.Task):
             task = cast("asyncio.Task[Any]", each)
-            task.print_stack(limit=4)
+            frames = " < ".join(reversed(list(_awaiting(task.get_coro()))))
+            os.write(2, f"task {task.get_name()}: {frames}\n".encode())
+    faulthandler.dump_traceback(2)
+
+
+def _awaiting(awaited: Any) -> Iterator[str]:
+    """Where a coroutine waits, and what it waits for, and so on to the innermost."""
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            code = frame.f_code
+            yield f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
+        elif not hasattr(awaited, "cr_await"):
+            yield repr(awaited)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
 
 
 def census() -> dict[str, Any]:

@@ -206,9 +206,18 @@ class ServerProcess:
             await self.ended()
 
     async def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """SIGTERM; its exit code.
+
+        Raises:
+            TimeoutError: it goes on; what it waits for is at the end of its log.
+        """
         self.signal(signal.SIGTERM)
-        return await self.ended()
+        try:
+            return await self.ended()
+        except TimeoutError:
+            with contextlib.suppress(TimeoutError, OSError, ValueError):
+                await self._tell(faulty.TASKS, timeout=10)
+            raise
 
     def signal(self, number: int) -> None:
         """Send it a signal."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
+import tenacity
+
 from oubliette.errors import ConfigError
 from oubliette.runtime.store.migrations import check, migrate, released
 from oubliette.runtime.store.remembered import Remembered
@@ -90,7 +92,7 @@ class Database:
         try:
             # Only counts before the first table; lets session_cleanup give space back.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(connection)
             level = "FULL" if self.durability == "power" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {level}")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEEP_BYTES}")
@@ -136,6 +138,26 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
+
+
+def _is_busy(error: BaseException) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_BUSY  # the extended codes say why
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(_is_busy),
+    wait=tenacity.wait_random(0, 0.02),
+    stop=tenacity.stop_after_delay(_BUSY_SECONDS),
+    reraise=True,
+)
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have the file use a write-ahead log, as it does for good after the first time.
+
+    SQLite asks no busy handler for the lock that this takes: it refuses at once where another
+    process does the same (sqlite.org/c3ref/busy_handler.html).
+    """
+    connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _create(path: Path) -> None:

@@ -7,6 +7,7 @@ older release refuses a newer database.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 from importlib import resources
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from oubliette.errors import ConfigError, DatabaseTooNew
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
 APPLICATION_ID: Final = 0x4F75624C  # "OubL"; tells our databases from others (file(1), sqlite.org)
 _NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
@@ -90,9 +91,10 @@ def check(connection: sqlite3.Connection, newest: int) -> int:
         DatabaseTooNew: a later release wrote it.
         ConfigError: it is some other program's database.
     """
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    with _one_view(connection):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (version or objects or application):
         raise ConfigError("this is a database of some other program")
     if version > newest:
@@ -101,3 +103,16 @@ def check(connection: sqlite3.Connection, newest: int) -> int:
             hint="start the release that wrote it, or a later one",
         )
     return int(version)
+
+
+@contextlib.contextmanager
+def _one_view(connection: sqlite3.Connection) -> Generator[None]:
+    """Read what is there at one moment: another process may be bringing it forward."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")

@@ -22,6 +22,7 @@ from tests.unit.store import samples
 from tests.unit.store.conftest import Store
 from tests.unit.store.samples import event
 
+AT_ONCE = 20  # databases that several processes open, one after the other, at the same moment
 STEPS = [
     Migration(1, "CREATE TABLE a (x);\nINSERT INTO a VALUES (1);\n"),
     Migration(2, "-- moves it\nALTER TABLE a ADD COLUMN y;\nUPDATE a SET y = x + 1;\n"),
@@ -129,22 +130,21 @@ def test_a_file_that_was_too_open_is_closed_to_others(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def _open(path, barrier, outcome):
-    barrier.wait(10)
+def _open(folder, barrier, outcome):
     try:
-        Database(path)
+        for number in range(AT_ONCE):
+            barrier.wait(10)
+            Database(folder / f"{number}.db")
         outcome.put("opened")
     except BaseException as error:
+        barrier.abort()
         outcome.put(repr(error))
 
 
 def test_processes_that_open_a_new_database_at_once_do_not_disturb_each_other(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, outcome = context.Barrier(3), context.Queue()
-    processes = [
-        context.Process(target=_open, args=(tmp_path / "store.db", barrier, outcome))
-        for _ in range(3)
-    ]
+    processes = [context.Process(target=_open, args=(tmp_path, barrier, outcome)) for _ in range(3)]
     for process in processes:
         process.start()
     assert [outcome.get(timeout=20) for _ in processes] == ["opened"] * 3

@@ -41,7 +41,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then stop in order, within ten seconds.
+    """Serve until SIGTERM or SIGINT; then stop in order, each part within its few seconds.
 
     A start that is stopped is gone through with, or given up if it takes longer than a moment.
 

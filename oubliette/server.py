@@ -1,6 +1,6 @@
-"""The composition root: builds the parts of one server and hands each its ports (DESIGN 2, 3.2).
+"""The composition root: builds the parts of one server and hands each its ports.
 
-Start-up runs in named stages; each says what went wrong and what to do (DESIGN 10).
+It starts and stops in named stages (see `stages`); each says what went wrong and what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oubliette.actors.store import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config import Config
 from oubliette.control import ControlSocket, listening
-from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError, Unauthenticated
+from oubliette.errors import OublietteError, Unauthenticated
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.app import Front
 from oubliette.mcp_front.front_actor import FrontActor, GetUrl
@@ -42,6 +42,7 @@ from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.ops import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
+from oubliette.stages import STAGE_SECONDS, starting, stopping
 from oubliette.tools.audited import note_refused_key
 from oubliette.tools.door import SocketDoor, context_of
 from oubliette.tools.house import House, Offers, commits
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
     from oubliette.records import Token
     from oubliette.runtime.containers.port import ContainerRuntime
 
-STAGE_SECONDS: Final = 60.0  # for one stage of the start-up
+STORE_SECONDS: Final = 2.0  # for what was not written yet
+FRONT_SECONDS: Final = 5.0  # for open requests of clients to be answered at a stop
+REMOVE_SECONDS: Final = 3.0  # for the containers, together
 STORES: Final = "stores"
 _EPOCH: Final = "epoch"
 
@@ -105,33 +108,35 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
     """
     config = config or Config()
     async with contextlib.AsyncExitStack() as stack:
-        stages = _Stages()
-        async with stages("agents"):  # first of all: what it refuses leaves nothing behind
+        async with starting("agents"):  # first of all: what it refuses leaves nothing behind
             found = await installed(config)
-        async with stages("home"):
+        async with starting("home"):
             prepare(home)
             stack.enter_context(HomeLock(home))
             listener = stack.enter_context(listening(home))
             folders = Folders(home)
             await asyncio.to_thread(folders.prepare)
         fetching = config.containers.pull_timeout_seconds + config.containers.build_timeout_seconds
-        async with stages("runtime", STAGE_SECONDS + fetching):
+        async with starting("runtime", STAGE_SECONDS + fetching):
             base = runtime_base(
                 config.containers.runtime_dir, stranger=stranger(config.process.sandbox)
             )
-            stack.push_async_callback(asyncio.to_thread, kit.remove_unused, base)
+            stack.push_async_callback(
+                stopping, "kit", lambda: asyncio.to_thread(kit.remove_unused, base)
+            )
             zipapp = await asyncio.to_thread(zipapp_path)
             runtime = await _runtime(config, base, zipapp, home)
             container_types = settings.types_of(config, images=runtime.capabilities.images)
-            stack.push_async_callback(runtime.aclose)
-        async with stages("store"):
+            stack.push_async_callback(stopping, "runtime", runtime.aclose)
+        async with starting("store"):
             database = await asyncio.to_thread(
                 Database, home / DATABASE, durability=config.store.durability
             )
             reader = Reader(database)
-            stack.push_async_callback(reader.aclose)
+            stack.push_async_callback(stopping, "reader", reader.aclose)
+            without_actors = await stack.enter_async_context(contextlib.AsyncExitStack())
             system = await stack.enter_async_context(System("oubliette"))
-            system.spawn(Supervisor, [_store_spec(database)], name=STORES)
+            system.spawn(Supervisor, [_store_spec(database)], name=STORES, shutdown=STORE_SECONDS)
             store = system.ref(f"{STORES}/store")
             instance, epoch = await _identify(store, reader, folders.home)
             stack.enter_context(held(base, instance, folders.home))
@@ -140,10 +145,10 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         audit = AuditLog(
             home, max_bytes=config.audit.max_file_mb << 20, files=config.audit.keep_files
         )
-        stack.push_async_callback(asyncio.to_thread, audit.close)
+        stack.push_async_callback(stopping, "audit log", lambda: asyncio.to_thread(audit.close))
         keys = Keys(commit, reader, clock)
         await keys.load()
-        stack.push_async_callback(keys.aclose)
+        stack.push_async_callback(stopping, "keys", keys.aclose)
         services = Services(
             config=config,
             clock=clock,
@@ -161,7 +166,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             zipapp=zipapp,
             keys=keys,
         )
-        async with stages("containers"):
+        async with starting("containers"):
             clearance = await clear_remains(
                 runtime=runtime,
                 base=base,
@@ -170,7 +175,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
                 instance=instance,
                 folders=folders,
             )
-            stack.push_async_callback(clearance.aclose)
+            stack.push_async_callback(stopping, "leftovers", clearance.aclose)
         house = House(
             config=config,
             clock=clock,
@@ -201,22 +206,24 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             ),
         )
         services.door = SocketDoor(house)
-        async with stages("front"):
+        async with starting("front"):
             presence = Presence(runtime)
-            stack.push_async_callback(presence.aclose)
+            stack.push_async_callback(stopping, "presence", presence.aclose)
             front = _front(config, house, system, store, presence)
             front.bind()
-        async with stages("sessions"):
+        async with starting("sessions"):
             start_house(system, services)
-        stack.push_async_callback(_stop_agents, services)
+        # Once no actor is left that could start another one.
+        without_actors.push_async_callback(_remove_containers, services)
+        stack.push_async_callback(_end_sessions, services)
         house.listen = front.listening
         url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
-        stack.push_async_callback(system.ref("front").stop, 5.0)
+        stack.push_async_callback(system.ref("front").stop, FRONT_SECONDS)
         control = ControlSocket(
             house, home, {"pid": os.getpid(), "url": url, "version": __version__}, listener
         )
         await control.start()
-        stack.push_async_callback(control.aclose)
+        stack.push_async_callback(stopping, "control socket", control.aclose)
         server = Server(
             system=system,
             services=services,
@@ -233,29 +240,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
 
 
 def _store_spec(database: Database) -> ChildSpec:
-    """The store ends last, and in a second (DESIGN 3.4)."""
-    return ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=2.0)
-
-
-class _Stages:
-    """Times the stages of the start-up and names the one that fails."""
-
-    @contextlib.asynccontextmanager
-    async def __call__(self, name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[None]:
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"start-up: the stage {name!r} took more than {seconds:.0f} s",
-                hint="oubliette doctor",
-            ) from error
-        except OSError as error:
-            if isinstance(error, OublietteError):
-                raise
-            raise ConfigError(f"start-up: the stage {name!r} failed: {error}") from error
-        log.info("started", stage=name, seconds=round(time.monotonic() - began, 3))
+    """The store ends last: it takes what the others say at their end."""
+    return ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=STORE_SECONDS)
 
 
 async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
@@ -321,21 +307,29 @@ def _front(config: Config, house: House, system: System, store: Any, presence: P
     )
 
 
-async def _stop_agents(services: Services) -> None:
-    """SIGTERM ends agents or keeps them, as `server.on_stop` says (DESIGN 3.4)."""
-    if services.keep_agents or services.config.server.on_stop == "keep":
+def _keeps_agents(services: Services) -> bool:
+    return services.keep_agents or services.config.server.on_stop == "keep"
+
+
+async def _end_sessions(services: Services) -> None:
+    """SIGTERM ends agents or keeps them, as `server.on_stop` says."""
+    if not _keeps_agents(services):
+        await end_sessions(services)
+
+
+async def _remove_containers(services: Services) -> None:
+    if _keeps_agents(services):
         return
-    await end_sessions(services)
     records = await services.reader.containers()
 
-    async def stop(container_id: str) -> None:
+    async def remove(container_id: str) -> None:
         try:
-            async with asyncio.timeout(3.0):
+            async with asyncio.timeout(REMOVE_SECONDS):
                 await services.runtime.remove(container_id)
         except (OublietteError, TimeoutError) as error:
             log.warning("container not removed", container_id=container_id, reason=str(error))
 
-    await asyncio.gather(*(stop(record.id) for record in records))
+    await asyncio.gather(*(remove(record.id) for record in records))
 
 
 __all__ = ["Server", "context_of", "running"]

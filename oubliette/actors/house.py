@@ -23,6 +23,7 @@ log = structlog.get_logger("oubliette.server")
 
 HOUSE: Final = "house"
 END_SECONDS: Final = 5.0  # for all sessions together, at a stop
+HOUSE_SECONDS: Final = 8.0  # for all actors together, after that
 
 
 def start_house(system: System, services: Services) -> Ref:
@@ -42,10 +43,12 @@ def start_house(system: System, services: Services) -> Ref:
             cls=ProjectsActor,
             args=(services,),
             known_as="projects",
-            shutdown=10.0,
+            shutdown=HOUSE_SECONDS,
         ),
     ]
-    return system.spawn(Supervisor, children, max_restarts=5, within=60.0, name=HOUSE)
+    return system.spawn(
+        Supervisor, children, max_restarts=5, within=60.0, name=HOUSE, shutdown=HOUSE_SECONDS
+    )
 
 
 class Watchman(Actor):

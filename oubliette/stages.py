@@ -1,0 +1,60 @@
+"""The stages in which a server starts and stops: each is named, timed and held to a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+STAGE_SECONDS: Final = 60.0  # for one stage of the start
+CLOSE_SECONDS: Final = 3.0  # for one part to close at the stop
+
+log = structlog.get_logger("oubliette.server")
+
+
+@contextlib.asynccontextmanager
+async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[None]:
+    """Run one stage of the start.
+
+    Raises:
+        DeadlineExceeded: it took more than `seconds`.
+        ConfigError: the system refused something; names the stage.
+    """
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"start-up: the stage {name!r} took more than {seconds:.0f} s",
+            hint="oubliette doctor",
+        ) from error
+    except OSError as error:
+        if isinstance(error, OublietteError):
+            raise
+        raise ConfigError(f"start-up: the stage {name!r} failed: {error}") from error
+    log.info("started", stage=name, seconds=round(time.monotonic() - began, 3))
+
+
+async def stopping(
+    name: str, close: Callable[[], Awaitable[Any]], seconds: float = CLOSE_SECONDS
+) -> None:
+    """Run one stage of the stop. One that takes too long is given up and told, so that the others
+    come to their turn.
+    """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await close()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        log.warning("a part does not close, and is given up", stage=name, seconds=seconds)

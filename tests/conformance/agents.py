@@ -90,6 +90,8 @@ class Agent:
     """For whatever it is waited for; far more than it ever takes."""
     engines: tuple[str, ...] | None = None
     """Where it runs the suite, if that is less than others of its kind do."""
+    in_full: bool = True
+    """Runs more than what is essential, on the engines that have that."""
     resumes: bool = True
     """A new process goes on where an ended one stopped."""
 
@@ -275,6 +277,7 @@ AGENTS = [
         asks={"autonomy": "ask"},
         seconds=SLOW,
         engines=("process",),
+        in_full=False,
     ),
     Agent(
         name="droid",
@@ -295,9 +298,9 @@ AGENTS = [
 ]
 
 
-IN_FULL = ("process", "docker")
+IN_FULL = ("process",)
 """Engines on which real agents run the whole suite."""
-IN_ESSENCE = ("podman", "apple")
+IN_ESSENCE = ("docker", "podman", "apple")
 """Engines on which they run what is marked as essential: a real program takes seconds to start, and
 what the others test is the adapter's, which no engine can change."""
 
@@ -316,12 +319,14 @@ def resuming(test: Callable[..., Any]) -> Callable[..., Any]:
 
 def pairs(test: Callable[..., Any]) -> list[tuple[Agent, Engine]]:
     """What a test runs for. A pair that is left out is no skip: `docs/testing.md` says which."""
-    real = IN_FULL + IN_ESSENCE if getattr(test, "essential", False) else IN_FULL
+    essential = getattr(test, "essential", False)
+    real = IN_FULL + IN_ESSENCE if essential else IN_FULL
     return [
         (agent, engine)
         for agent in AGENTS
         for engine in ENGINES
         if (agent.requires is None or engine.name in (agent.engines or real))
+        and (essential or agent.in_full)
         and (agent.resumes or not getattr(test, "resuming", False))
     ]
 

@@ -37,7 +37,6 @@ async def test_a_very_long_prompt_arrives_whole(bench: Bench, agent: Agent) -> N
         assert (await talk.turn(agent.say(text))).data["final_text"] == text
 
 
-@essential
 async def test_an_interrupted_turn_says_so_and_the_next_one_works(
     bench: Bench, agent: Agent
 ) -> None:

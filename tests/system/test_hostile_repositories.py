@@ -67,14 +67,13 @@ def reachable() -> Iterator[dict[str, str]]:
         yield paths
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")),
-        "best-effort",
-        pytest.param("docker", marks=pytest.mark.requires("docker")),
-    ],
-)
+BUBBLEWRAP = pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap"))
+DOCKER = pytest.param("docker", marks=pytest.mark.requires("docker"))
+WHERE_OURS = pytest.mark.parametrize("place", [BUBBLEWRAP], indirect=True)
+"""For what is the adapter's alone: a start of a real program takes seconds of a processor."""
+
+
+@pytest.fixture(scope="module", params=[BUBBLEWRAP, "best-effort", DOCKER])
 async def place(
     request: pytest.FixtureRequest, zygote: Any, model: ModelServer, reachable: dict[str, str]
 ) -> AsyncIterator[Site]:
@@ -141,6 +140,7 @@ def told(model: ModelServer, prompt: str) -> str:
     )
 
 
+@WHERE_OURS
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_rules_of_a_repository_reach_the_model(
     place: Site, model: ModelServer, agent: str
@@ -160,6 +160,7 @@ async def test_rules_of_a_repository_reach_the_model(
         assert "RULE one" in told(model, prompt)
 
 
+@WHERE_OURS
 @pytest.mark.parametrize("agent", OPENCODE)
 async def test_rules_that_lead_out_of_the_repository_are_told_to_no_model(
     place: Site, model: ModelServer, agent: str
@@ -180,6 +181,7 @@ async def test_rules_that_lead_out_of_the_repository_are_told_to_no_model(
             assert "AGENTS.md is not read" in noted["reason"]
 
 
+@pytest.mark.parametrize("place", ["best-effort", DOCKER], indirect=True)
 @pytest.mark.parametrize("agent", OPENCODE)
 async def test_secrets_are_not_in_the_environment_of_opencode_or_of_its_commands(
     place: Site, model: ModelServer, agent: str

@@ -1,4 +1,4 @@
-# Targets of DESIGN 13.1. Everything runs in .venv, made on first use from requirements.lock.
+# Everything runs in .venv, made on first use from requirements.lock.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,7 +51,7 @@ bench: $(STAMP)
 	@$(BIN)/python -m tests.bench
 
 soak: $(STAMP)
-	@OUBLIETTE_SOAK=1 OUBLIETTE_REQUIRE="$(REQUIRE)" $(BIN)/python -m pytest -q --timeout 3600 $(ARGS)
+	@OUBLIETTE_SOAK=1 OUBLIETTE_REQUIRE="$(REQUIRE)" $(BIN)/python -m pytest -q --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
 
 lock:
 	@printf '# Versions that the suite was run with. Renew: make lock\n' > requirements.lock.new

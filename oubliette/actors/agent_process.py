@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 
@@ -29,6 +29,7 @@ from oubliette.actors.session_messages import (
     AgentWrites,
     EndAgent,
     OutputRefused,
+    ToolsListed,
     WithdrawPrompt,
     WriteFrame,
 )
@@ -59,6 +60,9 @@ log = structlog.get_logger(__name__)
 RECONNECT: Final = 30.0  # seconds for a broken link to come back
 PORTION: Final = 200  # items handed over at once
 HAND_OVER: Final = 30.0  # seconds; then handed over again
+LISTING_SECONDS: Final = 5.0
+"""From a new process's handshake to its list of our tools; then it is prompted without. Most list
+them by themselves, within milliseconds; one that does so at its first prompt waits all of this."""
 MAX_REPLAY: Final = 16 << 20  # bytes of one turn that are kept to be read again
 
 
@@ -117,6 +121,8 @@ class AgentProcessActor(Actor):
         self._acking = False
         self._ending = False
         self._told = False
+        self._lists: Literal["awaited", "overdue soon", "had"] = "had"
+        """Whether a process that we have started has fetched the list of our tools."""
         self._stderr = StandardError(services, record)
         self._kernel = OutOfMemory(services.runtime)
 
@@ -213,6 +219,8 @@ class AgentProcessActor(Actor):
         if self._process is None or self._container_id != info.id:
             self._process, self._offset = ids.new_id(ids.PROCESS), 0
             self._stderr.begin()
+            if self._services.agents[self._record.agent].starts_mcp:
+                self._lists = "awaited"
             self._container_id = info.id
             starting = AgentStarting(process_id=self._process, container_id=info.id)
             noted = self._session.ask(starting)
@@ -333,11 +341,23 @@ class AgentProcessActor(Actor):
             return None
         ahead = written - opening + 1
         frame = self._unsent.get(ahead)
-        if frame is None or not self._adapter.ready:
+        if frame is None or not self._adapter.ready or not self._has_tools():
             return None
         if isinstance(frame, WriteFrame):
             frame = self._unsent[ahead] = self._encoded(self._adapter, frame)
         return opening + ahead, frame
+
+    def _has_tools(self) -> bool:
+        """Whether the agent can call our tools in its first turn, or is not waited for any more."""
+        if self._lists == "awaited":
+            self._lists = "overdue soon"
+            self.after(LISTING_SECONDS, ToolsListed())
+        return self._lists == "had"
+
+    @handles(ToolsListed)
+    def _tools_listed(self, _: ToolsListed) -> None:
+        self._lists = "had"
+        self._more.set()
 
     def _encoded(self, adapter: AgentAdapter, frame: WriteFrame) -> bytes:
         match frame.kind:

@@ -136,6 +136,10 @@ class WithdrawPrompt(Message, Reply[bool]):
     seq: int
 
 
+class ToolsListed(Message):
+    """The agent's process has the tool list of our MCP server: it may be prompted."""
+
+
 class AckOutput(Message):
     """The events up to this offset of stdout are in the log."""
 

@@ -1,8 +1,9 @@
 """The tools that a session's caller lends it, and whether the agent has them on its list.
 
-A turn that came with new tools begins when the agent has fetched its tool list again, so that it
-can call them in that very turn. An agent that does not fetch it delays such a turn by
-`LISTING_SECONDS` once, and its senders are warned from then on.
+A new process of the agent is prompted once it has fetched the list of our MCP server (see
+`agent_process`). A later turn that came with new tools begins when the agent has fetched its tool
+list again, so that it can call them in that very turn. An agent that does not fetch it delays such
+a turn by `LISTING_SECONDS` once, and its senders are warned from then on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.actors.session_calls import lent_after
-from oubliette.actors.session_messages import LinkNotify
+from oubliette.actors.session_messages import LinkNotify, ToolsListed
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class LentTools:
         if bare:
             self._bare = link
             self._tell(link)
+            self._let_prompt()  # such a client does not say when its tools were listed
         else:
             self._link = link
             self.send()
@@ -137,10 +139,16 @@ class LentTools:
 
     def listed(self, params: dict[str, Any]) -> None:
         """The agent's client says that the agent has listed the tools of a revision."""
+        if params.get("fetched", True):  # older clients do not say, and are not waited for
+            self._let_prompt()
         if params.get("revision") != self._revision:
             return
         self._ignores_changes = False
         self._go_on()
+
+    def _let_prompt(self) -> None:
+        if (agent := self._session.agent) is not None:
+            agent.tell(ToolsListed())
 
     def overdue(self, message: ListingOverdue) -> None:
         """The agent has not listed its tools in time: its turn begins without them."""

@@ -59,7 +59,9 @@ class Client:
         self._key_answered = settings.api_key is None
         self._waiting_over = False  # for lists of tools
         self._calls_over = False  # for calls of tools that are not listed yet
+        self._revision: object = None  # of the tools that the server told last
         self._unlisted: object = None  # revision of the tools whose list the agent has yet to fetch
+        self._fetched = False  # whether it has fetched a list at all
         self._agent_full = self._link_full = False
         self._ending = False
         self._mcp = McpServer(self, self._to_agent)
@@ -109,7 +111,8 @@ class Client:
         if self._waiting_over or self._known():
             self._mcp.answer_list(request, self._catalog.entries())
             revision, self._unlisted = self._unlisted, None
-            self._tools_listed(revision)
+            first, self._fetched = not self._fetched, True
+            self._tools_listed(self._revision if first else revision)
         else:
             self._wait(request, lambda: self.list_tools(request))
 
@@ -241,7 +244,7 @@ class Client:
     def _config(self, params: Json) -> None:
         self._configured = True
         changed = self._catalog.configure_caller(params)
-        revision: object = params.get("revision")
+        self._revision = revision = params.get("revision")
         notified = changed and self._mcp.tools_changed()
         if notified or self._unlisted is not None:
             self._unlisted = revision
@@ -253,7 +256,8 @@ class Client:
     def _tools_listed(self, revision: object) -> None:
         """Say that the agent has the tools of this `caller_tools_config`, or no older list."""
         if revision is not None:  # a server that gives none does not wait for it
-            self._link.notify("tools_listed", {"revision": revision})
+            params = {"revision": revision, "fetched": self._fetched}
+            self._link.notify("tools_listed", params)
 
     def _connected(self) -> None:
         if self._api_key is None:

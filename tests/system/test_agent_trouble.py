@@ -33,6 +33,8 @@ def package(tmp_path_factory):
         "parrot": "oubliette_parrot:Parrot",
         "deaf": "oubliette_parrot:deaf",
         "slow": "oubliette_parrot:slow",
+        "tardy": "oubliette_parrot:tardy",
+        "lazy": "oubliette_parrot:lazy",
         "dead": "oubliette_parrot:explodes",
     }
     return parrot.install(folder, points)
@@ -197,6 +199,22 @@ async def test_an_agent_that_has_contacted_us_need_not_do_so_after_a_restart(ope
         await caller.listen()
         await agent.say('call myapp_add {"a": 1, "b": 1}')
         assert (await agent.event("completion", nth=2, timeout=COLD))["final_text"] == "2"
+
+
+async def test_the_first_prompt_waits_until_the_agent_has_listed_its_tools(open_site):
+    site = await open_site()
+    async with site.caller("http-auto", tools={"add": add}) as caller:
+        agent = await site.spawn(caller, "list", agent="tardy")
+        done = await agent.event("completion", timeout=COLD)
+        assert "myapp_add" in done["final_text"].split()
+
+
+@pytest.mark.whole
+async def test_an_agent_that_lists_no_tools_before_its_prompt_gets_it_all_the_same(open_site):
+    site = await open_site()
+    async with site.caller("http-auto", tools={"add": add}) as caller:
+        agent = await site.spawn(caller, "list", agent="lazy")
+        assert (await agent.event("completion", timeout=COLD))["final_text"] == "nothing"
 
 
 async def test_an_agent_that_never_gets_ready_fails_its_session(open_site):

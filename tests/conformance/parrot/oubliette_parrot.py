@@ -45,6 +45,16 @@ def slow() -> Parrot:
     return Parrot("slow", "--slow")
 
 
+def tardy() -> Parrot:
+    """Starts its MCP servers after it has said that its session is there."""
+    return Parrot("tardy", "--tardy")
+
+
+def lazy() -> Parrot:
+    """Lists no tools before it is prompted."""
+    return Parrot("lazy", "--lazy")
+
+
 class Unfinished:
     """Not what the server needs."""
 

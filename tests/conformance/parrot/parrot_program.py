@@ -1,8 +1,9 @@
 """An agent on the `agent-client-protocol` library, as its authors would write one.
 
 Its prompts are lines: `say TEXT`, `call TOOL JSON` (of the first MCP server), `ask TEXT`, `wait`,
-`silent`, `die`, `env NAME`. With --deaf it leaves the MCP servers alone, with --slow it never
-answers.
+`silent`, `die`, `env NAME`, `list` (says which tools it has). With --deaf it leaves the MCP servers
+alone, with --slow it never answers, with --tardy it starts the MCP server after it has answered
+`session/new`, with --lazy it lists no tools by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 
 sys.path.insert(0, sys.argv[1])
 
-DEAF, SLOW = "--deaf" in sys.argv, "--slow" in sys.argv
+DEAF, SLOW, TARDY, LAZY = (f"--{word}" in sys.argv for word in ("deaf", "slow", "tardy", "lazy"))
 if SLOW:  # said at once: the imports alone take long on a busy machine
     print("still waiting for a licence", file=sys.stderr, flush=True)
 
@@ -34,6 +35,7 @@ class Tools:
         self.server = server
         self.process = None
         self.last = 0
+        self.names = []
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
@@ -47,6 +49,12 @@ class Tools:
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
         await self.ask("initialize", {**hello, "clientInfo": {"name": "parrot", "version": "1"}})
         self.send({"method": "notifications/initialized"})
+        if not LAZY:
+            await self.list()
+
+    async def list(self) -> None:
+        listed = await self.ask("tools/list", {})
+        self.names = [tool["name"] for tool in listed["tools"]]
 
     def send(self, message) -> None:
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
@@ -82,8 +90,15 @@ class Parrot(acp.Agent):
     async def new_session(self, cwd, mcp_servers=None, **_):
         if mcp_servers and not DEAF:
             self.tools = Tools(mcp_servers[0])
-            await self.tools.start()
+            if TARDY:
+                self.starting = asyncio.create_task(self.start_late())
+            else:
+                await self.tools.start()
         return acp.NewSessionResponse(session_id="the-session")
+
+    async def start_late(self) -> None:
+        await asyncio.sleep(0.5)
+        await self.tools.start()
 
     async def cancel(self, session_id, **_) -> None:
         self.cancelled.set()
@@ -105,6 +120,9 @@ class Parrot(acp.Agent):
 
     async def do_say(self, _, text):
         return text
+
+    async def do_list(self, *_):
+        return " ".join(self.tools.names) or "nothing"
 
     async def do_env(self, _, name):
         return os.environ.get(name, "unset")

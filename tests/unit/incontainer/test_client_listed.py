@@ -26,7 +26,11 @@ async def test_an_agent_that_has_listed_nothing_yet_has_no_older_list():
         await agent.handshake()
         link = await server.link()
         link.config(ADD, revision=1)
-        assert (await link.request("tools_listed"))["params"] == {"revision": 1}
+        told = (await link.request("tools_listed"))["params"]
+        assert told == {"revision": 1, "fetched": False}
+        await agent.tool_names()
+        told = (await link.request("tools_listed"))["params"]
+        assert told == {"revision": 1, "fetched": True}
 
 
 async def test_an_agent_that_is_notified_has_the_tools_once_it_has_fetched_them():
@@ -39,7 +43,7 @@ async def test_an_agent_that_is_notified_has_the_tools_once_it_has_fetched_them(
         agent.call("session_message", message="before the list")
         assert (await link.receive())["method"] == "session_message"  # and nothing before it
         assert "ant_late" in await agent.tool_names()
-        assert (await link.receive())["params"] == {"revision": 2}
+        assert (await link.receive())["params"] == {"revision": 2, "fetched": True}
 
 
 async def test_a_subscriber_of_the_newer_generation_is_waited_for_too():
@@ -52,7 +56,7 @@ async def test_a_subscriber_of_the_newer_generation_is_waited_for_too():
         link.config(ADD, LATE, revision=3)
         await agent.note_of(CHANGED)
         await agent.ask_modern("tools/list")
-        assert (await link.receive())["params"] == {"revision": 3}
+        assert (await link.receive())["params"] == {"revision": 3, "fetched": True}
 
 
 async def test_a_configuration_that_changes_nothing_is_listed_already():
@@ -61,7 +65,7 @@ async def test_a_configuration_that_changes_nothing_is_listed_already():
         await agent.tool_names()
         link = await server.link()
         link.config(ADD, revision=4)
-        assert (await link.receive())["params"] == {"revision": 4}
+        assert (await link.receive())["params"] == {"revision": 4, "fetched": True}
 
 
 async def test_of_two_configurations_before_the_list_the_newer_one_is_told():
@@ -75,7 +79,7 @@ async def test_of_two_configurations_before_the_list_the_newer_one_is_told():
         link.answer(await link.request(), "done")
         await agent.reply(call)
         await agent.tool_names()
-        assert (await link.receive())["params"] == {"revision": 6}
+        assert (await link.receive())["params"] == {"revision": 6, "fetched": True}
 
 
 async def test_a_server_that_numbers_nothing_is_told_nothing():

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from oubliette.actors.session_messages import LinkNotify
+from oubliette.actors.session_messages import LinkNotify, ToolsListed
 from oubliette.actors.session_tools import LISTING_SECONDS, LentTools, ListingOverdue
 from oubliette.clock import SystemClock
 from oubliette.config import Config
@@ -37,6 +37,8 @@ class Session:
         self.timers: list[tuple[float, ListingOverdue]] = []
         self.events: list[dict[str, Any]] = []
         self.begun = 0
+        self.prompted: list[ToolsListed] = []
+        self.agent = SimpleNamespace(tell=self.prompted.append)
 
     def change(self, **fields: Any) -> None:
         self.record = msgspec.structs.replace(self.record, **fields)
@@ -91,6 +93,23 @@ def test_a_turn_with_a_new_tool_waits_until_the_agent_has_listed_it(
     tools.listed({"revision": session.sent[-1]["revision"]})
     assert tools.awaited_since is None
     assert session.begun == 1
+
+
+def test_a_new_process_is_prompted_when_it_has_fetched_a_list_and_not_before(
+    session: Session,
+) -> None:
+    tools = LentTools(session)  # type: ignore[arg-type]
+    tools.connected("link")
+    tools.listed({"revision": 1, "fetched": False})
+    assert session.prompted == []
+    tools.listed({"revision": 1, "fetched": True})
+    assert session.prompted == [ToolsListed()]
+
+
+def test_a_client_that_does_not_say_what_was_listed_is_not_waited_for(session: Session) -> None:
+    tools = LentTools(session)  # type: ignore[arg-type]
+    tools.connected("link", bare=True)
+    assert session.prompted == [ToolsListed()]
 
 
 @pytest.mark.parametrize("revision", [None, 0, 1, 99, "2", [2], {}])

@@ -1,4 +1,4 @@
-"""What agents are told on each level: `config.json` (seed 003, "MCP Config Hierarchy").
+"""What agents are told on each level: `config.json`.
 
 "template → projects/<id> (copied on project_create) → workspaces/<uuid> (copied on
 workspace_create, user tokens merged here)": this is the form that all three have. Secrets are

@@ -1,4 +1,4 @@
-"""Time behind a port, so that tests can move it (DESIGN 12)."""
+"""Time behind a port, so that tests can move it."""
 
 from __future__ import annotations
 

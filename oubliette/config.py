@@ -1,4 +1,4 @@
-"""Configuration: `<home>/oubliette.toml`, every key also `OUBLIETTE_SECTION__KEY` (DESIGN 13.2).
+"""Configuration: `<home>/oubliette.toml`, every key also `OUBLIETTE_SECTION__KEY`.
 
 `SECTIONS_OF_TABLES` have tables with names of the user's: `[section.NAME]`, and
 `OUBLIETTE_SECTION__NAME__KEY`.
@@ -284,15 +284,15 @@ class SessionsConfig(_Section, frozen=True, kw_only=True):
     """Defaults of sessions; frozen into each at its start."""
 
     idle_timeout_seconds: Seconds = 1800.0
-    """Any event counts as activity (seed 003)."""
+    """Any event counts as activity."""
     max_live_per_project: Count = 10
-    """Live top-level sessions (seed 003)."""
+    """Live top-level sessions."""
     caller_tool_timeout_seconds: Seconds = 60.0
-    """Time for a caller to answer (seed 002)."""
+    """Time for a caller to answer."""
     permission_timeout_seconds: Seconds = 60.0
     """Time for a person to allow; denied afterwards."""
     event_buffer: Count = 1000
-    """Events of a session kept in memory (seed 003); the log keeps all."""
+    """Events of a session kept in memory; the log keeps all."""
     max_queued_messages: Count = 100
     """Messages that may wait for a running turn."""
 
@@ -328,7 +328,7 @@ class AuditConfig(_Section, frozen=True, kw_only=True):
 
 
 class CallersConfig(_Section, frozen=True, kw_only=True):
-    """Limits per principal (DESIGN 4.3)."""
+    """Limits per principal."""
 
     max_listeners: Count = 16
     """Listeners at a time."""

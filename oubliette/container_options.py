@@ -2,7 +2,7 @@
 
 `[containers]` has every option with its default. `[container_types.NAME]` and
 `[project_containers.NAME_OR_ID]` are tables of the same options, each of them optional; a project's
-goes before its type's, and that before `[containers]` (issue 3, reference/containers.md section 4).
+goes before its type's, and that before `[containers]`.
 """
 
 from __future__ import annotations

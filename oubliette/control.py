@@ -1,4 +1,4 @@
-"""The command line's way into a running server: `<home>/control.sock` (DESIGN 6).
+"""The command line's way into a running server: `<home>/control.sock`.
 
 JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool with all
 rights, with `"progress": true` after lines `{"id", "progress"}` that say how far it is;

@@ -47,7 +47,7 @@ class ConfigError(OublietteError, ValueError):
 
 
 class NotFound(OublietteError, LookupError):
-    """It does not exist, or the asker may not know that it does (DESIGN 5)."""
+    """It does not exist, or the asker may not know that it does."""
 
     code = "not_found"
     http_status = 404

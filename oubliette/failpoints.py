@@ -1,4 +1,4 @@
-"""Named places where a test can make the process fail (DESIGN 12).
+"""Named places where a test can make the process fail.
 
 A failpoint does nothing unless `OUBLIETTE_FAILPOINTS` names it: `name=action[@N]`, separated by
 commas. Actions: `kill` (SIGKILL to this process), `raise` (a `FailpointError`), `enospc` (an

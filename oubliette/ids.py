@@ -1,4 +1,4 @@
-"""Identifiers: opaque, time-sortable, checked at the door (DESIGN 9.12).
+"""Identifiers: opaque, time-sortable, checked at the door.
 
 An id is a prefix and 26 characters of Crockford's base 32: 48 bits of milliseconds, 80 bits of
 randomness. Two ids of one process never collide and sort by creation.
@@ -90,7 +90,7 @@ def check_uuid(value: str, field: str) -> str:
 
 
 def check_caller_id(value: str, field: str = "caller_id") -> str:
-    """Return `value` if it may name a caller (DESIGN 9.5).
+    """Return `value` if it may name a caller.
 
     Raises:
         InvalidParameter: it has other characters, or begins with `oubliette`.

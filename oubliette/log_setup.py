@@ -1,4 +1,4 @@
-"""Logs: JSON lines in a server, readable lines on a terminal; secrets are masked (DESIGN 10)."""
+"""Logs: JSON lines in a server, readable lines on a terminal; secrets are masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store keeps (DESIGN 6): one frozen record per table, shared by every floor above.
+"""What the store keeps: one frozen record per table, shared by every floor above.
 
 Times are wall-clock seconds (UTC). A record is replaced, never changed in place.
 """
@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(Record, frozen=True):
-    """Limits of one tree of sessions; None = the configured default (DESIGN 6)."""
+    """Limits of one tree of sessions; None = the configured default."""
 
     max_depth: int | None = None
     max_agents: int | None = None
@@ -50,7 +50,7 @@ def _any_object() -> dict[str, Any]:
 
 
 class CallerTool(Record, frozen=True, rename="camel"):
-    """A tool that a caller lends (seed 002, `caller_tools`)."""
+    """A tool that a caller lends (`caller_tools`)."""
 
     name: str
     description: str = ""
@@ -133,7 +133,7 @@ class Container(Record, frozen=True):
     created_at: float
     spec_hash: str
     host_key: bytes
-    """The key that proves the server to the host in it and the host to the server (DESIGN 4.1)."""
+    """The key that proves the server to the host in it and the host to the server."""
     folder: str
     """Where its relay socket is, on this side."""
     handle: dict[str, Any] = {}

@@ -34,7 +34,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _USUAL))
 # ---------------------------------------------------------------- asyncio
 @pytest.fixture
 def anyio_backend() -> str:
-    """Asyncio is the only loop we support (DESIGN 3.1)."""
+    """Asyncio is the only loop we support."""
     return "asyncio"
 
 

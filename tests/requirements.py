@@ -1,4 +1,4 @@
-"""What a test may need of the machine, and how to find out (DESIGN 13.1).
+"""What a test may need of the machine, and how to find out.
 
 `@pytest.mark.requires("docker")` skips a test where the probe of that name says why it cannot
 run. `OUBLIETTE_REQUIRE=docker,podman` (what `make test REQUIRE=...` sets) makes it fail instead.

@@ -1,4 +1,4 @@
-"""Ask again over a restart: for requests that may be handled twice (DESIGN 3.1)."""
+"""Ask again over a restart: for requests that may be handled twice."""
 
 from __future__ import annotations
 

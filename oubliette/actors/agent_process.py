@@ -1,4 +1,4 @@
-"""The process of one agent: start it or attach to it again, read it, write to it (DESIGN 4.1).
+"""The process of one agent: start it or attach to it again, read it, write to it.
 
 What it reads goes to the SessionActor one portion at a time, and the next is read only when that
 one was taken: a slow log holds the agent back and loses nothing.

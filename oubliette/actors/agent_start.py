@@ -2,7 +2,7 @@
 
 All of it is made anew at each start from what the server has: the record, the workspace's
 `config.json`, the credentials that the project was given. Nothing that an agent has written is
-read (issue 3).
+read.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _told(
 
 
 def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
-    """MCP servers, those over HTTP with headers that say whose call it is (seed 003).
+    """MCP servers, those over HTTP with headers that say whose call it is.
 
     They say so to servers of the project; to us the record says it, whatever a header claims.
     """
@@ -119,7 +119,7 @@ async def start_request(
     """The request that starts the agent of `session` in the container `info`, and what it is told.
 
     Secrets go into the environment of that one process, or into files in memory that end with it,
-    and nowhere else (DESIGN 5).
+    and nowhere else.
 
     Raises:
         NotFound: its project is gone.

@@ -1,4 +1,4 @@
-"""Callers: who lends tools, whether they are there, and what they are told (DESIGN 3.3, 4.3).
+"""Callers: who lends tools, whether they are there, and what they are told.
 
 A CallerActor is a view of the log, not a queue: it keeps the newest events of its caller at hand
 and answers listeners, each of which is a cursor. It also knows whether the caller is present, and

@@ -1,4 +1,4 @@
-"""One listener of a caller: a cursor on the log, never a queue (DESIGN 4.3)."""
+"""One listener of a caller: a cursor on the log, never a queue."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Listener:
         return event.seq > self.backlog or event.data.get("request_id") in self.open_requests
 
     def reaches(self, event: Event, projects: Mapping[str, str]) -> bool:
-        """Whether the event is within the right of whoever listens (DESIGN 5)."""
+        """Whether the event is within the right of whoever listens."""
         return self.project_id is None or projects.get(event.session_id) == self.project_id
 
     def marks(self, event: Event) -> bool:

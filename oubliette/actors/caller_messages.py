@@ -1,4 +1,4 @@
-"""What listeners and tools say to a CallerActor (DESIGN 3.3, 4.3)."""
+"""What listeners and tools say to a CallerActor."""
 
 from __future__ import annotations
 

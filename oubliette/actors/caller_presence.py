@@ -1,4 +1,4 @@
-"""Whether a caller is there to answer (DESIGN 4.3, 9.8): a rule on times, nothing else.
+"""Whether a caller is there to answer: a rule on times, nothing else.
 
 A stream is there until `stream_grace` after it dropped; a poller until `poll_grace` after its last
 poll. A sign of life counts as a poll, but the drop of a stream counts for more than the signs

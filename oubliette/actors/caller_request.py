@@ -1,4 +1,4 @@
-"""One pending call of a caller's tool: what ends it when no answer comes (DESIGN 3.3)."""
+"""One pending call of a caller's tool: what ends it when no answer comes."""
 
 from __future__ import annotations
 

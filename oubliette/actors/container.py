@@ -1,4 +1,4 @@
-"""The life of one container: start on demand, leases, idle stop, adoption, loss (DESIGN 3.4)."""
+"""The life of one container: start on demand, leases, idle stop, adoption, loss."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
 
 
 class ContainerActor(Actor):
-    """One container of a ContainerKey (DESIGN 3.2)."""
+    """One container of a ContainerKey."""
 
     def __init__(self, services: Services, gate: HostGate, project: Project, key: UnitKey) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Run one command in a container for a person or a tool, by the host's protocol (DESIGN 4.1).
+"""Run one command in a container for a person or a tool, by the host's protocol.
 
 The host holds the deadline, so the command and all that it started are gone afterwards, whatever
 becomes of this server.

@@ -1,4 +1,4 @@
-"""What a container is made of, by the configuration of now; and a hash of that (DESIGN 3.4)."""
+"""What a container is made of, by the configuration of now; and a hash of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tree of sessions and its limits (seed 003; DESIGN 6, 9.18).
+"""One tree of sessions and its limits.
 
 Slots are reserved before a spawn. An agent that waits for its children holds none, so that a
 parent never blocks the children it waits for. When the time of a tree is over, its agents are

@@ -1,4 +1,4 @@
-"""The actors of one server, started in order and stopped in reverse (DESIGN 3.2, 3.4)."""
+"""The actors of one server, started in order and stopped in reverse."""
 
 from __future__ import annotations
 

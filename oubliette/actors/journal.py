@@ -1,4 +1,4 @@
-"""A session's own writes, in order: events, its record, its turns (DESIGN 6).
+"""A session's own writes, in order: events, its record, its turns.
 
 The session assigns indexes; the store commits; only what is committed is told to anybody. One
 transaction at a time is under way: what comes meanwhile is joined to the next, so that a busy

@@ -1,4 +1,4 @@
-"""One session's link: JSON-RPC lines of its agent's client, both ways (DESIGN 3.3, 4.2).
+"""One session's link: JSON-RPC lines of its agent's client, both ways.
 
 It reads one line, hands it on and reads the next, so that calls run side by side; it writes what
 the session answers. It knows nothing of what the methods mean.

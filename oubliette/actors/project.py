@@ -1,4 +1,4 @@
-"""One project: its workspaces, and who may start what in it (DESIGN 3.2, 9.11; seed 003)."""
+"""One project: its workspaces, and who may start what in it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class ProjectActor(Supervisor):
         )
 
     async def _workspace(self, message: SpawnSession) -> tuple[Workspace | None, bool]:
-        """The resolution table of seed 003; None where the session decides."""
+        """Which session the message means by what it names; None where the session decides."""
         if message.session_id is not None:
             return None, False
         if message.workspace_id is None and not message.create_workspace:
@@ -227,7 +227,7 @@ class ProjectActor(Supervisor):
         return workspace
 
     async def _target(self, message: SpawnSession, workspace: Workspace | None) -> Session | None:
-        """The session that is meant, if it is not a new one (DESIGN 9.11)."""
+        """The session that is meant, if it is not a new one."""
         reader = self._services.reader
         if message.session_id is not None:
             session = await reader.session(message.session_id)

@@ -1,4 +1,4 @@
-"""Watches how much room a project takes on the disk (issue 3): warns, then interrupts.
+"""Watches how much room a project takes on the disk: warns, then interrupts.
 
 No file system tells when a folder has grown, and quotas need one that has them and a server that is
 root. So the folder is measured from time to time, while sessions live: at most every

@@ -1,4 +1,4 @@
-"""All projects: created, opened on demand, deleted (DESIGN 3.2)."""
+"""All projects: created, opened on demand, deleted."""
 
 from __future__ import annotations
 

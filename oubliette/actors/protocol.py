@@ -1,4 +1,4 @@
-"""Messages that cross between the domain actors, the tools and the front (DESIGN 3.2, 3.3).
+"""Messages that cross between the domain actors, the tools and the front.
 
 Requests are imperative, news is in the past tense. What only two neighbours say to each other
 stands beside them. Every message can be encoded as msgpack.
@@ -27,7 +27,7 @@ def caller_key(principal: str, caller_id: str) -> str:
 
 
 class Idempotency(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes a request safe to send again (DESIGN 6)."""
+    """Makes a request safe to send again."""
 
     key: str
     tool: str
@@ -108,7 +108,7 @@ class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnSession(Message, Reply[SpawnResult]):
-    """To a ProjectActor: resume or start a session and give it a prompt (DESIGN 9.11).
+    """To a ProjectActor: resume or start a session and give it a prompt.
 
     With `session_id` it is that session, live or resumed; else the newest of the workspace and
     principal that was not ended, unless `new_session`; else a new one.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SocketDoor(Protocol):
-    """Oubliette's own tools, for an agent that shows a key (seed 000)."""
+    """Oubliette's own tools, for an agent that shows a key."""
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
         """The tools that this key may call on this session's link."""

@@ -1,4 +1,4 @@
-"""One agent session: its life, its turns, its log, what its agent asks for (DESIGN 3.2, 3.3).
+"""One agent session: its life, its turns, its log, what its agent asks for.
 
 The actor holds no truth of its own: whatever it must not forget is in the store before anybody is
 told. When it fails, a new one reads the log and takes the agent over where the log ends.

@@ -1,4 +1,4 @@
-"""A session's agent: its process, its link, what is written to it (DESIGN 3.3, 4.1).
+"""A session's agent: its process, its link, what is written to it.
 
 The part of a SessionActor that has an agent and knows nothing of turns.
 """

@@ -1,4 +1,4 @@
-"""The calls of a caller's tools that one session's agent has open (DESIGN 3.3, seed 002).
+"""The calls of a caller's tools that one session's agent has open.
 
 A call is named by its `call_id`: the same id again, after a reconnect, joins the pending call or
 gets the settled outcome (kept ten minutes). The agent's client hears of an outcome only once it
@@ -116,7 +116,7 @@ class Calls:
 def lent_after(
     session: Session, caller_id: str | None, tools: tuple[CallerTool, ...] | None
 ) -> tuple[str | None, tuple[CallerTool, ...]]:
-    """Who lends what to the session after a message of this caller (DESIGN 9.2, 9.6).
+    """Who lends what to the session after a message of this caller.
 
     Another caller brings its own tools, or none: what the one before it lent is not its to run.
     """
@@ -135,7 +135,7 @@ def lent_tool(session: Session, name: str) -> CallerTool | None:
 
 
 def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
-    """The `data` of a `caller_tool_request` event (seed 002, DESIGN 13.4)."""
+    """The `data` of a `caller_tool_request` event."""
     return {
         "request_id": request.id,
         "tool": request.tool,
@@ -161,5 +161,5 @@ def new_pairing_secret() -> str:
 
 
 def new_request_id() -> str:
-    """A fresh `request_id`, UUID version 4 (DESIGN 9.12)."""
+    """A fresh `request_id`, UUID version 4."""
     return ids.new_uuid()

@@ -1,4 +1,4 @@
-"""The children that one session's agent spawns and waits for (seed 003; DESIGN 9.17).
+"""The children that one session's agent spawns and waits for.
 
 A `session_message` is named by its `call_id`, as a caller tool call is: asked again after a
 reconnect or a restart, it joins the turn that it has started, or gets that turn's result.

@@ -1,4 +1,4 @@
-"""How a session comes to rest: it is ended, it idles, it lets go of what it holds (DESIGN 13.4)."""
+"""How a session comes to rest: it is ended, it idles, it lets go of what it holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oubliette.actors.session_link import SessionLink
     from oubliette.kit import Deferred
 
-END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent (DESIGN 13.4)
+END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
 FORGET_LIMIT: Final = 2.0  # seconds for the host to forget an agent's process
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""What a session's agent asks for over its link, and how it is answered (DESIGN 4.2)."""
+"""What a session's agent asks for over its link, and how it is answered."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class SessionLink:
         failpoint("session.caller_request")
 
     def _count(self) -> None:
-        """Note how many calls are open here; the limit is that of their principal (DESIGN 4.3)."""
+        """Note how many calls are open here; the limit is that of their principal."""
         count_open(self._services.pending, self._record, len(self._calls.open))
 
     def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a session has said: writing it, reading it, waiting for more (DESIGN 6).
+"""What a session has said: writing it, reading it, waiting for more.
 
 The part of a SessionActor that knows the journal and nothing of agents.
 """

@@ -1,4 +1,4 @@
-"""`session_map` of an agent: one call that fans out to children and gathers in order (DESIGN 13.4).
+"""`session_map` of an agent: one call that fans out to children and gathers in order.
 
 Each part is a `session_message` of its own (`session_children`), named `<call_id>/<number>`: asked
 again after a reconnect or a restart, the map joins the turns that it has started, and gets the

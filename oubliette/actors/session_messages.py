@@ -1,4 +1,4 @@
-"""What a SessionActor and its neighbours in the unit tell each other (DESIGN 3.3)."""
+"""What a SessionActor and its neighbours in the unit tell each other."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AgentStage(Message):
 class AgentStarting(Message, Reply[None]):
     """A process with this id is about to be started; answered once that is in the log.
 
-    Whoever finds the id later starts it again, which is the same process (DESIGN 4.1).
+    Whoever finds the id later starts it again, which is the same process.
     """
 
     process_id: str
@@ -216,7 +216,7 @@ class LinkNotify(Message):
     method: str
     params: dict[str, Any]
     legacy_type: bool = False
-    """Also carry the method as `type`, as the seeds' clients expect (seed 002)."""
+    """Also carry the method as `type`, as clients of the relay's first form expect."""
 
 
 # ------------------------------------------------------------- child → parent session

@@ -1,4 +1,4 @@
-"""What is waited for of an agent, and for how long (DESIGN 3.4, 9.19).
+"""What is waited for of an agent, and for how long.
 
 That it is ready, that it starts our MCP server, that it gives signs of life in a turn, that a
 model answers within so many tries, that an interrupt is heeded. Lives and dies with its actor.

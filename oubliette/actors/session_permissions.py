@@ -1,4 +1,4 @@
-"""What an agent asks a person for: who is asked, the decision, the deadline (DESIGN 9.19)."""
+"""What an agent asks a person for: who is asked, the decision, the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a session as a pure state machine (seed 003, DESIGN 6).
+"""The life of a session as a pure state machine.
 
     created → running ⇄ idle → completed | failed | timed_out
 
@@ -71,7 +71,7 @@ def live(session: Session) -> bool:
 
 
 def resumable(session: Session) -> bool:
-    """Whether a new message may wake it up (DESIGN 9.11)."""
+    """Whether a new message may wake it up."""
     return not live(session) and session.ended_by is None
 
 

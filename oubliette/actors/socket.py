@@ -1,4 +1,4 @@
-"""The relay links of one container: the control link, and one LinkActor a session (DESIGN 3.2)."""
+"""The relay links of one container: the control link, and one LinkActor a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The StoreActor: every write goes through it, and what was written is told from here (DESIGN 6).
+"""The StoreActor: every write goes through it, and what was written is told from here.
 
 It owns the writer's thread. A transaction is answered once it is committed; the events in it are
 told to the subscribed callers before that. Reads go to a `Reader`, not here.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.writer import Request, State
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the end waits for the last commit (DESIGN 3.4)."""
+"""How long the end waits for the last commit."""
 MAX_BEHIND: Final = 10_000
 """Events kept for a subscriber whose mailbox is full; then it is cut off."""
 

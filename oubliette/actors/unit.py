@@ -1,4 +1,4 @@
-"""One container and all that belongs to it (DESIGN 3.2): its life, its links, its sessions."""
+"""One container and all that belongs to it: its life, its links, its sessions."""
 
 from __future__ import annotations
 

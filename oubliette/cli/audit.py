@@ -1,4 +1,4 @@
-"""`oubliette audit`: who called what (DESIGN 5, 10). Reads the files; needs no server."""
+"""`oubliette audit`: who called what. Reads the files; needs no server."""
 
 from __future__ import annotations
 

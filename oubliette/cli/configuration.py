@@ -1,4 +1,4 @@
-"""`oubliette config show | schema` (DESIGN 13.2)."""
+"""`oubliette config show | schema`."""
 
 from __future__ import annotations
 

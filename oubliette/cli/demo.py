@@ -1,4 +1,4 @@
-"""`oubliette demo`: the main job in half a minute, with nothing installed but this (DESIGN 14).
+"""`oubliette demo`: the main job in half a minute, with nothing installed but this.
 
 It is an ordinary MCP client of an ordinary server, on loopback and in a home of its own.
 """

@@ -1,4 +1,4 @@
-"""Logs of the command line: on stderr, keys blacked out (DESIGN 10: nothing secret in a log)."""
+"""Logs of the command line: on stderr, keys blacked out (nothing secret in a log)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `oubliette` (DESIGN 13.2; docs/command-line.md).
+"""The command `oubliette` (docs/command-line.md).
 
 What a command needs is imported when it runs: `--help` and completion must not wait for a server.
 """

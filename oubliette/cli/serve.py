@@ -1,4 +1,4 @@
-"""`oubliette serve` (DESIGN 13.2)."""
+"""`oubliette serve`."""
 
 from __future__ import annotations
 

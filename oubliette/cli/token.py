@@ -1,4 +1,4 @@
-"""`oubliette token create | list | revoke` (DESIGN 13.2)."""
+"""`oubliette token create | list | revoke`."""
 
 from __future__ import annotations
 

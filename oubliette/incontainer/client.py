@@ -1,4 +1,4 @@
-"""`oubliette-client`: the MCP server that every agent in a container starts (DESIGN 4.2, 9).
+"""`oubliette-client`: the MCP server that every agent in a container starts.
 
 It stands between the agent's stdio and the relay's socket, and knows nothing that the two do not
 tell it. Standard library only; ready within 150 ms, because its agent waits for it.

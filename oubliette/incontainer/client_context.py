@@ -1,8 +1,8 @@
 """`context_write`, `context_list`, `context_read`: what agents of one workspace leave each other.
 
-Files `.rlm-context/<session_id>_<descriptor>.json` in the workspace (seed 003, Shared Workspace
-Map-Reduce): children write what they found, their parent reads it all at once. A file appears whole
-or not at all: it is written beside its name and renamed.
+Files `.rlm-context/<session_id>_<descriptor>.json` in the workspace: children write what they
+found, their parent reads it all at once. A file appears whole or not at all: it is written beside
+its name and renamed.
 """
 
 from __future__ import annotations

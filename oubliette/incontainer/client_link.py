@@ -1,4 +1,4 @@
-"""The client's link to the server: JSON-RPC over the relay, kept up, nothing lost (DESIGN 4.2).
+"""The client's link to the server: JSON-RPC over the relay, kept up, nothing lost.
 
 A call stays pending while the link breaks and comes back: it is sent again with the same `call_id`,
 by which the server joins it to what is already running. It ends with an answer, by `cancel`, at its
@@ -236,7 +236,7 @@ class Link:
             self._calls.fail(line.request_id, reason, "too_large")
 
     def _message(self, message: Json) -> None:
-        # the seeds' configuration has a type in place of a method
+        # the relay's first form has a type in place of a method
         method = message.get("method", message.get("type"))
         params = as_object(message.get("params"))
         if method == "caller_tools_config":

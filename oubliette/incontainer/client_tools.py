@@ -27,7 +27,7 @@ OUBLIETTE = "oubliette"
 OUBLIETTE_PREFIX = "oubliette_"
 NAMELESS_CALLER = "caller"  # stands for a caller who lends tools but gives no caller_id
 
-CALL_TIMEOUT_SECONDS = 60.0  # until the server says otherwise (seed 002)
+CALL_TIMEOUT_SECONDS = 60.0  # until the server says otherwise
 LONGEST_TIMEOUT_SECONDS = 86400.0
 
 INSUFFICIENT_SCOPE = -32002

@@ -1,4 +1,4 @@
-"""The scripted agent: no model, each line of a prompt is a directive (DESIGN 13.3).
+"""The scripted agent: no model, each line of a prompt is a directive.
 
 An ordinary agent program: it takes prompts and interrupts as JSON lines on stdin, tells what it
 does as JSON lines on stdout, and reaches its tools over MCP through `oubliette-client`.

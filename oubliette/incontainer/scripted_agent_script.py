@@ -1,4 +1,4 @@
-"""The scripted agent's language: what the lines of a prompt ask for (DESIGN 13.3)."""
+"""The scripted agent's language: what the lines of a prompt ask for."""
 
 from __future__ import annotations
 

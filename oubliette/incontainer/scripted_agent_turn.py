@@ -1,4 +1,4 @@
-"""One turn of the scripted agent: does what the script's lines ask for (DESIGN 13.3)."""
+"""One turn of the scripted agent: does what the script's lines ask for."""
 
 from __future__ import annotations
 

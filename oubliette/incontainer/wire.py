@@ -1,4 +1,4 @@
-"""The relay protocol on the wire: headers, proofs, frames, JSON lines (DESIGN 4.1, 4.2).
+"""The relay protocol on the wire: headers, proofs, frames, JSON lines.
 
 Floor 0: shared by the host and the client inside a container and by the server outside, so it
 does no I/O and imports only what is cheap (every agent waits for this start-up). Everything here

@@ -1,4 +1,4 @@
-"""The actor kit: asyncio actors on Pykka, with supervision (DESIGN 3.1, docs/actors.md)."""
+"""The actor kit: asyncio actors on Pykka, with supervision (docs/actors.md)."""
 
 from oubliette.kit.actor import Actor
 from oubliette.kit.aside import SideTask, Timer

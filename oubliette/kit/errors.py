@@ -1,4 +1,4 @@
-"""What goes wrong between actors; each is part of the one error tree (DESIGN 3.1)."""
+"""What goes wrong between actors; each is part of the one error tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What actors say to each other: frozen, tagged structs that encode to msgpack (DESIGN 3.1)."""
+"""What actors say to each other: frozen, tagged structs that encode to msgpack."""
 
 from __future__ import annotations
 

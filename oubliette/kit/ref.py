@@ -1,4 +1,4 @@
-"""Refs: how anybody talks to an actor. A ref is a name, resolved at each send (DESIGN 3.1)."""
+"""Refs: how anybody talks to an actor. A ref is a name, resolved at each send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervisors: who starts children, and starts them again when they fail (DESIGN 3.1)."""
+"""Supervisors: who starts children, and starts them again when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: an ask that would close a circle is refused at once (DESIGN 3.1)."""
+"""Who waits for whom: an ask that would close a circle is refused at once."""
 
 from __future__ import annotations
 

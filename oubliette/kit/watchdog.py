@@ -1,4 +1,4 @@
-"""Says when a handler blocks the loop, and where it is while it does (DESIGN 3.1)."""
+"""Says when a handler blocks the loop, and where it is while it does."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The MCP server over Streamable HTTP, for both generations (DESIGN 4.3)."""
+"""The MCP server over Streamable HTTP, for both generations."""

@@ -1,4 +1,4 @@
-"""The front: one ASGI application, `/mcp`, `/health` and `/ready` (DESIGN 4.3).
+"""The front: one ASGI application, `/mcp`, `/health` and `/ready`.
 
 In this order: names (Host, Origin), path, key, limits, and only then the SDK. So nothing of a
 request is read, and nothing is kept of it, before it is known whose it is.

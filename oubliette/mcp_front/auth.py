@@ -1,4 +1,4 @@
-"""Who may speak at all: Host and Origin, then the key (DESIGN 4.3, 5).
+"""Who may speak at all: Host and Origin, then the key.
 
 A web page in a browser can reach a server on loopback under a name of its own (DNS rebinding):
 so the Host header must be a name that we go by, and an Origin header one that we trust. Both are

@@ -1,4 +1,4 @@
-"""A listener's way to its CallerActor, over restarts of that actor (DESIGN 3.4)."""
+"""A listener's way to its CallerActor, over restarts of that actor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MCP server itself: initialise, tools/list, tools/call, for both generations (DESIGN 4.3)."""
+"""The MCP server itself: initialise, tools/list, tools/call, for both generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GET stream of handshake clients that never call `caller_listen` (DESIGN 4.3).
+"""The GET stream of handshake clients that never call `caller_listen`.
 
 Such a client names its caller_id at session_spawn or session_message; from then on its GET stream
 carries that caller's events, unless a listener of that caller is open elsewhere. A newer listener
@@ -160,7 +160,7 @@ class LegacyStreams:
 
 
 def _caller_id(arguments: dict[str, Any]) -> str | None:
-    """The caller_id of a call, if it is a valid one; `context` wins (DESIGN 9.5)."""
+    """The caller_id of a call, if it is a valid one; `context` wins."""
     context = arguments.get("context")
     found: object = None
     if isinstance(context, dict):

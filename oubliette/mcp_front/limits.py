@@ -1,4 +1,4 @@
-"""How much one principal may hold open at once (DESIGN 4.3)."""
+"""How much one principal may hold open at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caller_listen`: a held-open call whose response carries the events (DESIGN 4.3).
+"""`caller_listen`: a held-open call whose response carries the events.
 
 The events are a view of the log; the listener is a cursor on it. A client that cannot take events
 on a response gets them as the result of a long poll.
@@ -108,7 +108,7 @@ class Listening:
                     lend=not params.observe,
                     stream=streams,
                     tools=tools,
-                    # Who resumes a stream may have died with a request in hand (DESIGN 4.3).
+                    # Who resumes a stream may have died with a request in hand.
                     again=streams,
                 )
                 # Wherever the wait is when the client goes: the link ends, and with it the wait.

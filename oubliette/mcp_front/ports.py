@@ -1,4 +1,4 @@
-"""What the front needs from the floors below; the composition root hands it in (DESIGN 2)."""
+"""What the front needs from the floors below; the composition root hands it in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an event of the log looks to a caller (DESIGN 4.3)."""
+"""How an event of the log looks to a caller."""
 
 from __future__ import annotations
 

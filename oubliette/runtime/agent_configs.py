@@ -1,4 +1,4 @@
-"""The canonical `config.json` of each level, where no agent can write (seed 003).
+"""The canonical `config.json` of each level, where no agent can write.
 
     template/config.json                                   what new projects begin with
     config/projects/<id>/config.json                       copied on project_create
@@ -6,7 +6,7 @@
 
 "template/.factory → shipped with oubliette; projects/<id>/.factory (copied on project_create);
 workspaces/<uuid>/.factory (copied on workspace_create, user tokens merged here)". A session reads
-its workspace's file at each start of its agent, and no other. What the seed's places below
+its workspace's file at each start of its agent, and no other. What the places below
 `projects/` hold are views of these files: an agent that edits a view changes nothing.
 """
 

@@ -1,4 +1,4 @@
-"""The audit log: one line for each call of a tool (DESIGN 5; OWASP ASVS V7).
+"""The audit log: one line for each call of a tool (OWASP ASVS V7).
 
 JSON lines in `<home>/audit.jsonl`, 0600, rotated by size. A line says who, what, where and how it
 ended; never arguments, results or keys. A thread writes, so that a slow disk holds nobody up: of a

@@ -1,4 +1,4 @@
-"""Folders of projects and workspaces: views of the record, laid out as in seed 003.
+"""Folders of projects and workspaces: views of the record, laid out so that a person finds the way.
 
     projects/<project-id>/{metadata.json, config.json, opencode.json, .factory/, workspaces/<uuid>/}
     homes/<project-id>/<session-id>/          HOME of one session, outside the workspace
@@ -126,7 +126,7 @@ class Folders:
     def create_workspace(self, project: Project, workspace_id: str) -> None:
         """Make the folder of a workspace, owned by the project's uid, with `.rlm-context/`.
 
-        A new one gets its view of the configuration ("workspaces/<uuid>/.factory/", seed 003).
+        A new one gets its view of the configuration ("workspaces/<uuid>/.factory/").
         What stands in one that exists may be the repository's, and is left alone.
         """
         with (

@@ -1,4 +1,4 @@
-"""The home of one server: its folder, its lock (DESIGN 6)."""
+"""The home of one server: its folder, its lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripted callers: MCP clients that lend Python functions as tools (DESIGN 12).
+"""Scripted callers: MCP clients that lend Python functions as tools.
 
 `SdkCaller` is the official SDK, in either generation; `HttpCaller` speaks to the same server on
 bare HTTP. Both keep the events that they are told, answer tool requests from their functions, and

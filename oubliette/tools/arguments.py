@@ -1,4 +1,4 @@
-"""Arguments at the door: checked as a whole, decoded, and refused in sentences (DESIGN 5).
+"""Arguments at the door: checked as a whole, decoded, and refused in sentences.
 
 Every refusal names the field and says what would be right. What gets through can be stored, sent
 and shown: valid Unicode, finite numbers of 64 bits, bounded nesting.

@@ -1,4 +1,4 @@
-"""What the audit log says of a call (DESIGN 5): who, what, about what, and how it ended."""
+"""What the audit log says of a call: who, what, about what, and how it ended."""
 
 from __future__ import annotations
 

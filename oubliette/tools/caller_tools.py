@@ -1,4 +1,4 @@
-"""The tools that a caller lends, as they come in: checked and made presentable (DESIGN 9.5)."""
+"""The tools that a caller lends, as they come in: checked and made presentable."""
 
 from __future__ import annotations
 

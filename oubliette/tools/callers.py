@@ -1,4 +1,4 @@
-"""What a caller does for its agents: listen, and answer their calls (DESIGN 4.3, 9.3, 13.4)."""
+"""What a caller does for its agents: listen, and answer their calls."""
 
 from __future__ import annotations
 

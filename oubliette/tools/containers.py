@@ -1,4 +1,4 @@
-"""Containers: `container_*` (DESIGN 13.4)."""
+"""Containers: `container_*`."""
 
 from __future__ import annotations
 

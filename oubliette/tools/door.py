@@ -1,4 +1,4 @@
-"""The door for agents: Oubliette's own tools over a session's link (seed 000; DESIGN 9.7)."""
+"""The door for agents: Oubliette's own tools over a session's link."""
 
 from __future__ import annotations
 

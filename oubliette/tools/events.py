@@ -1,4 +1,4 @@
-"""Reading a session's log: `session_events`, `event_read` (DESIGN 6, 9.17, 13.4)."""
+"""Reading a session's log: `session_events`, `event_read`."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def event_read(house: House, context: CallContext, params: EventRead) -> E
 
 
 async def _seen(house: House, context: CallContext, session: Session) -> None:
-    """Whoever polls its own session is there to answer what the session asks (DESIGN 4.3)."""
+    """Whoever polls its own session is there to answer what the session asks."""
     if (
         context.door == "http"
         and session.caller_id is not None

@@ -1,4 +1,4 @@
-"""What the tools' handlers may reach; built once by the composition root (DESIGN 2)."""
+"""What the tools' handlers may reach; built once by the composition root."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class House:
         return self.name_actor(name)
 
     async def caller_seen(self, principal: str, caller_id: str) -> None:
-        """Count what this caller just did as a sign of life (DESIGN 4.3)."""
+        """Count what this caller just did as a sign of life."""
         (await self.caller_ref(principal, caller_id)).tell(CallerSeen())
 
     async def owned(self, session_id: str) -> Owned:

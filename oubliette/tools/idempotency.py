@@ -1,4 +1,4 @@
-"""Requests that may be sent again: the same key never buys a second thing (DESIGN 6)."""
+"""Requests that may be sent again: the same key never buys a second thing."""
 
 from __future__ import annotations
 

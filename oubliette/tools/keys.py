@@ -1,4 +1,4 @@
-"""Keys: made, checked, revoked (DESIGN 5; seed 000, Security Considerations).
+"""Keys: made, checked, revoked.
 
 All tokens are in memory, fed by the store, so that a check costs no read and a revocation counts
 from the moment it is committed. Of a key only its id and the SHA-256 of its secret are kept: a
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from oubliette.tools.tool import CallContext, Door
 
 REFUSED: Final = "invalid or expired API key"
-"""The one sentence for every key that is no good (seed 000); why it is not is not told."""
+"""The one sentence for every key that is no good; why it is not is not told."""
 USE_EVERY: Final = 60.0  # seconds between writes of last uses
 UNBOUND: Final = "session:"
 """Principal of a minted key whose session is not known yet; nobody can own it."""
@@ -330,7 +330,7 @@ class Keys:
 def minted_scope(
     text: str, session_project: str, key_project: str | None, creator: scopes.Scope
 ) -> scopes.Scope:
-    """The scope of the key that `api_key_scope` and `api_key_project` ask for (DESIGN 5).
+    """The scope of the key that `api_key_scope` and `api_key_project` ask for.
 
     Bound to the session's project unless the creator, unbound itself, names another one or `*`.
 

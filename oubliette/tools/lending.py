@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CallerContext(Params, frozen=True, kw_only=True):
-    """Who the caller is and what it lends (seed 002, Context)."""
+    """Who the caller is and what it lends (Context)."""
 
     caller_id: Annotated[
         fields.CallerId | None, Meta(description="Names the caller to its agents and listeners.")
@@ -97,7 +97,7 @@ class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
 async def lent(
     house: House, context: CallContext, params: AgentSettings
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
-    """The caller's id and the tools it lends; None = as they were (DESIGN 9.5, 9.6).
+    """The caller's id and the tools it lends; None = as they were.
 
     A caller that names no tools lends those that it gave with `caller_listen`.
 

@@ -1,4 +1,4 @@
-"""Limits and how much of them is used: `config_limits` (DESIGN 6, 9.18, 13.4)."""
+"""Limits and how much of them is used: `config_limits`."""
 
 from __future__ import annotations
 

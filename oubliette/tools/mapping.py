@@ -1,4 +1,4 @@
-"""`session_map` of a caller: many prompts at once, their answers in order (DESIGN 13.4).
+"""`session_map` of a caller: many prompts at once, their answers in order.
 
 Agents have the same as a base tool on their own link (`actors/session_map.py`).
 """
@@ -216,7 +216,7 @@ class _Fan:
             if found.turn_done:
                 return
             since = found.log_end
-            # In slices: a caller that waits here is present (DESIGN 4.3).
+            # In slices: a caller that waits here is present.
             wait = self._house.config.callers.poll_grace_seconds / 2
 
     async def _result(self, session_id: str) -> MapResult:

@@ -1,4 +1,4 @@
-"""The permission matrix: what every scope may do with every tool (DESIGN 5; docs/permissions.md).
+"""The permission matrix: what every scope may do with every tool (docs/permissions.md).
 
 Made from the table, printed by `python -m oubliette.tools.matrix`; the tests try each of its cells.
 """

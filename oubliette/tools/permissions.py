@@ -1,4 +1,4 @@
-"""What agents ask permission for, decided by who owns the root of their tree (DESIGN 9.19)."""
+"""What agents ask permission for, decided by who owns the root of their tree."""
 
 from __future__ import annotations
 

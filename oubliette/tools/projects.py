@@ -1,4 +1,4 @@
-"""Projects: `project_*` (DESIGN 13.4)."""
+"""Projects: `project_*`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a principal may call (DESIGN 5): a token bucket for each.
+"""How often a principal may call: a token bucket for each.
 
 One principal's flood must not slow another's calls: what is over the rate is refused before
 anything is done for it, at both doors.

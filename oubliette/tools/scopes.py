@@ -1,4 +1,4 @@
-"""What a key may do (DESIGN 5; seed 000, Tool Filtering by Scope).
+"""What a key may do.
 
 A scope has a level, and may be bound to one project. Whether a *thing* is inside that project is
 decided from its record, never from the arguments of a call.

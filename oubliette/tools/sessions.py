@@ -1,4 +1,4 @@
-"""Sessions: spawn, talk to, stop, look at (DESIGN 9.11, 9.17, 13.4)."""
+"""Sessions: spawn, talk to, stop, look at."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ async def visible_session(house: House, context: CallContext, session_id: str) -
 
 
 async def own_session(house: House, context: CallContext, session_id: str) -> records.Session:
-    """`visible_session`, and only for the principal that started it (DESIGN 5).
+    """`visible_session`, and only for the principal that started it.
 
     Raises:
         NotFound: it is not there, out of reach, or somebody else's.

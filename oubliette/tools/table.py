@@ -1,4 +1,4 @@
-"""The table of all tools, and the one way to call them (DESIGN 5). Both doors use it."""
+"""The table of all tools, and the one way to call them. Both doors use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: `token_*`, for admin keys alone (DESIGN 13.4)."""
+"""Tokens: `token_*`, for admin keys alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How records look from outside (DESIGN 13.4). Times are seconds since 1970-01-01 UTC."""
+"""How records look from outside. Times are seconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oubliette import records
 
 MAX_EVENT: Final = sizes.MAX_PARTS - 1000
-"""What an event may take in a message; larger ones are told as a reference (DESIGN 4.3)."""
+"""What an event may take in a message; larger ones are told as a reference."""
 
 
 class LimitsView(Result, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Workspaces: `workspace_*` (DESIGN 13.4)."""
+"""Workspaces: `workspace_*`."""
 
 from __future__ import annotations
 

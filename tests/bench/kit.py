@@ -209,7 +209,7 @@ def measure(rounds: int = 5, actors: int = 10_000) -> dict[str, Any]:
 
 
 def verdicts(figures: dict[str, Any]) -> dict[str, bool]:
-    """Whether the kit keeps the limits of issue 2."""
+    """Whether the kit keeps its limits."""
     ratios = figures["ratios"]["kit"]
     return {
         "tell": ratios["tell"] >= LIMITS["tell"],

@@ -1,4 +1,4 @@
-"""The kit keeps the limits of issue 2 beside a floor measured in the same run."""
+"""The kit keeps its limits beside a floor measured in the same run."""
 
 from __future__ import annotations
 

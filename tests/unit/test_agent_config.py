@@ -103,7 +103,7 @@ def test_secrets_have_places_and_servers_can_be_switched_off() -> None:
 
 
 def test_views_say_it_in_each_agents_words_and_hold_no_value() -> None:
-    """Seed 003: `config.json` canonical, `opencode.json` and `.factory/` generated."""
+    """`config.json` canonical, `opencode.json` and `.factory/` generated."""
     config = AgentConfig(
         model="p/m",
         mcp_servers={

@@ -1,4 +1,4 @@
-"""The configuration: one file, every key also in the environment, mistakes told (DESIGN 13.2)."""
+"""The configuration: one file, every key also in the environment, mistakes told."""
 
 from __future__ import annotations
 

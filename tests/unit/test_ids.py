@@ -1,4 +1,4 @@
-"""Ids are opaque, sort by creation, and are checked at the door (DESIGN 9.12)."""
+"""Ids are opaque, sort by creation, and are checked at the door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`requires(...)` skips, `OUBLIETTE_REQUIRE` turns skips into failures (DESIGN 13.1)."""
+"""`requires(...)` skips, `OUBLIETTE_REQUIRE` turns skips into failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any agent that speaks ACP on its standard streams, by its command line (DESIGN 7.2)."""
+"""Any agent that speaks ACP on its standard streams, by its command line."""
 
 from __future__ import annotations
 

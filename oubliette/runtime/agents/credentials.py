@@ -1,4 +1,4 @@
-"""What of the server's `[credentials]` a session is given (issue 3: "a project gets only what it
+"""What of the server's `[credentials]` a session is given ("a project gets only what it
 was given").
 
 Who is given a secret is said in the server's configuration and nowhere else: what callers and

@@ -52,7 +52,7 @@ _CHATTER: Final = frozenset(
 """Notifications that say nothing that other events do not say."""
 
 _LEVELS: Final = {"off": "high", "high": "high", "medium": "medium", "low": "low", "ask": "off"}
-"""Our autonomy (DESIGN 9.19) → Droid's, which has none for not asking at all after a resume."""
+"""Our autonomy → Droid's, which has none for not asking at all after a resume."""
 
 
 class DroidAdapter(TurnAdapter):

@@ -30,7 +30,7 @@ KEY: Final = "OUBLIETTE_MODEL_KEY"
 RULING: Final = ".factory/oubliette.json"
 """Settings of one process, which come before all others; of its HOME."""
 TOOL_TIMEOUT: Final = 25 * 3600 * 1000
-"""Milliseconds that Droid waits for a tool of ours, which end earlier (DESIGN 9.10)."""
+"""Milliseconds that Droid waits for a tool of ours, which end earlier."""
 
 
 class DroidRuntime(ConfiguredProgram):

@@ -1,4 +1,4 @@
-"""The environment that every agent gets, and where secrets for it come from (DESIGN 13.2, 4.1).
+"""The environment that every agent gets, and where secrets for it come from.
 
 Secrets are named by reference and read when an agent is started: not before, so that a new one
 needs no restart of the server, and not into anything but the agent's environment.

@@ -1,4 +1,4 @@
-"""Talk to one agent process turn by turn, without a session actor (DESIGN 7.2, for embedding).
+"""Talk to one agent process turn by turn, without a session actor (for embedding).
 
 Built once, above an adapter and a process stream: adapters know nothing of it. Sessions of the
 server do not use it; they keep a log, this keeps nothing.

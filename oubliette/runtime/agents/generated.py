@@ -1,6 +1,6 @@
 """What agents' own files would say of a configuration: views for people, read by no session.
 
-"config.json: canonical agent config; opencode.json, .factory/: generated" (seed 003). Sessions get
+"config.json: canonical agent config; opencode.json, .factory/: generated". Sessions get
 the same by their environment or by a call, made anew from the canonical file at each start, because
 an agent, or a hostile repository, may write to the places of these files.
 """

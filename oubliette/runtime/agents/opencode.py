@@ -37,7 +37,7 @@ OBEYS: Final = "plugins, MCP servers and settings in .opencode and opencode.json
 PROVIDER: Final = "oubliette"
 """Name of the provider that is made of `base_url`."""
 TOOL_TIMEOUT: Final = 25 * 3600 * 1000
-"""Milliseconds that OpenCode waits for an MCP tool: ours ends earlier (DESIGN 9.10)."""
+"""Milliseconds that OpenCode waits for an MCP tool: ours ends earlier."""
 
 _DISABLED: Final = (
     "AUTOUPDATE",

@@ -1,4 +1,4 @@
-"""The port behind which agents live (DESIGN 7.2).
+"""The port behind which agents live.
 
 An agent is one process in a container that speaks its own protocol on its standard streams. Two
 things are known of it here: how to start it (`AgentRuntime.command`), and what its bytes mean

@@ -1,4 +1,4 @@
-"""The scripted agent (DESIGN 13.3): no model; its protocol is JSON lines of our own.
+"""The scripted agent: no model; its protocol is JSON lines of our own.
 
 In: `prompt`, `interrupt`, `permission`. Out: one object per line, each with `turn`, whose `type`
 is the kind of the event. A line that is none of them is kept as a `system` event.

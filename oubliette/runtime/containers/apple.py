@@ -1,4 +1,4 @@
-"""Apple's `container`: every container a small virtual machine, on macOS (DESIGN 7.1).
+"""Apple's `container`: every container a small virtual machine, on macOS.
 
 As with docker, the services remember what a container was made of in its labels, and the process in
 it is our host. What differs is how one reaches it: sockets do not cross a shared folder, so the

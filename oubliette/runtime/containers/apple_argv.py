@@ -1,6 +1,6 @@
 """Command lines for Apple's `container`, built and checked here so that none is ever misread.
 
-Its rules (reference/containers.md section 6.1): options come before the first positional, and what
+Its rules: options come before the first positional, and what
 follows that belongs to the process in the container, `--` included, so `--` is never sent; a value
 that begins with `-` goes as `--opt=-v`; processors are whole numbers, memory is in MiB; volumes and
 sockets are split at each `:`, mounts at each `,`.

@@ -1,7 +1,7 @@
 """What Apple's `container` says of containers, in JSON of both generations.
 
 Up to 0.12 `status` is a word and dates are seconds since 2001; from 1.0 on `status` is an object
-and dates are ISO 8601 (reference/containers.md section 6.2). What is missing or odd is read as
+and dates are ISO 8601. What is missing or odd is read as
 unknown: a listing must not fail for one container of somebody else's.
 """
 

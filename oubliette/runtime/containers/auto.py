@@ -1,4 +1,4 @@
-"""Which runtime a server uses, and why (DESIGN 7.1): docker, podman, process, in this order.
+"""Which runtime a server uses, and why: docker, podman, process, in this order.
 
 On a Mac with Apple silicon, Apple's `container` comes before them. An engine is taken when it
 answers and has the image that containers are to be made of. Where engines answer and none has it,

@@ -1,4 +1,4 @@
-"""Plain child processes where there is no sandbox (DESIGN 7.1): nothing is isolated.
+"""Plain child processes where there is no sandbox: nothing is isolated.
 
 What a namespace does otherwise is done here as well as it can be without one: the processes of a
 container are known by a variable in their environment and by who started them.

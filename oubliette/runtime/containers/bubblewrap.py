@@ -91,7 +91,7 @@ def arguments(
 
     `sources` maps the targets of mounts to descriptors of their sources; bwrap closes both kinds.
 
-    There is no `--die-with-parent`: the container must outlive a killed server (DESIGN 6). The
+    There is no `--die-with-parent`: the container must outlive a killed server. The
     environment is given by the caller's `exec`, since a command line can be read by everybody.
     """
     argv = [sandbox.bwrap]

@@ -1,7 +1,7 @@
-"""Docker and podman: containers of an engine that speaks the Docker API (DESIGN 7.1).
+"""Docker and podman: containers of an engine that speaks the Docker API.
 
 The engine remembers everything: what a container was made of stands in its labels, so that a
-server that was killed finds all of it again. The process in a container is our host (DESIGN 4.1);
+server that was killed finds all of it again. The process in a container is our host;
 agents and execs run through it, so that a spawn is a fork and a kill really kills. The engine's
 own exec carries links where sockets do not (`engine_ways`), and nothing else.
 """

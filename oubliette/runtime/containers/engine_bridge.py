@@ -1,4 +1,4 @@
-"""Links to a relay over the engine's exec, where its socket cannot be opened (DESIGN 4.1).
+"""Links to a relay over the engine's exec, where its socket cannot be opened.
 
 One exec of `oubliette.pyz bridge` for each link; what it speaks is in `incontainer/bridge_wire.py`.
 Callers get an ordinary pair of asyncio's streams: limits, back-pressure and half-closes are those

@@ -1,8 +1,8 @@
 """Streams of an engine: one request, after which the connection carries a program's streams.
 
-Written here because the SDK's own reads past the head of the answer and may lose what came with it
-(reference/containers.md 2.2), and blocks. What comes is cut into frames of 8 bytes and a payload,
-by standard stream; payloads are handed on as they arrive, whole or not.
+Written here because the SDK's own reads past the head of the answer, may lose what came with it,
+and blocks. What comes is cut into frames of 8 bytes and a payload, by standard stream; payloads are
+handed on as they arrive, whole or not.
 """
 
 from __future__ import annotations

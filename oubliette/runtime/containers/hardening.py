@@ -1,6 +1,6 @@
 """How a container of an engine is made: everything closed that need not be open.
 
-The set of reference/containers.md section 4, each option on by default and each of them a setting.
+Each option is on by default, and each of them is a setting.
 """
 
 from __future__ import annotations

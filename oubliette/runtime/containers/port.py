@@ -1,6 +1,6 @@
-"""The port behind which containers live (DESIGN 7.1).
+"""The port behind which containers live.
 
-A runtime knows images, mounts, networks and one process: the host (DESIGN 4.1). Everything that
+A runtime knows images, mounts, networks and one process: the host. Everything that
 happens inside (processes, streams, sessions' links) is done once, above this port, on the host
 protocol. Runtimes differ in what they can; they say it in `Capabilities` and are asked for
 nothing else.
@@ -87,7 +87,7 @@ class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hardening(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine closes a container (reference/containers.md section 4): all of it by default.
+    """How an engine closes a container: all of it by default.
 
     Engines ignore what they cannot do; the conformance suite says which.
     """
@@ -142,11 +142,11 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     hardening: Hardening | None = None
     """How an engine closes it; None = as the runtime was told when it was made."""
     command: tuple[str, ...] | None = None
-    """What runs as the container; None = the host of the zipapp (DESIGN 4.1)."""
+    """What runs as the container; None = the host of the zipapp."""
     orphan_grace: float = 600.0
     """Seconds without a server after which the host ends its agents and itself."""
     accept_bare: bool = False
-    """Let clients that know only the seeds' headers in (`relay.accept_bare`)."""
+    """Let clients that know only the headers of the relay's first form in (`relay.accept_bare`)."""
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The process runtime: containers of bubblewrap, or plain processes (DESIGN 7.1).
+"""The process runtime: containers of bubblewrap, or plain processes.
 
 No daemon keeps them, so this module keeps what a daemon would: a record beside each runtime
 folder, found again together with the living process by its label in `/proc` (`adopt`), and one

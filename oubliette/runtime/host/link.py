@@ -1,4 +1,4 @@
-"""The server's end of the host protocol (DESIGN 4.1): the control link and what opens from it.
+"""The server's end of the host protocol: the control link and what opens from it.
 
 One `HostLink` per container. Requests may be sent side by side; answers find theirs by number.
 Nothing is kept for later without bound: events go to a callback as they come, streams are pulled

@@ -1,4 +1,4 @@
-"""What the control link carries, as records (DESIGN 4.1). Unknown fields are ignored."""
+"""What the control link carries, as records. Unknown fields are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process's streams over one attached link (DESIGN 4.1).
+"""A process's streams over one attached link.
 
 The reader pulls: what is not read stays in the socket, then in the host's spool, and in the end
 holds the process back. Nothing is lost by it.

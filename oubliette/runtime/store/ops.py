@@ -1,4 +1,4 @@
-"""What may be written, as values (DESIGN 6).
+"""What may be written, as values.
 
 A transaction is a tuple of operations: all of them happen or none. Its result is the tuple of
 their results, in the same order.

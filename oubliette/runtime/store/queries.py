@@ -362,7 +362,7 @@ def latest_session(
 ) -> Session | None:
     """The newest session there that nobody ended, among the children of `parent_session_id`.
 
-    None as parent means top-level sessions (DESIGN 9.11).
+    None as parent means top-level sessions.
     """
     sql = (
         "SELECT data FROM sessions WHERE workspace_id = ? AND principal = ?"

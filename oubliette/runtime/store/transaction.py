@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oubliette.records import Event
 
 IDEMPOTENCY_SECONDS: Final = 24 * 3600.0
-"""How long a key is held (DESIGN 6)."""
+"""How long a key is held."""
 
 _NEXT_INDEX: Final = """
 SELECT 1 + max(

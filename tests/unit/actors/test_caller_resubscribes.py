@@ -1,4 +1,4 @@
-"""A listener misses nothing when the store's actor is restarted (DESIGN 3.4, invariant I1)."""
+"""A listener misses nothing when the store's actor is restarted (invariant I1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session's uncommitted end and its committed tail (DESIGN 6, invariant I1)."""
+"""A session's uncommitted end and its committed tail (invariant I1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open calls of a session: found by request, by call id, by who asked (DESIGN 3.3)."""
+"""Open calls of a session: found by request, by call id, by who asked."""
 
 from __future__ import annotations
 

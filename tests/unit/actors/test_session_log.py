@@ -1,4 +1,4 @@
-"""What a session tells its readers is what the store has, and nothing else (DESIGN 3.4, 6)."""
+"""What a session tells its readers is what the store has, and nothing else."""
 
 from __future__ import annotations
 

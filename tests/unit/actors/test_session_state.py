@@ -1,4 +1,4 @@
-"""The life of a session as a state machine (seed 003; DESIGN 6)."""
+"""The life of a session as a state machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way into a running server: `<home>/control.sock` (DESIGN 6)."""
+"""The way into a running server: `<home>/control.sock`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: each check is ok, warn or fail, and names its remedy (DESIGN 10)."""
+"""The doctor: each check is ok, warn or fail, and names its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs go to stderr, and no key goes into them (DESIGN 10)."""
+"""Logs go to stderr, and no key goes into them."""
 
 from __future__ import annotations
 

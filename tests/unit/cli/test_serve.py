@@ -1,4 +1,4 @@
-"""`oubliette serve` as scripts use it (DESIGN 13.2)."""
+"""`oubliette serve` as scripts use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three levels on the host's side: template → project → workspace (seed 003)."""
+"""The three levels on the host's side: template → project → workspace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(path: Path, tree: object) -> None:
 
 def test_a_level_is_copied_when_the_one_below_is_made(folders: Folders) -> None:
     """ "template (shipped) → projects/<id> on project_create → workspaces/<uuid> on
-    workspace_create" (seed 003, MCP Config Hierarchy)."""
+    workspace_create" (MCP Config Hierarchy)."""
     configs = folders.configs
     write(
         configs.template / "config.json",

@@ -1,4 +1,4 @@
-"""The audit log's file (issue 4, section 1)."""
+"""The audit log's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runtime a server uses, and why (DESIGN 7.1)."""
+"""Which runtime a server uses, and why."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def of(credential: CredentialConfig, **who: str | None) -> Given:
 
 
 def test_a_project_gets_only_what_it_was_given() -> None:
-    """Issue 3: "a project gets only what it was given"."""
+    """ "a project gets only what it was given"."""
     assert of(CredentialConfig(value="env:SECRET_A")) == Given()
     for projects in (("proj_1",), ("shop",), ("*",), ("other", "shop")):
         assert of(CredentialConfig(value="env:SECRET_A", projects=projects)).values == {
@@ -47,7 +47,7 @@ def test_a_project_gets_only_what_it_was_given() -> None:
 
 
 def test_users_and_agents_narrow_it() -> None:
-    """ "User tokens merged here" (seed 003): the workspace of one user, and no other's."""
+    """ "User tokens merged here": the workspace of one user, and no other's."""
     credential = CredentialConfig(value="env:SECRET_A", projects=("*",), users=("ada",))
     assert of(credential, user="ada").values == {"a": "value-a"}
     assert of(credential, user="bob") == of(credential, user=None) == Given()

@@ -93,7 +93,7 @@ async def stream(engine: Engine) -> Heard:
 async def test_output_that_comes_with_the_head_of_the_answer_is_not_lost(
     fake: FakeEngine, engine: Engine
 ) -> None:
-    """docker-py's own exec loses it (reference/containers.md 2.2)."""
+    """docker-py's own exec loses it."""
     fake.answers["/exec/e/start"] = says(UPGRADED + frame(1, b"early ") + frame(2, b"aside"))
     heard = await stream(engine)
     assert heard.said == {0: b"", 1: b"early ", 2: b"aside"}

@@ -1,4 +1,4 @@
-"""Folders on this side: what is refused, what is never followed (DESIGN 4.1, 6)."""
+"""Folders on this side: what is refused, what is never followed."""
 
 from __future__ import annotations
 

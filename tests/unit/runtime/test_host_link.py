@@ -363,7 +363,7 @@ async def test_input_longer_than_a_frame_is_refused_and_can_be_cut(host: StandIn
 
 
 async def test_a_bridge_serves_where_sockets_do_not_cross(host: StandIn) -> None:
-    """Engines that do not carry sockets give a way to open streams instead (DESIGN 4.1)."""
+    """Engines that do not carry sockets give a way to open streams instead."""
     opened: list[int] = []
 
     async def bridge(limit: int) -> Any:

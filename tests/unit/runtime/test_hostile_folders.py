@@ -1,5 +1,7 @@
-"""Issue 3, fault: "a hostile repository that plants … symlinks in every place where the host reads
-or writes". Nothing outside is read, written, given away or removed, and nothing waits."""
+"""A hostile repository plants symlinks in every place where the host reads or writes.
+
+Nothing outside is read, written, given away or removed, and nothing waits.
+"""
 
 from __future__ import annotations
 

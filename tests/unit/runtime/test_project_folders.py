@@ -1,4 +1,4 @@
-"""Folders of projects and workspaces: views that nothing planted by an agent can turn (DESIGN 6)."""
+"""Folders of projects and workspaces: views that nothing planted by an agent can turn."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def test_deleted_workspaces_are_not_listed(store):
 
 
 def test_a_replayed_event_is_left_out_and_the_rest_goes_on(store):
-    """What is read again after a re-attach is ignored where it is already there (DESIGN 6)."""
+    """What is read again after a re-attach is ignored where it is already there."""
     first = tuple(event(n, source=f"p:{n}:0") for n in range(3))
     store.write(ops.AppendEvents(first))
     # The same transaction again, after its answer was lost, with one new event behind.

@@ -1,4 +1,4 @@
-"""Bad arguments are refused in one sentence that names the field and the remedy (DESIGN 5)."""
+"""Bad arguments are refused in one sentence that names the field and the remedy."""
 
 from __future__ import annotations
 

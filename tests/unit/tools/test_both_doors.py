@@ -1,4 +1,4 @@
-"""Both doors are one table: the same call gets the same answer (issue 4, section 1; DESIGN 5)."""
+"""Both doors are one table: the same call gets the same answer."""
 
 from __future__ import annotations
 

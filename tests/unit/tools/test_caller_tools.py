@@ -1,4 +1,4 @@
-"""What a caller lends is checked and made presentable (DESIGN 9.5)."""
+"""What a caller lends is checked and made presentable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Oubliette's own tools for agents (seed 000, oubliette-tools Specification)."""
+"""Oubliette's own tools for agents (oubliette-tools Specification)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ async def test_tool_call_with_expired_key_fails(bench: Bench) -> None:
 
 
 async def test_a_tools_own_failure_is_a_result(bench: Bench) -> None:
-    """Seed 000, Response (tool error)."""
     key, _ = await bench.key("write")
     await bench.door.call(key, LINK, "project_create", {"name": "a"})
     again = await bench.door.call(key, LINK, "project_create", {"name": "a"})

@@ -1,4 +1,4 @@
-"""Reading a log: cursors, waiting, ends, trees, pieces (DESIGN 6, 9.17; seed 003)."""
+"""Reading a log: cursors, waiting, ends, trees, pieces."""
 
 from __future__ import annotations
 

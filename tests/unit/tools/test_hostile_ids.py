@@ -1,4 +1,4 @@
-"""Ids and paths at the door (issue 4, section 2): what is none is refused, whatever it tries."""
+"""Ids and paths at the door: what is none is refused, whatever it tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: made, checked, revoked (DESIGN 5; seed 000, Security Considerations)."""
+"""Keys: made, checked, revoked."""
 
 from __future__ import annotations
 

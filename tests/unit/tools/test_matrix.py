@@ -1,4 +1,4 @@
-"""Every cell of the permission matrix, tried (issue 4, section 1)."""
+"""Every cell of the permission matrix, tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate limit per principal (issue 4, section 1)."""
+"""Rate limit per principal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key may do (DESIGN 5; seed 000, Tool Filtering by Scope)."""
+"""What a key may do."""
 
 from __future__ import annotations
 

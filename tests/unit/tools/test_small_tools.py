@@ -302,7 +302,7 @@ async def test_an_answer_reaches_its_session(bench: Bench) -> None:
 
 
 async def test_an_answer_to_nothing_open_is_told_so(bench: Bench) -> None:
-    """DESIGN 9.3: unknown, settled, or of another session."""
+    """Unknown, settled, or of another session."""
     session = await bench.session(await bench.project(), live=True)
     rested = await bench.session(await bench.project("q"))
     for session_id in (session.id, rested.id, ids.new_id(ids.SESSION)):
@@ -339,7 +339,7 @@ async def test_a_decision_belongs_to_the_owner_of_the_root(bench: Bench) -> None
 
 
 async def test_a_decision_on_nothing_open_is_told_so(bench: Bench) -> None:
-    """DESIGN 9.3: unknown, settled, or of another session."""
+    """Unknown, settled, or of another session."""
     session = await bench.session(await bench.project(), live=True)
     rested = await bench.session(await bench.project("q"))
     for session_id in (session.id, rested.id, ids.new_id(ids.SESSION)):

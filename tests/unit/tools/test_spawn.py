@@ -1,4 +1,4 @@
-"""What session_spawn and session_message hand on (DESIGN 9.5, 9.6, 9.11, 13.4)."""
+"""What session_spawn and session_message hand on."""
 
 from __future__ import annotations
 

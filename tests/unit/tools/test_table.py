@@ -1,4 +1,4 @@
-"""The table of tools is the one of DESIGN 13.4, and each entry can stand on its own."""
+"""The table of tools is the public contract, and each entry can stand on its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SESSION = (
     " updated_at ended_at turn_count last_prompt final_response last_index parent_session_id"
     " child_session_ids exploration_id depth caller_id usage waiting"
 )
-DESIGN = {
+CONTRACT = {
     "project_create": (
         "name* description remote_url init_git container_type agent model autonomy"
         " workspace_isolation accept_bare limits mcp_servers idempotency_key",
@@ -120,12 +120,12 @@ EVERY = pytest.mark.parametrize("tool", TABLE.values(), ids=lambda tool: tool.na
 
 
 def test_the_table_has_what_the_design_names_and_nothing_else() -> None:
-    assert set(TABLE) == set(DESIGN)
+    assert set(TABLE) == set(CONTRACT)
 
 
 @EVERY
 def test_parameters_and_results_are_those_of_the_design(tool: Tool) -> None:
-    parameters, results = DESIGN[tool.name]
+    parameters, results = CONTRACT[tool.name]
     schema = input_schema(tool)
     wanted = parameters.split()
     assert set(schema["properties"]) == {name.rstrip("*") for name in wanted}

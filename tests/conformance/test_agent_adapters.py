@@ -1,4 +1,4 @@
-"""Every agent: the same bytes give the same events, however they are cut (DESIGN 7.2, 6)."""
+"""Every agent: the same bytes give the same events, however they are cut."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def process_bench(anyio_backend: str) -> AsyncIterator[Bench]:
 
 
 def test_agents_wait_longer_for_our_tools_than_we_do() -> None:
-    """DESIGN 9.10: "agent's own MCP timeout > client's > server's"."""
+    """The agent's own MCP timeout > the client's > the server's."""
     client = (client_tools.LONGEST_TIMEOUT_SECONDS + DEADLINE_MARGIN) * 1000
     droid = DroidRuntime({"model": "m"}).command(SESSION, Inside())
     ruling = next(file for file in droid.files if file.path == droid_runtime.RULING)

@@ -1,4 +1,4 @@
-"""Apple's `container`: its traps (reference/containers.md section 6), on the stand-in."""
+"""Apple's `container`: its traps, on the stand-in."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every container runtime: what a killed server leaves is found again, and nothing else is.
 
-DESIGN 6: after kill -9, containers are adopted by label, own orphans are reaped, never somebody
+After kill -9, containers are adopted by label, own orphans are reaped, never somebody
 else's, and agents live on.
 """
 

@@ -1,6 +1,6 @@
 """Every container runtime that isolates: what an agent in it cannot see, reach or change.
 
-DESIGN 5: the boundary is the container. Those that do not isolate must say so instead.
+The boundary is the container. Those that do not isolate must say so instead.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ async def test_a_file_that_an_agent_replaced_by_a_link_is_not_mounted_at_the_nex
 
 
 async def test_an_agent_cannot_play_the_server(bench: Bench) -> None:
-    """DESIGN 4.1: neither UPSTREAM nor the control link nor ATTACH is open to who has no proof."""
+    """Neither UPSTREAM nor the control link nor ATTACH is open to who has no proof."""
     running = await bench.start()
     source = """
 import socket, sys

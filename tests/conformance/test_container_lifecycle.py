@@ -1,4 +1,4 @@
-"""Every container runtime: made, started, looked at, stopped, removed (DESIGN 7.1)."""
+"""Every container runtime: made, started, looked at, stopped, removed."""
 
 from __future__ import annotations
 
@@ -121,6 +121,7 @@ async def test_a_watch_that_is_given_up_ends_nothing(bench: Bench) -> None:
         assert (await other).state == "exited"
 
 
+@pytest.mark.whole
 async def test_a_host_that_hears_no_server_ends_by_itself(bench: Bench) -> None:
     running = await bench.start(orphan_grace=3.0)
     await running.link.aclose()
@@ -304,7 +305,7 @@ async def test_what_an_agent_writes_is_seen_outside_and_belongs_to_its_user(benc
 
 
 async def test_only_one_workspace_can_be_bound_where_it_is_documented(bench: Bench) -> None:
-    """DESIGN 9.14: with isolation on, the container sees its own workspace and no other."""
+    """With isolation on, the container sees its own workspace and no other."""
     project = bench.project()
     mine = make_workspace(bench, project, "mine")
     make_workspace(bench, project, "other")

@@ -1,4 +1,4 @@
-"""Every container runtime: how processes start, fail, are killed and end (DESIGN 4.1)."""
+"""Every container runtime: how processes start, fail, are killed and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every container runtime: streams lose nothing and hold back who is not read (DESIGN 4.1)."""
+"""Every container runtime: streams lose nothing and hold back who is not read."""
 
 from __future__ import annotations
 

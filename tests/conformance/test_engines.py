@@ -1,4 +1,4 @@
-"""Engines with images: what is theirs alone (reference/containers.md sections 2 to 6)."""
+"""Engines with images: what is theirs alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every container runtime: a secret that has to be a file is one in memory, and ends with its user.
 
-Issue 3: "on tmpfs where an agent insists on a file, never on a disk".
+"on tmpfs where an agent insists on a file, never on a disk".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An actor of each kind fails in the middle of the load: what it costs is DESIGN 3.4's table."""
+"""An actor of each kind fails in the middle of the load: it costs no more than it must."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def goes_on(load: Load) -> None:
 
 @pytest.mark.parametrize("kind", core(CORE, KINDS))
 async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
-    """DESIGN 3.4: agents live, pending calls go on, nothing is lost or told twice."""
+    """Agents live, pending calls go on, nothing is lost or told twice."""
     await server.start()
     async with Load(server, seconds=0.4) as load:
         await load.come_back()
@@ -67,7 +67,6 @@ async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
 
 @pytest.mark.parametrize("message", core([f"of {kind}" for kind in CORE], MESSAGES))
 async def test_an_actor_that_fails_at_a_message_costs_nobody_a_turn(server, message):
-    """DESIGN 3.4, in the middle of the traffic."""
     await server.start()
     async with Load(server, seconds=0.4) as load:
         await load.come_back()

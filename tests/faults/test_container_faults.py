@@ -1,4 +1,4 @@
-"""What goes wrong in a container, on every runtime (issue 3): each says what it was, and passes."""
+"""What goes wrong in a container, on every runtime: each says what it was, and passes."""
 
 from __future__ import annotations
 
@@ -161,6 +161,7 @@ async def test_processes_that_run_out_are_named_and_the_container_recovers(
         assert list(engine_server.containers().values()) == [host]
 
 
+@pytest.mark.whole
 async def test_an_agent_that_floods_its_output_is_held_back_and_nobody_else(
     any_server: ServerProcess,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A container's life: its start in stages, leases, idle stop, adoption, and whose it is (issue 3)."""
+"""A container's life: its start in stages, leases, idle stop, adoption, and whose it is."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ async def test_sessions_that_need_a_container_at_once_start_it_once(
         assert len({each["container_id"] for each in starts}) == 1
 
 
+@pytest.mark.whole
 async def test_a_container_stops_when_it_is_idle_and_never_under_a_lease(
     any_server: ServerProcess,
 ) -> None:

@@ -1,7 +1,7 @@
-"""The crash test (issue 2, section 5): kill -9 of the server at named failpoints and at random.
+"""The crash test: kill -9 of the server at named failpoints and at random.
 
 Under four sessions, one streaming, one waiting for its caller, one for a child, one idle; with
-others that come and go. DESIGN 3.4: the server may be killed at any moment; agents live on, and
+others that come and go. The server may be killed at any moment; agents live on, and
 what was acknowledged is there.
 """
 
@@ -95,7 +95,7 @@ async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(sandbox
 async def test_a_server_on_an_engine_killed_at_a_failpoint_comes_back_with_everything(
     engine_server, point
 ):
-    """Issue 3: the crash test holds on docker and podman as well."""
+    """The crash test holds on docker and podman as well."""
     name, _, at = point.partition("@")
     await engine_server.start(failpoints=f"{name}=kill@{at}")
     async with Load(engine_server) as load:
@@ -108,7 +108,7 @@ async def test_a_server_on_an_engine_killed_at_a_failpoint_comes_back_with_every
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(40 if SOAK else 3))
 async def test_a_server_killed_at_random_moments_comes_back_with_everything(sandbox_server, round_):
-    """Issue 2 section 5: kill -9 again and again, also while it takes over from the last time."""
+    """Kill -9 again and again, also while it takes over from the last time."""
     seed = int(os.environ.get("OUBLIETTE_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # shown if it fails
     moments = random.Random(seed)

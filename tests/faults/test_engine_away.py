@@ -1,4 +1,4 @@
-"""The engine is stopped, killed and started again under live sessions (issue 3).
+"""The engine is stopped, killed and started again under live sessions.
 
 On a docker daemon of the test's own. What runs in its containers is gone with it, or not: that is
 the daemon's `live-restore`.

@@ -1,4 +1,4 @@
-"""The rest of the fault list (DESIGN 3.4, issue 2 section 5): container, links, disk, stop."""
+"""The rest of the fault list: container, links, disk, stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_container_that_is_killed_is_told_to_both_sides_within_two_seconds(server):
-    """DESIGN 3.4 "the container": its agents failed, calls cancelled, resumed on demand."""
+    """Its agents failed, calls cancelled, resumed on demand."""
     await server.start()
     async with Here(server) as caller:
         idle = await caller.spawn("remember colour green")
@@ -53,7 +53,7 @@ async def test_a_container_that_is_killed_is_told_to_both_sides_within_two_secon
 
 
 async def test_an_agent_that_is_killed_fails_its_own_session_and_no_other(server):
-    """DESIGN 3.4: the failure of the thing is a message; issue 2 section 5."""
+    """The failure of the thing is a message."""
     await server.start()
     async with Here(server) as caller:
         waiting = await caller.spawn('call tester_approve {"what": "a refund"}')
@@ -93,7 +93,7 @@ async def test_a_container_that_is_frozen_and_thawed_loses_nothing(server):
 
 
 async def test_a_link_that_is_cut_costs_no_call_and_no_word(server):
-    """DESIGN 3.4 "link": with backoff; pending calls wait, the client sends the call again."""
+    """With backoff; pending calls wait, the client sends the call again."""
     await server.start()
     async with Load(server) as load:
         await load.come_back()
@@ -107,7 +107,7 @@ async def test_a_link_that_is_cut_costs_no_call_and_no_word(server):
 
 
 async def test_an_answer_that_is_lost_with_its_link_is_given_again(server):
-    """Seed 002, DESIGN 3.3: `call_id` makes a call idempotent over a reconnect."""
+    """`call_id` makes a call idempotent over a reconnect."""
     await server.start()
     async with Here(server) as caller:
         session = await caller.spawn('call tester_approve {"what": "a refund"}')
@@ -121,6 +121,7 @@ async def test_an_answer_that_is_lost_with_its_link_is_given_again(server):
         assert "LinkActor.LinkReply" in server.log()
 
 
+@pytest.mark.whole
 async def test_the_time_of_a_call_begins_again_with_a_new_server(server):
     """Its caller could not answer while there was none, however long that was."""
     await server.start(settings={"sessions.caller_tool_timeout_seconds": 1.0})
@@ -139,7 +140,7 @@ async def test_the_time_of_a_call_begins_again_with_a_new_server(server):
 
 
 async def test_a_call_whose_actor_fails_is_settled_once_and_the_agent_goes_on(server):
-    """DESIGN 3.4 "CallerRequestActor": the session sees Down, settles once; the agent lives."""
+    """The session sees Down, settles once; the agent lives."""
     await server.start()
     async with Here(server) as caller:
         session = await caller.spawn('call tester_approve {"what": "a refund"}\nsay I go on')
@@ -180,7 +181,7 @@ async def ready(server: ServerProcess) -> tuple[int, str]:
 
 
 async def test_a_full_disk_holds_everything_back_and_loses_nothing(server):
-    """DESIGN 3.4 last row: writer pauses, /ready 503, writes refused, nothing unstored is told."""
+    """Writer pauses, /ready 503, writes refused, nothing unstored is told."""
     await server.start()
     async with Here(server) as caller:
         session = await caller.spawn("emit 200 500\nsleep 0.1\n" * 12 + "say done")
@@ -205,8 +206,9 @@ async def test_a_full_disk_holds_everything_back_and_loses_nothing(server):
         await caller.call("project_create", name="enough", init_git=False)
 
 
+@pytest.mark.whole
 async def test_a_server_killed_while_the_disk_is_full_comes_back_when_it_is_not(server):
-    """DESIGN 3.4: both at once."""
+    """Both at once."""
     await server.start()
     async with Load(server) as load:
         await load.come_back()
@@ -233,7 +235,7 @@ async def test_one_failed_write_is_tried_again_and_nobody_hears_of_it(server):
 
 
 async def test_sigterm_ends_agents_and_listeners_in_order_within_ten_seconds(server):
-    """DESIGN 3.4 stop order, 13.2: listeners are told `server stopping`, exit code 0."""
+    """Listeners are told `server stopping`, exit code 0."""
     await server.start()
     async with Here(server) as caller:
         busy = await caller.spawn('call tester_approve {"what": "a refund"}')
@@ -306,9 +308,10 @@ async def test_a_part_that_fails_for_good_ends_the_server_and_keeps_the_agents(s
 # ---------------------------------------------------------------------- permissions
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("moment", ["before the deadline", "before the agent is told"])
 async def test_a_permission_that_nobody_gives_is_denied_over_a_crash(server, moment):
-    """DESIGN 9.19: denied at the deadline, the old one; the agent hears of it once."""
+    """Denied at the deadline, the old one; the agent hears of it once."""
     await server.start(settings={"sessions.permission_timeout_seconds": 1.0})
     async with Here(server) as caller:
         session = await caller.spawn("ask may I?\nsay asked")
@@ -349,9 +352,10 @@ async def test_an_agent_left_over_from_a_crash_at_the_end_of_its_session_is_ende
         check_nothing_left(server)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("fault", ["the server", "ExplorationActor"])
 async def test_an_agent_that_waits_for_its_child_holds_no_place_after_a_restart(server, fault):
-    """DESIGN 9.18: a waiting parent never blocks its children; the count is made anew."""
+    """A waiting parent never blocks its children; the count is made anew."""
     await server.start(settings={"trees.max_agents_at_once": 1})
     async with Here(server) as caller:
         leaf = json.dumps({"message": "say leaf"})
@@ -372,7 +376,7 @@ async def test_an_agent_that_waits_for_its_child_holds_no_place_after_a_restart(
 
 
 async def test_a_caller_has_time_to_come_back_after_a_restart(server):
-    """A call that an agent makes before its caller has come back waits for it (DESIGN 3.4)."""
+    """A call that an agent makes before its caller has come back waits for it."""
     await server.start()
     async with Here(server) as caller:
         caller.may.set()

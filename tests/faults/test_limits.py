@@ -1,4 +1,4 @@
-"""Limits that end or interrupt what runs: the time of a tree, the room of a project (issue 3)."""
+"""Limits that end or interrupt what runs: the time of a tree, the room of a project."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def limits(events: list[dict[str, object]], kind: str) -> list[str]:
 # ---------------------------------------------------------------------- time
 
 
+@pytest.mark.whole
 async def test_the_time_of_a_tree_ends_its_agents_with_the_reason(
     any_server: ServerProcess,
 ) -> None:
@@ -87,6 +88,7 @@ async def test_the_time_of_a_tree_runs_on_over_a_restart(any_server: ServerProce
 # ---------------------------------------------------------------------- room
 
 
+@pytest.mark.whole
 async def test_a_project_folder_that_grows_is_warned_of_and_then_its_turns_are_interrupted(
     any_server: ServerProcess,
 ) -> None:

@@ -1,4 +1,4 @@
-"""One fault after the other, of any kind, at any moment, under one load (issue 2 section 5)."""
+"""One fault after the other, of any kind, at any moment, under one load."""
 
 from __future__ import annotations
 

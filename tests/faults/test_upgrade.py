@@ -1,4 +1,4 @@
-"""A host outlives an upgrade of the server by one version of the protocol, and no more (issue 3)."""
+"""A host outlives an upgrade of the server by one version of the protocol, and no more."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ NEXT = (1, 2)  # understands the one before it
 AFTER_NEXT = (2, 3)  # does not know the first one any more
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("before", "after"), [(OLD, NEXT), (NEXT, OLD)], ids=["upgrade", "downgrade"]
 )

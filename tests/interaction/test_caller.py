@@ -1,4 +1,4 @@
-"""CallerActor: who is there, who is told, and from where (DESIGN 3.3, 4.3, 9.8)."""
+"""CallerActor: who is there, who is told, and from where."""
 
 from __future__ import annotations
 

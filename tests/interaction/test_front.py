@@ -1,4 +1,4 @@
-"""The front as its clients see it: two generations of MCP, and plain HTTP (DESIGN 4.3)."""
+"""The front as its clients see it: two generations of MCP, and plain HTTP."""
 
 from __future__ import annotations
 

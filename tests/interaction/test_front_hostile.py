@@ -1,4 +1,4 @@
-"""What nobody should send, and what the front makes of it (DESIGN 4.3, 5)."""
+"""What nobody should send, and what the front makes of it."""
 
 from __future__ import annotations
 

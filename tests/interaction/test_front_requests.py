@@ -343,6 +343,7 @@ async def test_a_body_that_trickles_has_an_end_too(parser):
         assert (await ended).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.whole
 @parsers
 async def test_a_body_that_comes_in_pieces_has_time_for_each(parser):
     async with world(parser=parser, pause=1.0) as w, line(w) as it:

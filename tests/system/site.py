@@ -1,7 +1,7 @@
 """A real server process with a project, callers of every kind, and eyes of its own.
 
 What a test looks at, it looks at through a caller of another principal: whoever reads the events
-of its own session counts as present (DESIGN 4.3), and that would change what is tested.
+of its own session counts as present, and that would change what is tested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Issue 3: agents are configured from outside; what they or a repository write changes nothing."""
+"""Agents are configured from outside; what they or a repository write changes nothing."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_what_an_agent_writes_changes_nothing_for_the_next_session(
 
 
 async def test_the_levels_decide_which_agent_and_model_a_session_has(zygote, model) -> None:
-    """ "template → project → workspace" (seed 003), and what a caller says comes before them."""
+    """Template → project → workspace, and what a caller says comes before them."""
     async with site_on("process", zygote, model) as site, site.caller("http-auto") as caller:
         template = site.server.home / "template" / "config.json"
         template.write_text(json.dumps({"agent": "scripted", "model": "of-the-template"}))

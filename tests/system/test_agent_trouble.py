@@ -1,4 +1,4 @@
-"""Issue 3: agents of other packages, and agents that do not do what they should."""
+"""Agents of other packages, and agents that do not do what they should."""
 
 from __future__ import annotations
 
@@ -217,6 +217,7 @@ async def test_an_agent_that_lists_no_tools_before_its_prompt_gets_it_all_the_sa
         assert (await agent.event("completion", timeout=COLD))["final_text"] == "nothing"
 
 
+@pytest.mark.whole
 async def test_an_agent_that_never_gets_ready_fails_its_session(open_site):
     site = await open_site(agents__start_timeout_seconds=4.0)
     async with site.caller("http-auto") as caller:
@@ -280,6 +281,7 @@ async def test_an_agent_that_waits_for_somebody_is_not_silent(open_site, waits_f
         assert (await agent.event("completion"))["status"] == "completed"
 
 
+@pytest.mark.whole
 async def test_a_long_sleep_is_silence(open_site):
     """No tool is called, nobody is asked, and nothing is said."""
     site = await open_site(agents__silence_timeout_seconds=1.0)
@@ -293,6 +295,7 @@ async def test_a_long_sleep_is_silence(open_site):
 # ---------------------------------------------------------------- interrupts
 
 
+@pytest.mark.whole
 async def test_an_interrupt_before_the_agent_is_there_ends_the_turn(open_site):
     """Its prompt is never run, and the agent is there for the next."""
     site = await open_site()
@@ -307,6 +310,7 @@ async def test_an_interrupt_before_the_agent_is_there_ends_the_turn(open_site):
         assert [e["text"] for e in agent.log if e["type"] == "message"] == ["later"]
 
 
+@pytest.mark.whole
 async def test_an_interrupt_while_the_agent_gets_ready_withdraws_its_prompt(open_site):
     """The process runs and has not opened its session: the prompt was not sent yet."""
     site = await open_site()
@@ -322,6 +326,7 @@ async def test_an_interrupt_while_the_agent_gets_ready_withdraws_its_prompt(open
         assert (await agent.get())["status"] == "idle"
 
 
+@pytest.mark.whole
 async def test_an_interrupt_before_the_start_leaves_what_waits_behind_it(open_site):
     site = await open_site()
     async with site.caller("http-auto") as caller:

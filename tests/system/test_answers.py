@@ -1,4 +1,4 @@
-"""Issue 2 section 7: many calls at once, whose answer counts, and how a call ends otherwise."""
+"""Many calls at once, whose answer counts, and how a call ends otherwise."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def pending(site, caller, prompt=CALL, count=1):
 
 
 async def test_ten_calls_at_once_on_one_session_take_as_long_as_one(site, kind):
-    """Issue 2 section 7 (the figure of 240 ms for 200 ms is `make bench`'s)."""
+    """How long it takes in all is measured by `make bench`."""
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen()
         agent = await site.spawn(caller, parallel(10, "myapp_slow_echo"))
@@ -67,7 +67,6 @@ async def test_ten_calls_at_once_on_one_session_take_as_long_as_one(site, kind):
 
 
 async def test_answers_in_any_order_reach_the_right_call(site, kind):
-    """Issue 2 section 7."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         agent, events = await pending(site, caller, parallel(24), count=24)
         shuffled = random.Random(4).sample(events, len(events))
@@ -78,7 +77,7 @@ async def test_answers_in_any_order_reach_the_right_call(site, kind):
 
 
 async def test_answers_at_the_same_time_reach_the_right_call(site):
-    """Issue 2 section 7: two sessions, all answers at once, mixed."""
+    """Two sessions, all answers at once, mixed."""
     async with site.caller("http-auto", tools=TOOLS, answers=False) as caller:
         await caller.listen()
         agents = [await site.spawn(caller, parallel(16)) for _ in range(2)]
@@ -97,7 +96,7 @@ async def test_answers_at_the_same_time_reach_the_right_call(site):
 
 
 async def test_a_slow_call_holds_up_nothing_else_on_that_link(site, kind):
-    """Issue 2 section 7: calls, lists and children pass a call that waits."""
+    """Calls, lists and children pass a call that waits."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -130,7 +129,7 @@ async def test_a_slow_call_holds_up_nothing_else_on_that_link(site, kind):
 
 @pytest.mark.parametrize("scope", ["write", "admin"])
 async def test_an_answer_from_anybody_else_changes_nothing(site, kind, scope):
-    """Seed 002, Security; DESIGN 5, 9.2: only the owning principal, whatever else a key may do."""
+    """Only the owning principal, whatever else a key may do."""
     async with (
         site.caller(kind, tools=TOOLS, answers=False) as caller,
         site.caller(kind, token=site.principal(scope), tools=TOOLS, answers=False) as stranger,
@@ -147,7 +146,7 @@ async def test_an_answer_from_anybody_else_changes_nothing(site, kind, scope):
 
 
 async def test_a_key_that_may_only_read_cannot_answer(site):
-    """DESIGN 5: even the owner's."""
+    """Even the owner's."""
     principal = "reader-and-owner"
     write = site.server.token("write", principal=principal)
     read = site.server.token("read", principal=principal)
@@ -163,7 +162,7 @@ async def test_a_key_that_may_only_read_cannot_answer(site):
 
 
 async def test_a_rotated_key_of_the_same_principal_may_answer(site, kind):
-    """DESIGN 5, 9.2: the caller is its principal, whatever the key or the connection."""
+    """The caller is its principal, whatever the key or the connection."""
     principal = f"rotates-{kind}"
     old = site.server.token("write", principal=principal)
     async with site.caller(kind, token=old, tools=TOOLS, answers=False) as caller:
@@ -175,7 +174,7 @@ async def test_a_rotated_key_of_the_same_principal_may_answer(site, kind):
 
 
 async def test_an_answer_with_another_sessions_id_changes_nothing(site, kind):
-    """Seed 002, Security: requests are scoped to their session."""
+    """Requests are scoped to their session."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         await caller.listen()
         agents = [await site.spawn(caller, CALL) for _ in range(2)]
@@ -209,7 +208,7 @@ async def test_what_is_no_id_gets_the_answer_of_what_is_not_known(site, kind, wr
 
 
 async def test_a_second_answer_is_refused(site, kind):
-    """Seed 002, Security: the request id prevents replay."""
+    """The request id prevents replay."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         agent, (event,) = await pending(site, caller)
         await answer(caller, event, result="first")
@@ -221,7 +220,6 @@ async def test_a_second_answer_is_refused(site, kind):
 
 
 async def test_of_two_answers_at_the_same_time_one_counts(site):
-    """Seed 002, Security."""
     async with site.caller("http-auto", tools=TOOLS, answers=False) as caller:
         agent, (event,) = await pending(site, caller)
         told = await asyncio.gather(
@@ -237,7 +235,6 @@ async def test_of_two_answers_at_the_same_time_one_counts(site):
 
 
 async def test_ending_the_session_settles_what_is_pending(site, kind):
-    """Issue 2 section 7."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         agent, events = await pending(site, caller, parallel(3), count=3)
         ended = await caller.call("session_end", session_id=agent.session_id)
@@ -250,7 +247,7 @@ async def test_ending_the_session_settles_what_is_pending(site, kind):
 
 
 async def test_cancelling_the_call_settles_it(site, kind):
-    """Issue 2 section 7: the agent gives the call up, and goes on."""
+    """The agent gives the call up, and goes on."""
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         agent, (event,) = await pending(site, caller)
         await caller.call("session_interrupt", session_id=agent.session_id)
@@ -264,7 +261,7 @@ async def test_cancelling_the_call_settles_it(site, kind):
 
 
 async def test_a_cancelled_notification_settles_that_call_alone(site):
-    """DESIGN 4.2: `notifications/cancelled`; cancels of what is over are ignored."""
+    """`notifications/cancelled`; cancels of what is over are ignored."""
     async with site.caller("http-auto", tools=TOOLS, answers=False) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -290,7 +287,7 @@ async def test_a_cancelled_notification_settles_that_call_alone(site):
 
 
 async def test_a_crash_of_the_agent_settles_what_is_pending(site):
-    """DESIGN 3.4: nothing waits for an answer that nobody takes."""
+    """Nothing waits for an answer that nobody takes."""
     async with site.caller("http-auto", tools=TOOLS, answers=False) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -308,7 +305,7 @@ async def test_a_crash_of_the_agent_settles_what_is_pending(site):
 
 
 async def test_a_caller_answers_with_a_connection_that_never_listened(site):
-    """DESIGN 9.2: whatever the connection."""
+    """Whatever the connection."""
     token = site.principal()
     async with (
         site.caller("sdk-auto", token=token, tools=TOOLS, answers=False) as caller,

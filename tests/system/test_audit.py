@@ -1,4 +1,4 @@
-"""Who called what, and how often they may (issue 4, section 1)."""
+"""Who called what, and how often they may."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ async def test_an_agent_that_calls_too_often_is_told_so_over_its_link(zygote) ->
                 assert again == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["http-auto", "sdk-legacy"])
 async def test_answers_that_come_too_fast_are_sent_again_and_none_is_lost(zygote, kind) -> None:
     settings = {"callers.calls_per_second": 5, "callers.calls_burst": 12}

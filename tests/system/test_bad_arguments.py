@@ -1,4 +1,4 @@
-"""Issue 2 section 6: whatever the arguments, an error that names the field, and the server lives.
+"""Whatever the arguments, an error that names the field, and the server lives.
 
 Generated from what `tools/list` says, for every tool in it, over HTTP in both generations.
 """
@@ -156,7 +156,7 @@ async def lives(site, caller):
 
 @BOTH
 async def test_every_tool_of_the_table_is_listed(schemas):
-    """DESIGN 13.4: at the HTTP door, for an admin."""
+    """At the HTTP door, for an admin."""
     assert sorted(schemas) == sorted(
         name for name, tool in TABLE.items() if tool.doors >= HTTP_ONLY
     )
@@ -273,7 +273,7 @@ async def test_strings_that_no_log_should_hold(tool, schemas, caller):
 
 @BOTH
 async def test_nesting_without_end_is_refused_by_name(caller):
-    """DESIGN 5: bounded depth, also where any JSON may stand."""
+    """Bounded depth, also where any JSON may stand."""
     deep = []
     for _ in range(100):
         deep = [deep]
@@ -284,5 +284,4 @@ async def test_nesting_without_end_is_refused_by_name(caller):
 @BOTH
 @pytest.mark.parametrize("name", [None, 5, ["project_list"], {}])
 async def test_a_call_of_no_name_says_so(caller, name):
-    """Issue 2 section 6."""
     assert "name" in await refusal(caller, name, {})

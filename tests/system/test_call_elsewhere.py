@@ -47,6 +47,7 @@ async def test_the_tools_of_that_server_are_listed(site, elsewhere):
     assert names == [tool.name for tool in TABLE.values() if "http" in tool.doors]
 
 
+@pytest.mark.whole
 async def test_refusals_are_those_of_the_server(elsewhere):
     wrong = await elsewhere("project_list", "limit=0")
     assert wrong.code == 2

@@ -1,4 +1,4 @@
-"""Issue 2 section 7, DESIGN 4.3 and 9.8: who is there is served; who is not costs nobody anything."""
+"""Who is there is served; who is not costs nobody anything."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def line_of(process, kind):
 
 
 async def test_a_handshake_client_that_never_set_a_log_level_is_served(site):
-    """Issue 2 section 7: a caller that never sent `logging/setLevel`."""
+    """A caller that never sent `logging/setLevel`."""
     async with site.caller("sdk-legacy", tools=TOOLS, events=False) as caller:
         await caller.listen()
         agent = await site.spawn(caller, CALL)
@@ -111,7 +111,7 @@ async def test_a_handshake_client_that_never_set_a_log_level_is_served(site):
 
 @pytest.mark.parametrize("kind", ["sdk-legacy", "http-legacy"])
 async def test_a_handshake_client_that_only_has_its_get_stream_is_served(site, kind):
-    """Seed 004 REQ-CTR-001: `using the existing SSE stream`; DESIGN 4.3."""
+    """The existing SSE stream is used."""
     async with site.caller(kind, tools=TOOLS) as caller:
         if kind == "http-legacy":
             await caller.open_get_stream()
@@ -121,7 +121,7 @@ async def test_a_handshake_client_that_only_has_its_get_stream_is_served(site, k
 
 
 async def test_a_get_stream_that_opens_late_gets_what_is_open(site):
-    """Issue 2 section 7: `opens its stream late`."""
+    """`opens its stream late`."""
     async with site.caller("http-legacy", tools=TOOLS) as caller:
         agent = await site.spawn(caller, CALL)
         await agent.event("caller_tool_request")
@@ -130,7 +130,7 @@ async def test_a_get_stream_that_opens_late_gets_what_is_open(site):
 
 
 async def test_a_listener_that_opens_late_gets_what_is_open(site, kind):
-    """Issue 2 section 7: `opens its stream late`."""
+    """`opens its stream late`."""
     async with site.caller(kind, tools=TOOLS) as caller:
         agent = await site.spawn(caller, CALL)
         event = await agent.event("caller_tool_request")
@@ -143,7 +143,7 @@ async def test_a_listener_that_opens_late_gets_what_is_open(site, kind):
 
 @pytest.mark.parametrize("kind", UNBOUND)
 async def test_who_does_not_listen_is_told_of_to_the_agent_at_once(site, kind):
-    """Issue 2 section 7: `or the agent is told at once why not`."""
+    """`or the agent is told at once why not`."""
     async with site.caller(kind, tools=TOOLS) as caller:
         agent = await site.spawn(caller, f"sleep {POLL_GRACE + 0.3}\n{CALL}")
         outcome = await agent.outcome()
@@ -152,8 +152,9 @@ async def test_who_does_not_listen_is_told_of_to_the_agent_at_once(site, kind):
     assert outcome["elapsed_ms"] < 1000
 
 
+@pytest.mark.whole
 async def test_listening_under_another_caller_id_is_not_presence(site):
-    """DESIGN 4.3: presence is that of (principal, caller_id)."""
+    """Presence is that of (principal, caller_id)."""
     token = site.principal()
     async with (
         site.caller("http-auto", token=token, tools=TOOLS) as caller,
@@ -167,7 +168,7 @@ async def test_listening_under_another_caller_id_is_not_presence(site):
 
 
 async def test_a_newest_client_without_log_notifications_is_served_by_its_polls(site):
-    """Issue 2 section 7: a caller that polls is served (bare HTTP, long poll of caller_listen)."""
+    """A caller that polls is served (bare HTTP, long poll of caller_listen)."""
     async with Silent(site.server.url, site.principal(), caller_id="myapp", tools=TOOLS) as caller:
         done = asyncio.Event()
         async with doing(poll(caller, done)):
@@ -179,7 +180,7 @@ async def test_a_newest_client_without_log_notifications_is_served_by_its_polls(
 
 
 async def test_the_official_client_without_a_log_callback_is_served_by_its_polls(site):
-    """Issue 2 section 7: a caller that polls is served (official SDK)."""
+    """A caller that polls is served (official SDK)."""
     async with site.caller("sdk-auto", tools=TOOLS, events=False) as caller:
         done = asyncio.Event()
         async with doing(poll(caller, done)):
@@ -188,7 +189,7 @@ async def test_the_official_client_without_a_log_callback_is_served_by_its_polls
 
 
 async def test_a_poller_is_not_taken_for_gone_between_its_polls(site):
-    """DESIGN 4.3: a poller is present for its grace after its last poll."""
+    """A poller is present for its grace after its last poll."""
     async with Silent(
         site.server.url, site.principal(), caller_id="myapp", tools=TOOLS, answers=False
     ) as caller:
@@ -210,7 +211,6 @@ async def test_a_poller_is_not_taken_for_gone_between_its_polls(site):
 
 
 async def test_a_poller_that_stays_away_is_gone_after_its_grace(site):
-    """DESIGN 4.3."""
     async with Silent(
         site.server.url, site.principal(), caller_id="myapp", tools=TOOLS, answers=False
     ) as caller:
@@ -223,7 +223,7 @@ async def test_a_poller_that_stays_away_is_gone_after_its_grace(site):
 
 
 async def test_a_caller_that_reads_session_events_is_served(site, kind):
-    """Issue 2 section 7, DESIGN 4.3: long poll by `session_events wait_seconds`."""
+    """Long poll by `session_events wait_seconds`."""
     async with site.caller(kind, tools=TOOLS) as caller:
         agent = await site.spawn(caller, f"sleep {POLL_GRACE + 0.5}\n{CALL}")
         last, completed = -1, False
@@ -252,7 +252,7 @@ async def test_a_caller_that_reads_session_events_is_served(site, kind):
     ],
 )
 async def test_a_killed_caller_costs_the_agent_less_than_two_seconds(site, kind, how):
-    """Issue 2 section 7: kill -9 of the caller's process while its agent waits for it."""
+    """Kill -9 of the caller's process while its agent waits for it."""
     token = site.principal()
     async with (
         caller_process(site, token, kind, how) as process,
@@ -276,9 +276,10 @@ async def test_a_killed_caller_costs_the_agent_less_than_two_seconds(site, kind,
     assert outcome["text"] == "caller myapp is not connected: it disconnected"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("frozen", core(["http-legacy"], ["sdk-auto", "http-legacy"]))
 async def test_a_frozen_caller_costs_no_other_caller_anything(site, frozen):
-    """Issue 2 section 7: SIGSTOP while megabytes of events are on their way to it."""
+    """SIGSTOP while megabytes of events are on their way to it."""
     token = site.principal()
     async with (
         caller_process(site, token, frozen) as process,
@@ -303,8 +304,9 @@ async def test_a_frozen_caller_costs_no_other_caller_anything(site, frozen):
         os.kill(process.pid, signal.SIGCONT)
 
 
+@pytest.mark.whole
 async def test_a_caller_that_never_reads_costs_no_other_caller_anything(site):
-    """Issue 2 section 7: one that opens its stream and then reads nothing."""
+    """One that opens its stream and then reads nothing."""
     token = site.principal()
     async with (
         site.caller("http-auto", token=token, tools=TOOLS) as owner,
@@ -350,9 +352,10 @@ def deaf_listener(site, token):
 # ---------------------------------------------------------------- durable
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["sdk-auto", "http-legacy"])
 async def test_a_durable_tool_waits_for_its_caller(site, kind):
-    """DESIGN 9.8: with `durable: true` the request waits for the caller, up to its deadline."""
+    """With `durable: true` the request waits for the caller, up to its deadline."""
     async with site.caller(kind, tools=TOOLS, durable=True) as caller:
         agent = await site.spawn(caller, f"sleep {POLL_GRACE + 0.3}\n{CALL}")
         await agent.event("caller_tool_request")
@@ -363,8 +366,8 @@ async def test_a_durable_tool_waits_for_its_caller(site, kind):
         assert (await agent.outcome())["structured"] == {"sum": 3}
 
 
+@pytest.mark.whole
 async def test_a_durable_request_outlives_the_death_of_its_caller(site):
-    """DESIGN 9.8."""
     token = site.principal()
     async with caller_process(site, token, "http-auto") as process:
         async with site.caller("http-auto", token=token, tools=TOOLS, durable=True) as owner:

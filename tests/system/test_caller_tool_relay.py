@@ -1,4 +1,4 @@
-"""Seed 004: each scenario of the caller tool relay is one test, for every kind of caller.
+"""Each scenario of the caller tool relay is one test, for every kind of caller.
 
 A real server process, a real agent in its sandbox, and the official client in both generations of
 the protocol beside one on bare HTTP.

@@ -1,4 +1,4 @@
-"""Children and lent tools on a live session: DESIGN 3.2, 9.6, 9.17; issue 2 sections 5 and 7."""
+"""Children and lent tools on a live session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALL = 'call myapp_whoami {"n": 1}'
 
 
 async def test_children_inherit_the_callers_tools_and_call_under_their_own_id(site, kind):
-    """DESIGN 9.6: calls of children carry the child's session id and the ancestry."""
+    """Calls of children carry the child's session id and the ancestry."""
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen()
         agent = await site.spawn(caller, below(f"{below(CALL)}\n{CALL}"))
@@ -47,7 +47,7 @@ async def test_children_inherit_the_callers_tools_and_call_under_their_own_id(si
 
 
 async def test_the_result_of_a_child_reaches_its_parents_agent(site):
-    """Issue 2 section 5: when the child's turn is done; DESIGN 9.17: session_id, result, spawned."""
+    """When the child's turn is done: session_id, result, spawned."""
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, below("say one\nsay the last word"))
         outcome = await agent.outcome()
@@ -61,7 +61,7 @@ async def test_the_result_of_a_child_reaches_its_parents_agent(site):
 
 
 async def test_a_child_goes_on_when_it_is_spoken_to_again(site):
-    """DESIGN 13.4: session_message {message, session_id}."""
+    """`session_message` with {message, session_id}."""
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, below("remember it 42"))
         child = (await agent.outcome())["structured"]["session_id"]
@@ -70,7 +70,7 @@ async def test_a_child_goes_on_when_it_is_spoken_to_again(site):
 
 
 async def test_two_children_work_at_the_same_time(site):
-    """DESIGN 14; issue 2 section 3: requests run side by side."""
+    """Requests run side by side."""
     async with site.caller("http-auto") as caller:
         one = below("sleep 1\nsay a")
         agent = await site.spawn(caller, f"parallel\n{one}\n{one}\n{one}\nend")
@@ -80,7 +80,7 @@ async def test_two_children_work_at_the_same_time(site):
 
 
 async def test_without_waiting_the_call_returns_at_once_and_the_child_is_followed(site):
-    """DESIGN 9.17: `wait: false`; `completed` in session_events is the end of the last turn."""
+    """`wait: false`; `completed` in session_events is the end of the last turn."""
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, below("sleep 1\nsay later", wait=False))
         outcome = await agent.outcome()
@@ -103,7 +103,7 @@ async def test_without_waiting_the_call_returns_at_once_and_the_child_is_followe
 
 
 async def test_the_failure_of_a_child_is_an_error_for_its_parent(site):
-    """DESIGN 9.7, 9.17: business failures are isError, and say why."""
+    """Business failures are isError, and say why."""
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, f"{below('fail no such luck')}\n{below('crash 9')}")
         failed, crashed = [json.loads(text) for text in await agent.turn()]
@@ -114,7 +114,7 @@ async def test_the_failure_of_a_child_is_an_error_for_its_parent(site):
 
 
 async def test_an_agent_reaches_only_its_own_children(site):
-    """DESIGN 5, 9.17: not its siblings', not itself, not another tree's sessions."""
+    """Not its siblings', not itself, not another tree's sessions."""
     async with site.caller("http-auto") as caller:
         other = await site.spawn(caller, "say hi")
         await other.turn()
@@ -132,7 +132,6 @@ async def test_an_agent_reaches_only_its_own_children(site):
 
 
 async def test_bad_arguments_of_an_agent_name_their_field(site):
-    """Issue 2 section 6, at the door of the agent."""
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, "say here")
         await agent.turn()
@@ -154,7 +153,7 @@ async def test_bad_arguments_of_an_agent_name_their_field(site):
 
 
 async def test_cancelling_a_call_for_a_child_leaves_the_child_alone(site):
-    """DESIGN 3.2: a child is a full session; its parent's turn may end without it."""
+    """A child is a full session; its parent's turn may end without it."""
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, below("sleep 1.5\nsay finished"))
         async with asyncio.timeout(10):
@@ -170,7 +169,7 @@ async def test_cancelling_a_call_for_a_child_leaves_the_child_alone(site):
 
 
 async def test_children_see_new_tools_of_their_parents_caller(site):
-    """DESIGN 9.6: a child started later inherits the set that its parent has then."""
+    """A child started later inherits the set that its parent has then."""
     async with site.caller("http-auto", tools=TOOLS) as caller:
         await caller.listen()
         agent = await site.spawn(caller, below("tools"))
@@ -187,7 +186,7 @@ async def test_children_see_new_tools_of_their_parents_caller(site):
 
 
 async def test_new_caller_tools_replace_the_set_and_the_agent_sees_the_change(site, kind):
-    """DESIGN 9.6: configuration again, `tools/list_changed` to the agent."""
+    """Configuration again, `tools/list_changed` to the agent."""
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "tools")
@@ -205,7 +204,7 @@ async def test_new_caller_tools_replace_the_set_and_the_agent_sees_the_change(si
 
 
 async def test_the_change_is_announced_in_the_generation_of_the_agent(site):
-    """DESIGN 9.6: seen by `oubliette-client`'s own client, without asking."""
+    """Seen by `oubliette-client`'s own client, without asking."""
     async with site.caller("http-auto", tools=TOOLS) as caller:
         agent = await site.spawn(caller, "say here")
         await agent.turn()
@@ -221,7 +220,7 @@ async def test_the_change_is_announced_in_the_generation_of_the_agent(site):
 
 
 async def test_the_same_tools_again_are_no_change(site):
-    """DESIGN 4.2: sent whenever the set changes, and only then."""
+    """Sent whenever the set changes, and only then."""
     async with site.caller("http-auto", tools=TOOLS) as caller:
         agent = await site.spawn(caller, "say here")
         await agent.turn()
@@ -236,7 +235,7 @@ async def test_the_same_tools_again_are_no_change(site):
 
 
 async def test_another_caller_of_the_same_owner_brings_its_own_tools(site):
-    """DESIGN 9.2, 9.6: it never comes to lend what is somebody else's, under its own name."""
+    """It never comes to lend what is somebody else's, under its own name."""
     token = site.principal()
     async with (
         site.caller("http-auto", token=token, tools=TOOLS) as first,
@@ -252,7 +251,7 @@ async def test_another_caller_of_the_same_owner_brings_its_own_tools(site):
 
 
 async def test_a_later_caller_does_not_take_over_what_the_first_was_asked(site):
-    """DESIGN 9.2: earlier pushes stay with the caller that was asked."""
+    """Earlier pushes stay with the caller that was asked."""
     token = site.principal()
     async with (
         site.caller("http-auto", token=token, tools=TOOLS, answers=False) as first,

@@ -1,4 +1,4 @@
-"""The tools for containers, over a real server: `container_start stop exec logs` (DESIGN 13.4)."""
+"""The tools for containers, over a real server: `container_start stop exec logs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared Workspace Map-Reduce (seed 003): children write, their parent gathers."""
+"""Shared Workspace Map-Reduce: children write, their parent gathers."""
 
 from __future__ import annotations
 

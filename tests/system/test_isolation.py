@@ -1,4 +1,4 @@
-"""What a session cannot reach, looked for from its inside (issue 4, section 2; seed 003)."""
+"""What a session cannot reach, looked for from its inside."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ async def canaries(*folders: Path) -> AsyncIterator[list[str]]:
             (folder / name).unlink(missing_ok=True)
 
 
+@pytest.mark.whole
 async def test_a_session_sees_its_project_and_nothing_else(place: Site) -> None:
     """Isolation off: another project, its socket, the server's home and the host are not there."""
     project, other = await place.new_project(), await place.new_project()

@@ -1,4 +1,4 @@
-"""Issue 2 section 7, DESIGN 4.3: cursors, redelivery, who listens last, and what is too large."""
+"""Cursors, redelivery, who listens last, and what is too large."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def answer(caller, event, **fields):
 
 
 async def test_resuming_leaves_no_gap_and_repeats_nothing(site, kind):
-    """Issue 2 section 7: `caller_listen(after=…)`, with the caller cut off again and again."""
+    """`caller_listen(after=…)`, with the caller cut off again and again."""
     token = site.principal()
     seen, cursor, agent = [], None, None
     while not any(event["type"] == "completion" for event in seen):
@@ -53,7 +53,7 @@ async def test_resuming_leaves_no_gap_and_repeats_nothing(site, kind):
 
 
 async def test_the_cursor_of_another_life_goes_on_from_the_log(site, kind):
-    """Issue 2 section 7: a new client with the old cursor gets exactly what it has not had."""
+    """A new client with the old cursor gets exactly what it has not had."""
     token = site.principal()
     async with site.caller(kind, token=token, tools=TOOLS) as caller:
         await caller.listen()
@@ -72,7 +72,7 @@ async def test_the_cursor_of_another_life_goes_on_from_the_log(site, kind):
 
 
 async def test_on_resume_open_requests_come_again_and_settled_ones_do_not(site, kind):
-    """DESIGN 4.3: settled requests are skipped, open ones carry `redelivered: true`."""
+    """Settled requests are skipped, open ones carry `redelivered: true`."""
     calls = 'parallel\ncall myapp_echo {"text": "a"}\ncall myapp_echo {"text": "b"}\nend'
     async with site.caller(kind, tools=TOOLS, answers=False) as caller:
         await caller.listen()
@@ -98,7 +98,7 @@ async def test_on_resume_open_requests_come_again_and_settled_ones_do_not(site, 
 
 
 async def test_a_second_listener_supersedes_the_first(site, kind):
-    """DESIGN 4.3: per (principal, caller_id) one lending listener, the newest wins."""
+    """Per (principal, caller_id) one lending listener, the newest wins."""
     token = site.principal()
     async with (
         site.caller(kind, token=token, tools=TOOLS, answers=False) as first,
@@ -116,7 +116,7 @@ async def test_a_second_listener_supersedes_the_first(site, kind):
 
 
 async def test_a_listener_of_another_principal_supersedes_nobody(site, kind):
-    """DESIGN 4.3: caller_ids are each principal's own."""
+    """A `caller_id` is its principal's own."""
     async with (
         site.caller(kind, tools=TOOLS) as caller,
         site.caller(kind, tools=TOOLS, answers=False) as stranger,
@@ -131,7 +131,7 @@ async def test_a_listener_of_another_principal_supersedes_nobody(site, kind):
 
 
 async def test_an_observer_sees_all_but_tool_requests(site, kind):
-    """DESIGN 4.3: `observe: true`."""
+    """`observe: true`."""
     token = site.principal()
     async with (
         site.caller(kind, token=token, tools=TOOLS) as caller,
@@ -147,7 +147,7 @@ async def test_an_observer_sees_all_but_tool_requests(site, kind):
 
 
 async def test_a_listener_ends_after_the_seconds_it_asked_for(site, kind):
-    """DESIGN 13.4: max_seconds; it says where to go on."""
+    """After `max_seconds` it says where to go on."""
     async with site.caller(kind, tools=TOOLS) as caller:
         async with asyncio.timeout(5):
             page = await caller.call("caller_listen", caller_id="myapp", max_seconds=0.2)
@@ -156,7 +156,7 @@ async def test_a_listener_ends_after_the_seconds_it_asked_for(site, kind):
 
 
 async def test_a_large_event_does_not_kill_the_stream_and_is_read_whole(site, kind):
-    """Issue 2 section 7: 2 MB, of which clients of the SDK take 1 MiB at once."""
+    """2 MB, of which clients of the SDK take 1 MiB at once."""
     size = 2_000_000
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen()
@@ -175,7 +175,7 @@ async def test_a_large_event_does_not_kill_the_stream_and_is_read_whole(site, ki
 
 
 async def test_large_arguments_and_a_large_result_pass(site, kind):
-    """Issue 2 section 7: a 2 MB request comes by reference, is read and answered with 2 MB."""
+    """A 2 MB request comes by reference, is read and answered with 2 MB."""
     text = "x" * 2_000_000
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen()
@@ -191,7 +191,7 @@ async def test_large_arguments_and_a_large_result_pass(site, kind):
 
 
 async def test_a_listener_lends_its_tools_to_sessions_that_name_only_the_caller(site, kind):
-    """DESIGN 13.4: caller_listen(caller_tools); a spawn with the caller_id alone uses them."""
+    """`caller_listen(caller_tools)`; a spawn with the caller_id alone uses them."""
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen()
         agent = await site.spawn(
@@ -201,7 +201,7 @@ async def test_a_listener_lends_its_tools_to_sessions_that_name_only_the_caller(
 
 
 async def test_one_listener_too_many_names_the_limit(site):
-    """DESIGN 4.3: 16 listeners for each principal; the sessions go on."""
+    """16 listeners for each principal; the sessions go on."""
     token = site.principal()
     callers = []
     try:
@@ -219,7 +219,7 @@ async def test_one_listener_too_many_names_the_limit(site):
 
 
 async def test_a_cursor_of_another_server_does_not_deafen_the_listener(site, kind):
-    """DESIGN 4.3: a cursor beyond the end of the log is its end, not a wait for what never comes."""
+    """A cursor beyond the end of the log is its end, not a wait for what never comes."""
     async with site.caller(kind, tools=TOOLS) as caller:
         await caller.listen(after=10**12)
         agent = await site.spawn(caller, 'call myapp_echo {"text": "heard"}')
@@ -228,7 +228,7 @@ async def test_a_cursor_of_another_server_does_not_deafen_the_listener(site, kin
 
 
 async def test_a_long_history_is_read_from_the_log_in_order(site, kind):
-    """DESIGN 4.3: more than is held in memory, from the first event on, while more comes."""
+    """More than is held in memory, from the first event on, while more comes."""
     token = site.principal()
     async with (
         site.caller("http-auto", token=token) as owner,  # whose spawn binds no GET stream
@@ -245,7 +245,7 @@ async def test_a_long_history_is_read_from_the_log_in_order(site, kind):
 
 
 async def test_a_key_of_one_project_hears_of_no_other(site, kind):
-    """DESIGN 5: a bound key of the same owner, at every way to listen; project by the record."""
+    """A bound key of the same owner, at every way to listen; project by the record."""
     mine, other = await site.new_project(), await site.new_project()
     owner = f"bound-{kind}"
     wide = site.server.token("write", principal=owner)

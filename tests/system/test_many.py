@@ -1,4 +1,4 @@
-"""Issue 2 section 7 and `It is done when`: many calls, many sessions, a long wait."""
+"""Many calls, many sessions, a long wait."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def late(shared_site):
 
 @pytest.mark.whole
 async def test_an_answer_after_45_seconds_arrives(site, late):
-    """Issue 2 section 7: with the default timeout of 60 s."""
+    """With the default timeout of 60 s."""
     site.agents.append(late.agent)
     outcome = await late.agent.outcome(timeout=LATE + 10)
     assert not outcome["is_error"]
@@ -131,7 +131,7 @@ async def test_two_hundred_sessions_each_with_a_pending_call_are_answered_in_any
 async def test_two_sessions_whose_agents_connect_late_and_in_the_other_order_get_their_own_tools(
     site,
 ):
-    """Issue 2 section 7, 50 times, in one container: the flaw of first in, first out pairing."""
+    """The flaw of first in, first out pairing."""
     token = site.principal()
     async with (
         site.caller("http-auto", token=token, caller_id="ann", tools={"a": lambda: "ann"}) as ann,

@@ -1,4 +1,4 @@
-"""`session_map` and whole trees (issue 4, section 3)."""
+"""`session_map` and whole trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 6's socket half, seed 000, DESIGN 5: Oubliette's own tools in an agent's hands."""
+"""Oubliette's own tools in an agent's hands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def key_of(site, agent):
 
 
 async def test_a_read_key_shows_the_reading_tools_and_no_others(site, caller):
-    """Seed 000: tool filtering by scope; discovery by oubliette-client at its start."""
+    """Tool filtering by scope; discovery by oubliette-client at its start."""
     agent = await site.spawn(caller, "tools", api_key_scope="read")
     names = await agent.outcome()
     assert {name for name in names if name.startswith("oubliette_")} == {
@@ -49,7 +49,7 @@ async def test_a_read_key_shows_the_reading_tools_and_no_others(site, caller):
 
 
 async def test_a_read_key_reads(site, caller):
-    """Issue 2 section 6: a read call."""
+    """A read call."""
     agent = await site.spawn(caller, "call oubliette_project_list {}", api_key_scope="read")
     outcome = await agent.outcome()
     assert not outcome["is_error"]
@@ -62,7 +62,7 @@ async def test_a_read_key_reads(site, caller):
 
 
 async def test_a_read_key_is_refused_a_write(site, caller):
-    """Seed 000: `insufficient permissions`; issue 2 section 6: a refused write."""
+    """A refused write: `insufficient permissions`."""
     agent = await site.spawn(
         caller,
         'call oubliette_project_create {"name": "not for me"}\n'
@@ -79,7 +79,7 @@ async def test_a_read_key_is_refused_a_write(site, caller):
 
 
 async def test_a_write_key_writes_in_its_project_alone(site, caller):
-    """DESIGN 5: a minted key is bound to the project unless an unbound creator says otherwise."""
+    """A minted key is bound to the project unless an unbound creator says otherwise."""
     elsewhere = await site.new_project()
     spawn = json.dumps({"project_id": site.project["id"], "prompt": "say spawned"})
     wrong = json.dumps({"project_id": elsewhere["id"], "prompt": "say no"})
@@ -102,7 +102,7 @@ async def test_a_write_key_writes_in_its_project_alone(site, caller):
 
 
 async def test_an_agent_never_answers_its_own_callers_request(site):
-    """DESIGN 5: caller tools are for HTTP only, whatever the key's scope."""
+    """Caller tools are for HTTP only, whatever the key's scope."""
     token = site.server.token("admin")
     async with site.caller("http-auto", token=token) as caller:
         agent = await site.spawn(caller, "tools", api_key_scope="admin", api_key_project="*")
@@ -112,7 +112,6 @@ async def test_an_agent_never_answers_its_own_callers_request(site):
 
 
 async def test_a_key_is_never_wider_than_its_creators_right(site):
-    """DESIGN 5."""
     async with site.caller("http-auto") as writer:
         for scope in ("admin", "nonsense"):
             with pytest.raises(ToolFailed):
@@ -126,7 +125,7 @@ async def test_a_key_is_never_wider_than_its_creators_right(site):
 
 
 async def test_a_minted_key_is_no_good_over_http(site, caller):
-    """DESIGN 5: valid only on its own session's link."""
+    """Valid only on its own session's link."""
     agent = await site.spawn(caller, "say here", api_key_scope="read")
     await agent.turn()
     async with HttpCaller(site.server.url, await key_of(site, agent)) as thief:
@@ -135,7 +134,7 @@ async def test_a_minted_key_is_no_good_over_http(site, caller):
 
 
 async def test_a_minted_key_is_no_good_on_another_sessions_link(site, caller):
-    """DESIGN 5, 4.2: -32001, and nothing is told of why."""
+    """-32001, and nothing is told of why."""
     agent = await site.spawn(caller, "say here", api_key_scope="read")
     other = await site.spawn(caller, "say here")
     await agent.turn()
@@ -161,7 +160,6 @@ async def test_a_minted_key_is_no_good_on_another_sessions_link(site, caller):
 
 
 async def test_a_minted_key_dies_with_its_session(site, caller):
-    """DESIGN 5."""
     agent = await site.spawn(caller, "say here", api_key_scope="read")
     await agent.turn()
     ((before,),) = site.server.query(
@@ -174,7 +172,6 @@ async def test_a_minted_key_dies_with_its_session(site, caller):
 
 
 async def test_a_spawn_that_is_refused_leaves_no_key_behind(site, caller):
-    """DESIGN 5."""
     before = len(site.server.control("token_list")["tokens"])
     with pytest.raises(ToolFailed):
         await site.spawn(
@@ -187,7 +184,7 @@ async def test_a_spawn_that_is_refused_leaves_no_key_behind(site, caller):
 
 
 async def test_an_invalid_key_of_the_caller_leaves_the_agent_without_those_tools(site, caller):
-    """Issue 2 section 3: an invalid key: a warning, and start-up goes on."""
+    """An invalid key: a warning, and start-up goes on."""
     agent = await site.spawn(caller, "tools\nsay still here", api_key="oub_wrong_key")
     names, said = await agent.turn()
     assert not [name for name in json.loads(names) if name.startswith("oubliette_")]
@@ -195,14 +192,13 @@ async def test_an_invalid_key_of_the_caller_leaves_the_agent_without_those_tools
 
 
 async def test_a_key_of_the_callers_own_works_with_its_own_right(site, caller):
-    """DESIGN 13.4: `api_key`."""
+    """`api_key`."""
     key = site.server.token("read")
     agent = await site.spawn(caller, "call oubliette_project_list {}", api_key=key)
     assert not (await agent.outcome())["is_error"]
 
 
 async def test_a_bad_argument_of_an_agent_names_its_field(site, caller):
-    """Issue 2 section 6, through the socket door."""
     agent = await site.spawn(
         caller,
         'call oubliette_project_get {}\ncall oubliette_project_get {"project_id": 5}\n'
@@ -217,7 +213,7 @@ async def test_a_bad_argument_of_an_agent_names_its_field(site, caller):
 
 
 async def test_two_keys_of_two_sessions_do_not_mix(site, caller):
-    """DESIGN 5: the boundary of rights is each session's own link."""
+    """The boundary of rights is each session's own link."""
     read = await site.spawn(caller, "tools", api_key_scope="read")
     write = await site.spawn(caller, "tools", api_key_scope="write")
     none = await site.spawn(caller, "tools")

@@ -11,7 +11,7 @@ from oubliette.testing.server import ServerProcess
 from tests.system.conftest import ROOMY
 from tests.system.site import TURN, Site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requires("bubblewrap")]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.requires("bubblewrap")]
 
 # An agent in the words of `sh`: it says its arguments, a file of its HOME, and one of its folder.
 AGENT = r"""

@@ -1,4 +1,4 @@
-"""oubliette-tools Specification (seed 001): each scenario, over the real server, relay and client.
+"""oubliette-tools Specification: each scenario, over the real server, relay and client.
 
 Once with the scripted agent, once with OpenCode, whose model is scripted. Scenarios are named as
 there; the requirement stands in the docstring.
@@ -200,7 +200,7 @@ async def test_missing_api_key_skips_tool_registration(kind: Kind) -> None:
 async def test_identity_and_depth_reach_http_servers_of_the_generated_configuration(
     both: Site,
 ) -> None:
-    """Seed 003, Recursive Depth Tracking: `X-Oubliette-Depth`, incremented automatically."""
+    """`X-Oubliette-Depth`, incremented automatically."""
     heads: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Issue 3, DESIGN 9.19: what agents ask permission for, from the event to the decision."""
+"""What agents ask permission for, from the event to the decision."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_decision_reaches_the_agent(site, kind, decision):
 
 
 async def test_a_nested_session_asks_the_caller_of_the_root(site, caller):
-    """DESIGN 9.19: with its ancestry; the answer goes to the session that asked."""
+    """With its ancestry; the answer goes to the session that asked."""
     caller.decide = lambda _: "allow"
     agent = await site.spawn(caller, below(f"{below('ask from two below')}\nask from below"))
     outcome = await agent.outcome()
@@ -153,7 +153,7 @@ async def test_a_second_answer_finds_nothing_open(site, caller):
 
 
 async def test_nobody_but_the_owner_decides(site, caller):
-    """One answer for what is not there and for what is somebody else's (DESIGN 9.3)."""
+    """One answer for what is not there and for what is somebody else's."""
     agent = await site.spawn(caller, "ask may I?")
     asked = await caller.event("permission_request")
     for scope in ("write", "admin"):

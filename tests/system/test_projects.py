@@ -1,4 +1,4 @@
-"""Seed 003, DESIGN 9.13, 9.14, 13.4: projects and workspaces through the public door."""
+"""Projects and workspaces through the public door."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tool(request):
 
 
 async def test_without_anything_the_default_workspace_is_used(site, caller, tool):
-    """Seed 003, Workspace Resolution: omitted, false."""
+    """Omitted, false."""
     project = await site.new_project()
     answer, agent = await spawn(site, caller, project, "exec pwd", tool=tool)
     assert answer["workspace_id"] == project["default_workspace_id"]
@@ -46,7 +46,7 @@ async def test_without_anything_the_default_workspace_is_used(site, caller, tool
 
 
 async def test_a_workspace_is_used_by_its_id(site, caller, tool):
-    """Seed 003, Workspace Resolution: given, false."""
+    """Given, false."""
     project = await site.new_project()
     made, _ = await spawn(site, caller, project, create_workspace=True, tool=tool)
     answer, agent = await spawn(
@@ -58,7 +58,7 @@ async def test_a_workspace_is_used_by_its_id(site, caller, tool):
 
 
 async def test_a_workspace_that_is_not_there_is_an_error(site, caller, tool):
-    """Seed 003, Workspace Resolution: given, false, missing: error if not found."""
+    """Given, false, missing: error if not found."""
     project = await site.new_project()
     wanted = str(uuid.uuid4())
     with pytest.raises(ToolFailed, match=rf"workspace_id.*{wanted}.*create_workspace"):
@@ -66,7 +66,7 @@ async def test_a_workspace_that_is_not_there_is_an_error(site, caller, tool):
 
 
 async def test_a_missing_workspace_is_created_under_its_id(site, caller, tool):
-    """Seed 003, Workspace Resolution: given, true: created if missing, then used."""
+    """Given, true: created if missing, then used."""
     project = await site.new_project()
     wanted = str(uuid.uuid4())
     first, agent = await spawn(
@@ -81,7 +81,7 @@ async def test_a_missing_workspace_is_created_under_its_id(site, caller, tool):
 
 
 async def test_a_new_workspace_gets_a_new_id(site, caller, tool):
-    """Seed 003, Workspace Resolution: omitted, true."""
+    """Omitted, true."""
     project = await site.new_project()
     made = [await spawn(site, caller, project, create_workspace=True, tool=tool) for _ in range(2)]
     found = {answer["workspace_id"] for answer, _ in made}
@@ -95,7 +95,7 @@ async def test_a_new_workspace_gets_a_new_id(site, caller, tool):
 
 
 async def test_a_workspace_carries_the_callers_own_id(site, caller, tool):
-    """Seed 003: External ID."""
+    """External ID."""
     project = await site.new_project()
     answer, _ = await spawn(
         site,
@@ -114,7 +114,7 @@ async def test_a_workspace_carries_the_callers_own_id(site, caller, tool):
 
 
 async def test_a_workspace_of_another_project_is_not_there(site, caller, tool):
-    """DESIGN 5: the project is taken from the record."""
+    """The project is taken from the record."""
     one, two = await site.new_project(), await site.new_project()
     theirs = one["default_workspace_id"]
     with pytest.raises(ToolFailed, match="no workspace"):
@@ -126,7 +126,6 @@ async def test_a_workspace_of_another_project_is_not_there(site, caller, tool):
 
 
 async def test_sessions_of_a_workspace_share_its_files(site, caller):
-    """Seed 003, Concurrent Sessions."""
     project = await site.new_project()
     _, one = await spawn(site, caller, project, "exec echo shared > file.txt")
     await one.turn()
@@ -138,7 +137,6 @@ async def test_sessions_of_a_workspace_share_its_files(site, caller):
 
 
 async def test_a_workspace_is_deleted_with_its_files(site, caller):
-    """DESIGN 13.4."""
     project = await site.new_project()
     answer, agent = await spawn(site, caller, project, "exec touch x", create_workspace=True)
     await agent.turn()
@@ -155,7 +153,6 @@ async def test_a_workspace_is_deleted_with_its_files(site, caller):
 
 
 async def test_the_default_workspace_is_never_deleted(site, caller):
-    """DESIGN 13.4."""
     project = await site.new_project()
     with pytest.raises(ToolFailed, match="default workspace"):
         await caller.call(
@@ -166,7 +163,6 @@ async def test_the_default_workspace_is_never_deleted(site, caller):
 
 
 async def test_a_workspace_is_not_deleted_under_a_live_session(site, caller):
-    """DESIGN 13.4."""
     project = await site.new_project()
     answer, agent = await spawn(site, caller, project, "say hi", create_workspace=True)
     where = {"project_id": project["id"], "workspace_id": answer["workspace_id"]}
@@ -181,7 +177,6 @@ async def test_a_workspace_is_not_deleted_under_a_live_session(site, caller):
 
 
 async def test_a_project_has_a_default_workspace_and_what_was_said_of_it(site, caller):
-    """DESIGN 13.4; seed 003."""
     made = await caller.call(
         "project_create",
         name="with everything",
@@ -228,7 +223,7 @@ async def test_commands_can_commit(site):
 
 
 async def test_a_duplicate_name_is_refused(site, caller):
-    """DESIGN 9.13: `project already exists`; a deleted project's name is free."""
+    """`project already exists`; a deleted project's name is free."""
     made = await caller.call("project_create", name="only one", init_git=False)
     with pytest.raises(ToolFailed, match="project already exists"):
         await caller.call("project_create", name="only one", init_git=False)
@@ -238,7 +233,6 @@ async def test_a_duplicate_name_is_refused(site, caller):
 
 
 async def test_of_many_creations_at_once_under_one_name_one_succeeds(site, caller):
-    """DESIGN 9.13."""
     told = await asyncio.gather(
         *(caller.call("project_create", name="raced", init_git=False) for _ in range(6)),
         return_exceptions=True,
@@ -248,7 +242,6 @@ async def test_of_many_creations_at_once_under_one_name_one_succeeds(site, calle
 
 
 async def test_an_idempotency_key_gives_the_same_project(site, caller):
-    """DESIGN 6."""
     asked = {"name": "asked for twice", "idempotency_key": "p1", "init_git": False}
     made = await asyncio.gather(*(caller.call("project_create", **asked) for _ in range(4)))
     assert len({each["id"] for each in made}) == 1
@@ -257,7 +250,7 @@ async def test_an_idempotency_key_gives_the_same_project(site, caller):
 
 
 async def test_a_project_is_not_deleted_while_sessions_live(site, caller):
-    """DESIGN 13.4: refused before anything is touched."""
+    """Refused before anything is touched."""
     project = await site.new_project()
     _, agent = await spawn(site, caller, project, "sleep 0.5\nsay unharmed")
     with pytest.raises(ToolFailed, match="1 session lives in this project"):
@@ -274,7 +267,6 @@ async def test_a_project_is_not_deleted_while_sessions_live(site, caller):
 
 
 async def test_projects_are_listed_in_pages_in_a_stable_order(site, caller):
-    """DESIGN 5, 13.4."""
     for n in range(5):
         await caller.call("project_create", name=f"page {n}", init_git=False)
     names, cursor = [], None
@@ -289,7 +281,6 @@ async def test_projects_are_listed_in_pages_in_a_stable_order(site, caller):
 
 
 async def test_options_say_what_may_be_chosen(site, caller):
-    """DESIGN 13.4."""
     options = await caller.call("project_options")
     assert "scripted" in options["agents"]
     assert options["limits"]["max_depth"] == 3
@@ -302,7 +293,6 @@ async def test_options_say_what_may_be_chosen(site, caller):
 
 
 async def test_isolated_workspaces_have_containers_of_their_own_and_their_callers_tools(site):
-    """Seed 003, Workspace Isolation Mode; DESIGN 3.2, 9.14."""
     project = await site.new_project(workspace_isolation=True)
     tools = {"whoami": lambda me: me}
     async with site.caller("http-auto", tools=tools) as caller:

@@ -1,4 +1,4 @@
-"""Issue 3 section 3: real agents, a scripted model, and everything of Oubliette between them.
+"""Real agents, a scripted model, and everything of Oubliette between them.
 
 Each agent on each engine has one session that the tests of that pair share, because a real program
 takes seconds to start: each test is a turn or two of it and leaves it at rest. Where one did not, the

@@ -1,4 +1,4 @@
-"""Issue 3: real agents that ask, that are killed, whose model fails, whose network is silent."""
+"""Real agents that ask, that are killed, whose model fails, whose network is silent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add(a: int, b: int) -> int:
 
 @each_agent
 async def test_a_real_agent_asks_the_caller_of_the_root(open_site, name):
-    """DESIGN 9.19: for a command and for a tool of the caller; over two crashes of the server."""
+    """For a command and for a tool of the caller; over two crashes of the server."""
     site = await open_site()
     server = site.server
     async with site.caller("http-auto", tools={"add": add}) as caller:

@@ -1,4 +1,4 @@
-"""Recursion that cannot run away (issue 4, section 3; seed 003)."""
+"""Recursion that cannot run away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 002: what the scenarios leave open: structures, semantics, timeouts, security, errors."""
+"""What the scenarios leave open: structures, semantics, timeouts, security, errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALL = 'call ant_send_response {"message": "Hello from Droid", "recipients": ["+
 
 
 def ant(site, kind="http-auto", **more):
-    """The caller of the seed's example; its answers are the test's to give."""
+    """The caller of the documents' example; its answers are the test's to give."""
     caller = site.caller(kind, caller_id="ant", answers=False, **more)
     caller.specs = [SEND, MEMORY]
     return caller
@@ -52,7 +52,6 @@ async def answer(caller, event, **fields):
 
 @pytest.mark.parametrize("where", ["context", "top level"])
 async def test_caller_tools_are_declared_in_context_or_at_top_level(site, kind, where):
-    """Seed 002, Context; DESIGN 9.5."""
     async with ant(site, kind) as caller:
         await caller.listen()
         lent = {"caller_id": "ant", "caller_tools": [SEND, MEMORY]}
@@ -64,7 +63,7 @@ async def test_caller_tools_are_declared_in_context_or_at_top_level(site, kind, 
 
 
 async def test_tools_come_in_with_session_message_as_in_the_seed(site, kind):
-    """Seed 002, Context: passed in `session_message` context, here without a session before."""
+    """Passed in `session_message` context, here without a session before."""
     project = await site.new_project()
     async with ant(site, kind) as caller:
         spawned = await caller.call(
@@ -76,7 +75,6 @@ async def test_tools_come_in_with_session_message_as_in_the_seed(site, kind):
 
 
 async def test_context_wins_over_the_top_level(site):
-    """DESIGN 9.5."""
     async with ant(site) as caller:
         agent = await site.spawn(
             caller,
@@ -91,7 +89,7 @@ async def test_context_wins_over_the_top_level(site):
 
 
 async def test_the_configuration_is_one_object_with_every_form_of_the_seed(site):
-    """Seed 002, caller_tools_config; DESIGN 4.2: jsonrpc, method, type and params."""
+    """It has jsonrpc, method, type and params."""
     async with ant(site) as caller:
         agent = await site.spawn(caller, "say here")
         await agent.turn()
@@ -107,7 +105,7 @@ async def test_the_configuration_is_one_object_with_every_form_of_the_seed(site)
 
 
 async def test_a_session_without_a_caller_is_configured_with_nothing(site):
-    """DESIGN 4.2: empty where there are none, sent all the same."""
+    """Empty where there are none, sent all the same."""
     async with ant(site) as caller:
         agent = await site.spawn(caller, "say here", context={})
         await agent.turn()
@@ -118,7 +116,7 @@ async def test_a_session_without_a_caller_is_configured_with_nothing(site):
 
 
 async def test_the_event_is_a_log_message_of_the_seeds_logger(site):
-    """Seed 002, SDK alignment; DESIGN 4.3, 13.4: level info, logger oubliette.caller_tool."""
+    """Level info, logger oubliette.caller_tool."""
     seen = []
     async with ant(site) as caller:
         original = caller.http.request
@@ -193,7 +191,7 @@ class Spy:
     ids=repr,
 )
 async def test_any_result_keeps_its_shape(site, result):
-    """Seed 002, response `"result": { ... }`; issue 2 section 3: a result is a result."""
+    """Whatever it looks like, a result is a result."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -223,7 +221,7 @@ async def test_any_result_keeps_its_shape(site, result):
     ids=["null", "string", "list", "object with error"],
 )
 async def test_the_agent_gets_each_shape_of_result(site, kind, result, text, structured):
-    """Issue 2 sections 3 and 7: caller result shapes are kept to the agent."""
+    """Caller result shapes are kept to the agent."""
     async with ant(site, kind) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "call ant_get_memory {}")
@@ -234,7 +232,6 @@ async def test_the_agent_gets_each_shape_of_result(site, kind, result, text, str
 
 
 async def test_neither_result_nor_error_is_success_with_null(site):
-    """DESIGN 9.4."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "call ant_get_memory {}")
@@ -244,7 +241,6 @@ async def test_neither_result_nor_error_is_success_with_null(site):
 
 
 async def test_where_both_are_given_the_error_wins(site):
-    """DESIGN 9.4."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "call ant_get_memory {}")
@@ -255,7 +251,7 @@ async def test_where_both_are_given_the_error_wins(site):
 
 
 async def test_arguments_arrive_as_they_are_and_are_not_validated_by_us(site):
-    """DESIGN 9.5: arguments are validated by the caller."""
+    """Arguments are validated by the caller."""
     given = {"message": 7, "extra": [None, 1.5, {"x": '\\ " \n é'}]}
     async with ant(site) as caller:
         await caller.listen()
@@ -267,7 +263,7 @@ async def test_arguments_arrive_as_they_are_and_are_not_validated_by_us(site):
 
 
 async def test_a_tool_is_called_on_the_socket_with_or_without_its_prefix(site):
-    """Seed 002, caller_tool: the bare name; agents' own clients may send the whole one."""
+    """The bare name; agents' own clients may send the whole one."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -284,7 +280,6 @@ async def test_a_tool_is_called_on_the_socket_with_or_without_its_prefix(site):
 
 
 async def test_an_unknown_tool_is_refused_at_once_and_the_caller_is_not_asked(site):
-    """Seed 002, error cases."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here\ncall ant_nothing {}")
@@ -315,7 +310,7 @@ async def test_an_unknown_tool_is_refused_at_once_and_the_caller_is_not_asked(si
     ids=repr,
 )
 async def test_a_bad_request_on_the_socket_names_its_field(site, params, named):
-    """DESIGN 4.2: -32602, and the link goes on."""
+    """-32602, and the link goes on."""
     async with ant(site) as caller:
         agent = await site.spawn(caller, "say here")
         await agent.turn()
@@ -332,7 +327,7 @@ async def test_a_bad_request_on_the_socket_names_its_field(site, params, named):
 
 
 async def test_lines_that_are_no_requests_get_an_error_with_a_reason_and_the_link_goes_on(site):
-    """DESIGN 4.2: never a crash or a silent hang."""
+    """Never a crash or a silent hang."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -360,7 +355,6 @@ async def test_lines_that_are_no_requests_get_an_error_with_a_reason_and_the_lin
 
 
 async def test_ids_of_requests_are_strings_or_numbers_and_come_back_as_they_were(site):
-    """DESIGN 4.2."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -379,7 +373,7 @@ async def test_ids_of_requests_are_strings_or_numbers_and_come_back_as_they_were
 
 
 async def test_the_same_call_id_joins_the_call_and_later_its_outcome(site):
-    """DESIGN 3.3: `call_id` makes a call idempotent over a reconnect."""
+    """`call_id` makes a call idempotent over a reconnect."""
     params = {"tool": "get_memory", "call_id": "once"}
     async with ant(site) as caller:
         await caller.listen()
@@ -404,8 +398,9 @@ async def test_the_same_call_id_joins_the_call_and_later_its_outcome(site):
 # ---------------------------------------------------------------- timeouts and errors
 
 
+@pytest.mark.whole
 async def test_a_progress_free_call_times_out_after_the_configured_time(site):
-    """Seed 002, Timeout Handling: configurable; the error has its kind on the socket."""
+    """Configurable; the error has its kind on the socket."""
     async with ant(site) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "say here")
@@ -429,7 +424,7 @@ async def test_a_progress_free_call_times_out_after_the_configured_time(site):
     "request_id", ["abc123", "00000000-0000-4000-8000-000000000000", "'; DROP TABLE events; --"]
 )
 async def test_an_invalid_request_id_changes_nothing_and_is_logged(site, kind, request_id):
-    """Seed 002, Error Cases 4; DESIGN 9.3: logged, pending calls untouched, isError."""
+    """Logged, pending calls untouched, isError."""
     async with ant(site, kind) as caller:
         await caller.listen()
         agent = await site.spawn(caller, "call ant_get_memory {}")

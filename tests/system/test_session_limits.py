@@ -1,4 +1,4 @@
-"""Issue 2 section 5, DESIGN 6 and 9.18: limits, each refused by its name, and the idle timeout."""
+"""Limits, each refused by its name, and the idle timeout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def spawn(site, caller, prompt, project=None, **more):
 
 
 async def test_an_idle_session_times_out_and_can_be_resumed(site, caller):
-    """Seed 003: idle timeout; DESIGN 9.11: it was not ended, so a message wakes it up."""
+    """It idled out: it was not ended, so a message wakes it up."""
     agent = await spawn(site, caller, "remember n 5")
     await agent.event("status", status="idle")
     out = await agent.event("status", status="timed_out")
@@ -51,7 +51,6 @@ async def test_an_idle_session_times_out_and_can_be_resumed(site, caller):
 
 
 async def test_any_event_counts_as_activity(site, caller):
-    """DESIGN 6."""
     lines = "\n".join(f"sleep {IDLE / 2}\nsay {n}" for n in range(4))
     agent = await spawn(site, caller, lines)
     done = await agent.event("completion")
@@ -59,7 +58,7 @@ async def test_any_event_counts_as_activity(site, caller):
 
 
 async def test_a_call_that_waits_for_its_caller_is_not_idle(site):
-    """DESIGN 6: a session whose turn runs does not idle out under its caller."""
+    """A session whose turn runs does not idle out under its caller."""
     async with site.caller("http-auto", tools={"wait": lambda: 1}, answers=False) as caller:
         await caller.listen()
         agent = await spawn(site, caller, "call myapp_wait {}")
@@ -79,7 +78,7 @@ async def test_a_call_that_waits_for_its_caller_is_not_idle(site):
 
 
 async def test_the_limit_of_live_sessions_is_named_and_an_end_makes_room(site, caller):
-    """Seed 003: per-project limit; DESIGN 9.18: of live top-level sessions."""
+    """The limit of a project counts live top-level sessions."""
     project = await site.new_project()
     agents = [await spawn(site, caller, "sleep 30", project) for _ in range(3)]
     with pytest.raises(ToolFailed, match=r"max_live_per_project.*3"):
@@ -92,7 +91,7 @@ async def test_the_limit_of_live_sessions_is_named_and_an_end_makes_room(site, c
 
 
 async def test_children_do_not_count_against_the_limit_of_the_project(site, caller):
-    """DESIGN 9.18: so that a waiting parent never blocks its children."""
+    """So that a waiting parent never blocks its children."""
     project = await site.new_project()
     agents = [
         await spawn(site, caller, 'call session_message {"message": "say below"}', project)
@@ -103,7 +102,7 @@ async def test_children_do_not_count_against_the_limit_of_the_project(site, call
 
 
 async def test_too_many_queued_messages_are_refused_by_the_limits_name(site, caller):
-    """DESIGN 6: bounded everywhere."""
+    """Bounded everywhere."""
     agent = await spawn(site, caller, "sleep 30")
     await agent.event("status", status="running")
     for n in range(4):
@@ -113,7 +112,7 @@ async def test_too_many_queued_messages_are_refused_by_the_limits_name(site, cal
 
 
 async def test_the_pending_calls_of_one_owner_are_limited_over_all_its_sessions(site):
-    """DESIGN 4.3: callers.max_pending_requests, for each principal; a settled one makes room."""
+    """Callers.max_pending_requests, for each principal; a settled one makes room."""
     three = "parallel\n" + "call myapp_wait {}\n" * 3 + "end"
     async with (
         site.caller("http-auto", tools={"wait": lambda: 1}, answers=False) as caller,
@@ -147,7 +146,7 @@ def nested(levels: int) -> str:
 
 
 async def test_children_nest_as_deep_as_allowed(site, caller):
-    """Seed 003: recursive depth; the default is 3."""
+    """Recursive depth; the default is 3."""
     agent = await spawn(site, caller, nested(3))
     outcome = await agent.outcome()
     for _ in range(3):
@@ -158,7 +157,7 @@ async def test_children_nest_as_deep_as_allowed(site, caller):
 
 
 async def test_a_child_too_deep_is_refused_with_an_error_that_names_the_depth(site, caller):
-    """Issue 2 section 5: depth is enforced with an error that names it."""
+    """Depth is enforced with an error that names it."""
     project = await site.new_project(limits={"max_depth": 1})
     agent = await spawn(site, caller, nested(2), project)
     outcome = json.loads((await agent.outcome())["structured"]["result"])
@@ -171,7 +170,7 @@ async def test_a_child_too_deep_is_refused_with_an_error_that_names_the_depth(si
 
 
 async def test_without_any_depth_there_are_no_children(site, caller):
-    """DESIGN 6: max_depth = 0."""
+    """Max_depth = 0."""
     project = await site.new_project(limits={"max_depth": 0})
     agent = await spawn(site, caller, nested(1), project)
     outcome = await agent.outcome()
@@ -180,7 +179,7 @@ async def test_without_any_depth_there_are_no_children(site, caller):
 
 
 async def test_the_agents_of_a_tree_are_limited(site, caller):
-    """DESIGN 6: ended ones count too."""
+    """Ended ones count too."""
     project = await site.new_project(limits={"max_agents": 3})
     agent = await spawn(site, caller, "\n".join([nested(1)] * 3), project)
     outcomes = [json.loads(text) for text in await agent.turn()]
@@ -189,7 +188,6 @@ async def test_the_agents_of_a_tree_are_limited(site, caller):
 
 
 async def test_the_agents_at_once_are_limited_and_a_waiting_parent_does_not_count(site, caller):
-    """DESIGN 9.18."""
     project = await site.new_project(limits={"max_agents_at_once": 2})
     sleeper = BELOW % json.dumps("sleep 0.8")
     agent = await spawn(site, caller, f"parallel\n{sleeper}\n{sleeper}\n{sleeper}\nend", project)
@@ -200,7 +198,7 @@ async def test_the_agents_at_once_are_limited_and_a_waiting_parent_does_not_coun
 
 
 async def test_the_cost_of_a_tree_is_limited(site, caller):
-    """DESIGN 6: 10 USD for each tree by default; here 1."""
+    """10 USD for each tree by default; here 1."""
     project = await site.new_project(limits={"max_cost_usd": 1.0})
     agent = await spawn(site, caller, f"usage 0.5 10\n{nested(1)}\nusage 0.6 10", project)
     assert not json.loads((await agent.turn())[1])["is_error"]
@@ -213,7 +211,7 @@ async def test_the_cost_of_a_tree_is_limited(site, caller):
 
 
 async def test_the_age_of_a_tree_is_limited(site, caller):
-    """DESIGN 6: max_wall_seconds, from the start of its root. tests/faults/test_limits.py: more."""
+    """Max_wall_seconds, from the start of its root. tests/faults/test_limits.py: more."""
     project = await site.new_project(limits={"max_wall_seconds": 2.0})
     agent = await spawn(site, caller, f"{nested(1)}\nsleep 20", project)
     await agent.event("status", status="timed_out")
@@ -250,7 +248,7 @@ async def test_a_turn_has_an_end_of_its_own(site, caller, limit, value, prompt, 
 
 
 async def test_limits_are_told_with_their_sources_and_what_is_left(site, caller):
-    """DESIGN 13.4: config_limits; frozen into a session at its spawn."""
+    """Config_limits; frozen into a session at its spawn."""
     project = await site.new_project(limits={"max_depth": 2})
     told = await caller.call("config_limits", project_id=project["id"])
     depth = told["limits"]["max_depth"]
@@ -271,7 +269,7 @@ async def test_limits_are_told_with_their_sources_and_what_is_left(site, caller)
 
 
 async def test_a_permission_that_nobody_gives_is_denied_at_its_deadline(site, caller):
-    """Issue 2 section 3: `ask` raises the event and is denied at its deadline for now."""
+    """`ask` raises the event and is denied at its deadline for now."""
     agent = await spawn(site, caller, "ask may I?")
     settled = await agent.event("permission_settled")
     assert settled["decision"] == "deny"

@@ -1,4 +1,4 @@
-"""Issue 2 section 5 through the public door: the life of a session (DESIGN 6, 9.11, 13.4)."""
+"""The life of a session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ async def crashed(agent):
 
 
 async def test_a_second_spawn_goes_on_with_the_live_session(site, caller, project):
-    """DESIGN 9.11."""
     first, agent = await spawn(site, caller, project, "remember colour green")
     assert (first["spawned"], first["resumed"]) == (True, False)
     await agent.turn()
@@ -52,7 +51,7 @@ async def test_a_second_spawn_goes_on_with_the_live_session(site, caller, projec
 
 
 async def test_a_session_that_rests_is_resumed_with_its_memory(site, caller, project):
-    """DESIGN 9.11: through the agent's own resume; its log goes on."""
+    """Through the agent's own resume; its log goes on."""
     _, agent = await spawn(site, caller, project, "remember colour green")
     await agent.turn()
     await crashed(agent)
@@ -68,7 +67,6 @@ async def test_a_session_that_rests_is_resumed_with_its_memory(site, caller, pro
 
 
 async def test_session_message_to_a_resting_session_resumes_it(site, caller, project):
-    """DESIGN 9.11."""
     _, agent = await spawn(site, caller, project, "remember n 1")
     await agent.turn()
     await crashed(agent)
@@ -78,7 +76,7 @@ async def test_session_message_to_a_resting_session_resumes_it(site, caller, pro
 
 
 async def test_an_ended_session_is_not_resumed(site, caller, project):
-    """DESIGN 9.11: sessions ended by session_end stay ended."""
+    """Sessions ended by session_end stay ended."""
     first, agent = await spawn(site, caller, project, "say once")
     await agent.turn()
     await agent.end()
@@ -90,7 +88,7 @@ async def test_an_ended_session_is_not_resumed(site, caller, project):
 
 
 async def test_a_resting_session_that_is_ended_then_is_not_resumed(site, caller, project):
-    """DESIGN 9.11: session_end counts for one that rests, too."""
+    """Session_end counts for one that rests, too."""
     first, agent = await spawn(site, caller, project, "say once")
     await agent.turn()
     await crashed(agent)
@@ -100,7 +98,6 @@ async def test_a_resting_session_that_is_ended_then_is_not_resumed(site, caller,
 
 
 async def test_new_session_always_spawns(site, caller, project):
-    """DESIGN 9.11."""
     first, _ = await spawn(site, caller, project, "say one")
     second, _ = await spawn(site, caller, project, "say two", new_session=True)
     assert second["spawned"]
@@ -110,7 +107,7 @@ async def test_new_session_always_spawns(site, caller, project):
 
 
 async def test_the_session_of_somebody_else_is_not_resumed(site, caller, project):
-    """DESIGN 9.11: the same principal's only."""
+    """The same principal's only."""
     first, _ = await spawn(site, caller, project, "say one")
     async with site.caller("http-auto") as other:
         second, _ = await spawn(site, other, project, "say two")
@@ -119,7 +116,7 @@ async def test_the_session_of_somebody_else_is_not_resumed(site, caller, project
 
 
 async def test_each_workspace_has_its_own_latest_session(site, caller, project):
-    """DESIGN 9.11: the same workspace's only."""
+    """The same workspace's only."""
     first, _ = await spawn(site, caller, project, "say one")
     second, _ = await spawn(site, caller, project, "say two", create_workspace=True)
     assert second["spawned"]
@@ -133,7 +130,7 @@ async def test_each_workspace_has_its_own_latest_session(site, caller, project):
 
 
 async def test_messages_are_queued_while_a_turn_runs_and_run_in_order(site, caller, project):
-    """Issue 2 section 5: follow-ups."""
+    """Follow-ups."""
     _, agent = await spawn(site, caller, project, "sleep 0.4\nsay first")
     await agent.event("status", status="running")
     for n in range(5):
@@ -147,7 +144,6 @@ async def test_messages_are_queued_while_a_turn_runs_and_run_in_order(site, call
 
 
 async def test_an_interrupt_ends_the_turn_and_what_is_queued_runs(site, caller, project):
-    """Issue 2 section 5."""
     _, agent = await spawn(site, caller, project, "sleep 60")
     await agent.event("status", status="running")
     await agent.say("say next")
@@ -161,7 +157,6 @@ async def test_an_interrupt_ends_the_turn_and_what_is_queued_runs(site, caller, 
 
 
 async def test_with_nothing_to_interrupt_an_interrupt_is_no_error(site, caller, project):
-    """DESIGN 13.4."""
     _, agent = await spawn(site, caller, project, "say done")
     await agent.turn()
     await agent.event("status", status="idle")
@@ -173,7 +168,7 @@ async def test_with_nothing_to_interrupt_an_interrupt_is_no_error(site, caller, 
 
 
 async def test_an_error_of_the_agent_ends_its_turn_and_not_the_session(site, caller, project):
-    """DESIGN 13.3 `fail`, 9.17: `completed` is the turn, `failed` the session."""
+    """`completed` is the turn, `failed` the session."""
     _, agent = await spawn(site, caller, project, "fail so be it")
     await agent.event("completion")
     await agent.event("status", status="idle")
@@ -185,7 +180,7 @@ async def test_an_error_of_the_agent_ends_its_turn_and_not_the_session(site, cal
 
 
 async def test_a_crash_of_the_agent_fails_the_session_with_the_exit_code(site, caller, project):
-    """DESIGN 3.4: what cannot go on is failed with a reason."""
+    """What cannot go on is failed with a reason."""
     _, agent = await spawn(site, caller, project, "crash 7")
     await agent.event("status", status="failed")
     error = await agent.event("error")
@@ -212,7 +207,7 @@ async def test_queued_messages_of_a_session_that_fails_are_answered_for(site, ca
 
 
 async def test_ending_a_session_kills_its_agent_within_five_seconds(site, caller, project):
-    """DESIGN 13.4: interrupts, at most 5 s, kills the group, frees the slot."""
+    """Interrupts, at most 5 s, kills the group, frees the slot."""
     _, agent = await spawn(site, caller, project, "exec trap '' TERM; sleep 300")
     await agent.event("status", status="running")
     async with asyncio.timeout(5):
@@ -231,7 +226,7 @@ async def test_ending_a_session_kills_its_agent_within_five_seconds(site, caller
 async def test_a_session_that_is_ended_while_its_agent_starts_is_not_waited_for(
     site, caller, project
 ):
-    """DESIGN 13.4: the agent is told as soon as there is one; 3 s are for one that does not heed."""
+    """The agent is told as soon as there is one; 3 s are for one that does not heed."""
 
     async def once(n: int) -> float:
         _, agent = await spawn(site, caller, project, "say on", new_session=True)
@@ -246,7 +241,6 @@ async def test_a_session_that_is_ended_while_its_agent_starts_is_not_waited_for(
 
 
 async def test_ending_a_session_twice_is_no_error(site, caller, project):
-    """DESIGN 13.4."""
     _, agent = await spawn(site, caller, project, "say done")
     await agent.turn()
     first, second = await asyncio.gather(agent.end(), agent.end())
@@ -255,7 +249,7 @@ async def test_ending_a_session_twice_is_no_error(site, caller, project):
 
 
 async def test_ending_a_tree_ends_the_children(site, caller, project):
-    """DESIGN 13.4: `tree`."""
+    """`tree`."""
     _, agent = await spawn(site, caller, project, 'call session_message {"message": "sleep 60"}')
     async with asyncio.timeout(10):
         while not (children := (await agent.get())["child_session_ids"]):
@@ -272,7 +266,6 @@ async def test_ending_a_tree_ends_the_children(site, caller, project):
 
 
 async def test_only_the_owner_converses_and_scope_decides_who_sees_and_ends(site, caller, project):
-    """DESIGN 5."""
     _, agent = await spawn(site, caller, project, "say mine")
     await agent.turn()
     async with site.caller("http-auto") as other:
@@ -287,7 +280,7 @@ async def test_only_the_owner_converses_and_scope_decides_who_sees_and_ends(site
 
 
 async def test_a_key_of_another_project_finds_nothing(site, caller, project):
-    """DESIGN 5: the project is taken from the record; `not found` for what is out of reach."""
+    """The project is taken from the record; `not found` for what is out of reach."""
     _, agent = await spawn(site, caller, project, "say mine")
     elsewhere = await site.new_project()
     token = site.server.token(f"project:{elsewhere['id']}")
@@ -305,7 +298,7 @@ async def test_a_key_of_another_project_finds_nothing(site, caller, project):
 
 
 async def test_an_idempotency_key_never_buys_a_second_agent(site, caller, project):
-    """DESIGN 6: unique for each principal; other arguments are refused."""
+    """Unique for each principal; other arguments are refused."""
     first, agent = await spawn(site, caller, project, "say once", idempotency_key="k1")
     answers = await asyncio.gather(
         *(
@@ -328,7 +321,6 @@ async def test_an_idempotency_key_never_buys_a_second_agent(site, caller, projec
 
 
 async def test_an_idempotency_key_counts_for_messages_too(site, caller, project):
-    """DESIGN 6."""
     _, agent = await spawn(site, caller, project, "say one")
     await agent.turn()
     for _ in range(3):
@@ -343,7 +335,7 @@ async def test_an_idempotency_key_counts_for_messages_too(site, caller, project)
 
 
 async def test_last_index_of_a_message_is_where_to_read_on(site, caller, project):
-    """DESIGN 6, 13.4: cursors are exclusive, and what follows the message is read behind it."""
+    """Cursors are exclusive, and what follows the message is read behind it."""
     _, agent = await spawn(site, caller, project, "say one")
     await agent.turn()
     answer = await agent.say("say two")
@@ -356,7 +348,7 @@ async def test_last_index_of_a_message_is_where_to_read_on(site, caller, project
 
 
 async def test_a_log_is_read_in_pages_without_gap_or_repeat(site, caller, project):
-    """DESIGN 6: `more`, `last_index`, `since_index`."""
+    """`more`, `last_index`, `since_index`."""
     _, agent = await spawn(site, caller, project, "emit 500")
     await agent.turn()
     last, indexes, pages = -1, [], 0
@@ -376,7 +368,7 @@ async def test_a_log_is_read_in_pages_without_gap_or_repeat(site, caller, projec
 
 
 async def test_the_events_of_children_are_read_in_the_order_of_the_log(site, caller, project):
-    """DESIGN 13.4: include_children; since_index counts in seq then."""
+    """Include_children; since_index counts in seq then."""
     prompt = 'call session_message {"message": "say below"}\nsay above'
     _, agent = await spawn(site, caller, project, prompt)
     await agent.turn()
@@ -392,7 +384,7 @@ async def test_the_events_of_children_are_read_in_the_order_of_the_log(site, cal
 
 
 async def test_sessions_are_listed_with_their_children(site, caller, project):
-    """DESIGN 3.2: every child is a full session."""
+    """Every child is a full session."""
     _, agent = await spawn(site, caller, project, 'call session_message {"message": "say hi"}')
     await agent.turn()
     listed = await caller.call("session_list", project_id=project)
@@ -408,7 +400,7 @@ async def test_sessions_are_listed_with_their_children(site, caller, project):
 
 
 async def test_a_permission_is_denied_at_its_deadline(site, caller, project):
-    """Issue 2 section 3: `ask` raises the event and is denied at its deadline for now."""
+    """`ask` raises the event and is denied at its deadline for now."""
     _, agent = await spawn(site, caller, project, "ask may I?")
     asked = await agent.event("permission_request")
     assert asked["text"] == "may I?"
@@ -420,7 +412,7 @@ async def test_a_permission_is_denied_at_its_deadline(site, caller, project):
 
 
 async def test_spawns_at_the_same_time_meet_in_one_session(site, caller, project):
-    """DESIGN 9.11: whoever is second resumes what the first has started."""
+    """Whoever is second resumes what the first has started."""
     answers = await asyncio.gather(
         *(
             caller.call("session_spawn", project_id=project, prompt=f"say number {n}")
@@ -457,7 +449,7 @@ async def test_a_message_and_an_end_at_the_same_time_both_get_an_answer(site, ca
 
 
 async def test_many_messages_at_the_same_time_are_each_run_once(site, caller, project):
-    """Issue 2 section 5: nothing is lost and nothing doubled in the queue."""
+    """Nothing is lost and nothing doubled in the queue."""
     _, agent = await spawn(site, caller, project, "say begin")
     await asyncio.gather(*(agent.say(f"say m{n}") for n in range(30)))
     said = [(await agent.turn())[-1] for _ in range(31)]

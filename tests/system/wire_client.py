@@ -47,7 +47,7 @@ class WireClient:
     @classmethod
     @contextlib.asynccontextmanager
     async def connect(cls, site: Site, session_id: str) -> AsyncGenerator[WireClient]:
-        """The session's link itself, as the agent's client has it (DESIGN 4.1, 4.2)."""
+        """The session's link itself, as the agent's client has it."""
         session, socket = place(site, session_id)
         reader, writer = await asyncio.open_unix_connection(socket, limit=LIMIT)
         try:

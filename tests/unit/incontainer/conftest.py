@@ -24,6 +24,6 @@ def control(host: HostProcess) -> Control:
 
 @pytest.fixture
 def bare_host() -> Iterator[HostProcess]:
-    """A host that pairs clients which know only the seeds."""
+    """A host that pairs clients which know only the relay's first form."""
     with HostProcess("--accept-bare") as process:
         yield process

@@ -128,6 +128,7 @@ def test_cutting_the_link_after_every_byte_of_input_halves_and_repeats_no_line(
     link.ask("signal", proc=name, signal="KILL")
 
 
+@pytest.mark.whole
 @given(
     st.lists(
         st.tuples(st.sampled_from([1, 2]), st.sampled_from([0, 1, 77, 4096, 70_000, 400_000])),
@@ -369,7 +370,7 @@ def test_a_link_nobody_reads_holds_the_process_back_and_not_the_host(
 def test_what_a_killed_process_had_written_is_all_there_even_when_the_spool_was_full(
     link: Control, name: str
 ) -> None:
-    """DESIGN 6: nothing lost; the pipe's last bytes are read after the spool has room again."""
+    """Nothing lost; the pipe's last bytes are read after the spool has room again."""
     link.start(name, sys.executable, "-c", WRITER, "5", "1:60000", spool_bytes=4096)
     link.event("spool_full", proc=name)
     out = b""

@@ -338,7 +338,7 @@ async def test_session_events_is_forwarded_as_it_is():
 
 
 async def test_caller_tools_are_replaced_while_running_and_the_agent_is_told():
-    """REQ-CTR-002; DESIGN 9.6."""
+    """REQ-CTR-002."""
     async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
         await agent.handshake()
         assert await agent.tool_names() == [

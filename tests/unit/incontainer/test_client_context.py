@@ -1,4 +1,4 @@
-"""What agents of one workspace leave each other (seed 003, Shared Workspace Map-Reduce)."""
+"""What agents of one workspace leave each other (Shared Workspace Map-Reduce)."""
 
 from __future__ import annotations
 

@@ -245,6 +245,7 @@ def test_requests_cut_anywhere_are_answered_in_order(link: Control) -> None:
         assert len(link.answer(i)["tickets"]) == 1
 
 
+@pytest.mark.whole
 def test_a_server_that_does_not_read_is_held_back_and_then_served(
     link: Control, shared: HostProcess
 ) -> None:
@@ -288,7 +289,7 @@ def test_expect_names_the_field_that_is_wrong(link: Control) -> None:
 def test_cutting_the_link_after_every_byte_of_a_start_gives_one_process_or_none(
     shared: HostProcess,
 ) -> None:
-    """DESIGN 4.1: `start` is idempotent by id, so a server that does not know repeats it."""
+    """`start` is idempotent by id, so a server that does not know repeats it."""
     request = {
         "id": 1,
         "verb": "start",

@@ -227,7 +227,7 @@ print(json.dumps({
 
 @pytest.mark.requires("root")
 def test_an_agent_cannot_play_the_host_or_the_server_and_cannot_look_into_the_host() -> None:
-    """DESIGN 4.1, 5: the host runs as the agent's own user here, the hardest case."""
+    """The host runs as the agent's own user here, the hardest case."""
     from oubliette.incontainer.build import build
 
     with HostProcess() as outer:

@@ -205,6 +205,7 @@ def test_draining_ends_the_processes_tells_their_exit_and_leaves_with_zero(how: 
         assert not os.path.exists(f"/proc/{pid}")
 
 
+@pytest.mark.whole
 def test_draining_kills_what_ignores_it_after_three_seconds() -> None:
     with HostProcess() as host:
         control = host.control()
@@ -229,7 +230,7 @@ def test_a_draining_host_accepts_nothing_more(host: HostProcess) -> None:
 
 
 def test_without_a_server_the_host_ends_its_processes_and_leaves() -> None:
-    """DESIGN 4.1: `orphan_grace`; it counts from the start, and an agent's links do not count."""
+    """`orphan_grace`; it counts from the start, and an agent's links do not count."""
     with HostProcess("--orphan-grace", "0.3") as host:
         stranger = host.dial()
         stranger.send(b"OUBLIETTE-HOST 1 " + b"0" * 32 + b"\n")
@@ -297,7 +298,6 @@ def test_a_host_started_without_standard_streams_works() -> None:
 
 
 def test_the_header_constants_are_the_designs() -> None:
-    """DESIGN 4.1."""
     assert (wire.MAX_HEADER, wire.HEADER_TIMEOUT, wire.MAX_FRAME, wire.MAX_SESSION_LINE) == (
         1024,
         5.0,

@@ -310,6 +310,7 @@ def test_an_event_that_is_too_long_for_a_line_is_told_by_its_size(bridge: Bridge
     assert {"event": {"type": "next"}} in lines
 
 
+@pytest.mark.whole
 def test_whoever_reads_slowly_holds_the_server_back_and_loses_nothing(
     bridge: BridgeProcess,
 ) -> None:

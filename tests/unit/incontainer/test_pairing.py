@@ -254,7 +254,7 @@ def test_an_upstream_that_came_before_its_announcement_is_found(
 def test_an_upstream_must_claim_what_was_announced(
     expecting: Control, project: str, depth: int
 ) -> None:
-    """DESIGN 4.1: what a header claims is checked, never trusted."""
+    """What a header claims is checked, never trusted."""
     link = expecting.upstream("s", project, depth)
     assert reason(link) == "project or depth is not the session's"
 
@@ -289,7 +289,7 @@ def test_any_number_of_reconnects_leaves_nothing_behind(
 
 
 def test_bare_clients_are_paired_first_in_first_out_per_project(bare_host: HostProcess) -> None:
-    """Seed 003: "Pairs connections FIFO and pipes bytes bidirectionally"."""
+    """ "Pairs connections FIFO and pipes bytes bidirectionally"."""
     control = bare_host.control()
     ups = []
     for i in range(3):

@@ -86,7 +86,7 @@ def test_a_malformed_header_is_refused(line: bytes) -> None:
 
 
 def test_the_seeds_headers_are_understood_with_either_line_end() -> None:
-    """Seed 003: `OUBLIETTE-DOWNSTREAM {project}` and `OUBLIETTE-UPSTREAM {session} {project} {depth}`."""
+    """`OUBLIETTE-DOWNSTREAM {project}` and `OUBLIETTE-UPSTREAM {session} {project} {depth}`."""
     assert wire.parse_header(b"OUBLIETTE-DOWNSTREAM proj\n") == wire.Downstream("proj")
     assert wire.parse_header(b"OUBLIETTE-UPSTREAM s proj 2\r\n") == wire.Upstream("s", "proj", 2)
 
@@ -114,7 +114,7 @@ def test_an_error_line_carries_its_reason_on_one_line() -> None:
 
 
 def test_proofs_are_those_of_the_design() -> None:
-    """DESIGN 4.1: HMAC-SHA256 over label, own view of both nonces; the labels keep the roles apart."""
+    """HMAC-SHA256 over label, own view of both nonces; the labels keep the roles apart."""
     key, nonce, challenge = b"k" * 32, "a" * 32, "b" * 32
     expected = hmac.new(
         key, f"oubliette-host|{nonce}|{challenge}".encode(), hashlib.sha256

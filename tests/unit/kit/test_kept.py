@@ -125,6 +125,7 @@ async def test_an_answer_that_has_come_leaves_nothing_to_the_collector(
         assert by_hand() < ASKS
 
 
+@pytest.mark.whole
 async def test_asking_who_is_there_leaves_nothing_to_the_collector(
     by_hand: Callable[[], int],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Pykka's own tests pass on our actor type (issue 2, DESIGN 3.1)."""
+"""Pykka's own tests pass on our actor type."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 from oubliette.testing.model_server import ModelServer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.whole]
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "number"}}}
 Said = tuple[str, list[tuple[str, str, Any]], tuple[int, int]]

@@ -80,13 +80,14 @@ class PartsAdapter(TurnAdapter):
             self._roles[message_id] = "child"
             return []
         number = turn_of(info.get("parentID"))
+        events = self._end_lost(number)
         if self._begun and number not in {None, self._turn}:
-            return []  # what another turn left behind
+            return events  # what another turn left behind
         if not self._begun and (number is None or number <= self._done):
-            return []
+            return events
         if number is not None:
             self._prompted = number
-        events = self._started()
+        events += self._started()
         self._roles[message_id] = "summary" if info.get("summary") is True else "assistant"
         if message_id != self._current.get("id"):
             self._error = None  # it got over it
@@ -103,9 +104,16 @@ class PartsAdapter(TurnAdapter):
             if self._begun:
                 self._roles[message_id] = "user"  # OpenCode's own, at a compaction
             return []
+        events = self._end_lost(number)
         self._prompted = number
         self._roles[message_id] = "user"
-        return self._started()
+        return [*events, *self._started()]
+
+    def _end_lost(self, number: int | None) -> list[Event]:
+        """The end of the turn that runs here, where a later one has begun: its own was lost."""
+        if number is None or not self._begun or number <= self._turn:
+            return []
+        return self._ended(self._turn)
 
     def _note_error(self, error: object) -> None:
         fields = object_of(error)

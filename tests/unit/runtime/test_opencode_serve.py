@@ -686,6 +686,26 @@ def test_the_recorded_transcript_sums_up() -> None:
     assert deltas == texts
 
 
+def test_a_turn_whose_end_was_lost_ends_when_the_next_one_begins() -> None:
+    """Its open calls fail with it, and not with the turn that follows."""
+    lost = (b'"status":"error","input":{"command":"echo deny"', b'"type":"session.idle"')
+    told: list[bytes] = []
+    within = False
+    for line in LINES:
+        within = (within or b"oub00000000004" in line) and b"oub00000000005" not in line
+        if not (within and any(each in line for each in lost)):
+            told.append(line)
+    assert len(told) == len(LINES) - 2
+    events = OpencodeAdapter(Opening(cwd="/workspace", autonomy="ask")).feed(b"".join(told), 0)
+    turns = [event.data["turn"] for event in events if event.type == "completion"]
+    assert turns == list(range(1, 13))
+    calls, results = (
+        [(event.data["turn"], event.data["call_id"]) for event in events if event.type == kind]
+        for kind in ("tool_call", "tool_result")
+    )
+    assert calls == results
+
+
 # ------------------------------------------------------------------ what may happen on the way
 
 

@@ -13,7 +13,6 @@ class OublietteError(Exception):
     """Base of everything that Oubliette raises on purpose."""
 
     code: ClassVar[str] = "error"
-    http_status: ClassVar[int] = 500
     jsonrpc_code: ClassVar[int] = -32000
     exit_code: ClassVar[int] = 1
 
@@ -30,7 +29,6 @@ class InvalidParameter(OublietteError, ValueError):
     """A parameter is missing, unknown, of the wrong type or out of range; `field` names it."""
 
     code = "invalid_parameter"
-    http_status = 400
     jsonrpc_code = -32602
     exit_code = 2
 
@@ -50,7 +48,6 @@ class NotFound(OublietteError, LookupError):
     """It does not exist, or the asker may not know that it does."""
 
     code = "not_found"
-    http_status = 404
     exit_code = 3
 
 
@@ -58,7 +55,6 @@ class Unauthenticated(OublietteError):
     """The key is missing, unknown, revoked or expired."""
 
     code = "unauthenticated"
-    http_status = 401
     jsonrpc_code = -32001
     exit_code = 4
 
@@ -67,7 +63,6 @@ class Forbidden(OublietteError, PermissionError):
     """The key is good, its scope does not reach this far."""
 
     code = "forbidden"
-    http_status = 403
     jsonrpc_code = -32002
     exit_code = 4
 
@@ -76,7 +71,6 @@ class Conflict(OublietteError):
     """The state of the thing does not allow it now; the message says what would."""
 
     code = "conflict"
-    http_status = 409
 
 
 class AlreadyExists(Conflict):
@@ -95,7 +89,6 @@ class LimitExceeded(OublietteError):
     """A limit holds this back; the message names the limit, its value and who set it."""
 
     code = "limit_exceeded"
-    http_status = 429
     exit_code = 6
 
 
@@ -113,33 +106,13 @@ class DeadlineExceeded(OublietteError, TimeoutError):
     """It did not happen in the time that was given."""
 
     code = "deadline_exceeded"
-    http_status = 504
     exit_code = 5
-
-
-class CallerGone(OublietteError, ConnectionError):
-    """The caller that lends the tool is not connected."""
-
-    code = "caller_gone"
-
-
-class CallerToolFailed(OublietteError):
-    """The caller ran its tool and reported an error."""
-
-    code = "tool_error"
-
-
-class Cancelled(OublietteError):
-    """It was cancelled, or what it belonged to has ended."""
-
-    code = "cancelled"
 
 
 class Unavailable(OublietteError):
     """A part that is needed does not answer now; trying again later may work."""
 
     code = "unavailable"
-    http_status = 503
 
 
 class StorageUnavailable(Unavailable, OSError):

@@ -33,7 +33,7 @@ from oubliette.actors.session_messages import (
     WithdrawPrompt,
     WriteFrame,
 )
-from oubliette.errors import ContainerLost, OublietteError, RuntimeFailure
+from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
 from oubliette.runtime.agents import program
@@ -134,7 +134,6 @@ class AgentProcessActor(Actor):
             lambda error: _Ended(
                 gone=AgentGone(
                     reason=str(error) or type(error).__name__,
-                    container_lost=isinstance(error, ContainerLost),
                     start_failed=self._stream is None and self._record.process_id is None,
                 )
             ),
@@ -477,7 +476,7 @@ class AgentProcessActor(Actor):
 
     async def _exited(self, item: Exit) -> AgentGone:
         if self._host_gate.draining and not self._ending:
-            return AgentGone(reason="container lost: it was told to end", container_lost=True)
+            return AgentGone(reason="container lost: it was told to end")
         if item.signal is not None:
             reason = f"the agent was killed by signal {item.signal}"
         else:

@@ -16,7 +16,6 @@ from oubliette.actors.exploration import OpenExploration, Reserve, Unreserve
 from oubliette.actors.project_watch import Measured, MeasureFailed, MeasureNow, ProjectWatch
 from oubliette.actors.protocol import (
     CallerSeen,
-    CreateWorkspace,
     DeleteWorkspace,
     EndSession,
     OpenCaller,
@@ -480,13 +479,6 @@ class ProjectActor(Supervisor):
         ended = msgspec.structs.replace(session, ended_by=message.reason)
         await self._services.store.ask(Transact(ops=(PutSession(ended),)))
         return ended.status
-
-    @handles(CreateWorkspace)
-    async def _create_workspace(self, message: CreateWorkspace) -> Workspace:
-        wanted = message.workspace_id or ids.new_uuid()
-        if await self._services.reader.workspace(wanted) is not None:
-            raise AlreadyExists("workspace already exists")
-        return await self._make_workspace(wanted, message.external_id, message.source)
 
     @handles(DeleteWorkspace)
     async def _delete_workspace(self, message: DeleteWorkspace) -> None:

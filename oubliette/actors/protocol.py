@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from oubliette.kit import Message, Reply
-from oubliette.records import CallerRequest, CallerTool, Event, Limits, Project, Session, Workspace
+from oubliette.records import CallerRequest, CallerTool, Event, Limits, Project, Session
 
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
@@ -79,14 +79,6 @@ class OpenUnit(Message, Reply[str]):
 
     workspace_id: str | None = None
     """Where workspaces are isolated; None = the default one."""
-
-
-class CreateWorkspace(Message, Reply[Workspace]):
-    """To a ProjectActor."""
-
-    workspace_id: str | None = None
-    external_id: str | None = None
-    source: str | None = None
 
 
 # ---------------------------------------------------------------------- sessions
@@ -259,7 +251,6 @@ __all__ = [
     "CallerRequest",
     "CallerSeen",
     "CreateProject",
-    "CreateWorkspace",
     "DeleteProject",
     "DeleteWorkspace",
     "EndSession",

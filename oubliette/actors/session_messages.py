@@ -108,7 +108,6 @@ class AgentGone(Message):
     reason: str
     exit_code: int | None = None
     signal: int | None = None
-    container_lost: bool = False
     start_failed: bool = False
 
 

@@ -22,7 +22,6 @@ class WrongUsage(OublietteError):
     """The command line cannot be understood: an unknown option, a missing or a bad value."""
 
     code = "usage"
-    http_status = 400
     exit_code = 2
 
 

@@ -23,7 +23,6 @@ class AskTimeout(ActorError, TimeoutError):
     """No answer came before the deadline of the ask; the actor may still do the work."""
 
     code: ClassVar[str] = "ask_timeout"
-    http_status: ClassVar[int] = 504
     exit_code: ClassVar[int] = 5
 
 
@@ -31,7 +30,6 @@ class MailboxFull(ActorError):
     """The mailbox is at its bound; `await ref.send(...)` waits for room instead."""
 
     code: ClassVar[str] = "mailbox_full"
-    http_status: ClassVar[int] = 503
 
 
 class DeadlockError(ActorError):

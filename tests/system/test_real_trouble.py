@@ -109,7 +109,7 @@ async def test_a_real_agent_asks_the_caller_of_the_root(open_site, name):
 @droid
 @pytest.mark.parametrize(("autonomy", "asks"), [("ask", True), ("off", False)])
 async def test_droid_has_its_autonomy_again_after_a_resume(open_site, autonomy, asks):
-    """After `load_session` it would be `off`, which asks for everything (agents.md 3.3)."""
+    """After `load_session` it would be `off`, which asks for everything."""
     site = await open_site()
     async with site.caller("http-auto", decide=lambda _: "allow") as caller:
         await caller.listen()

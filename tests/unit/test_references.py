@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAPERS = re.compile(
-    r"\bDESIGN\b|\b[Ss]eeds? 0\d\d|\b[Ii]ssue #?\d|\breference/\w+\.(?:md|json)|\bshared/(?:design|seeds)\b"
+    r"\bDESIGN\b|\b[Ss]eeds? 0\d\d|\b[Ii]ssue #?\d|\bshared/(?:design|seeds)\b"
+    r"|\breference/\w+\.(?:md|json)|\b[Rr]eference:? \w+\.md|\b\w+\.md (?:section )?\d"
 )
 """How the papers are called that the project was made from, and that are no part of it."""
 

@@ -1,4 +1,4 @@
-"""The Agent Client Protocol, version 1: JSON-RPC 2.0, one object per line (reference: agents.md 4).
+"""The Agent Client Protocol, version 1: JSON-RPC 2.0, one object per line.
 
 Plain objects, not the types of the `agent-client-protocol` package: they refuse what a later
 release of an agent adds, their connection owns its streams, and an adapter must know the place of

@@ -1,4 +1,4 @@
-"""Factory Droid's `stream-jsonrpc`: one object per line (reference: agents.md 3.3).
+"""Factory Droid's `stream-jsonrpc`: one object per line.
 
 Plain objects: what `droid_sdk` types is a later protocol than the program's, and its client owns
 its stream. A prompt carries a message id of ours that says its turn, and the end of a turn names

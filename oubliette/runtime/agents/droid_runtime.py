@@ -1,4 +1,4 @@
-"""Droid as a program: its settings, its environment (reference: agents.md 3)."""
+"""Droid as a program: its settings, its environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenCode as a program, and by its ACP door, `opencode acp` (reference: agents.md 2 and 4).
+"""OpenCode as a program, and by its ACP door, `opencode acp`.
 
 Everything that it reads as configuration comes with its environment; that of the repository is
 switched off, because a hostile one would start programs by it. OpenCode's own switch for that does

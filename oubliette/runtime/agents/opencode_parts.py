@@ -1,4 +1,4 @@
-"""OpenCode's messages and their parts as events (reference: agents.md 2.2).
+"""OpenCode's messages and their parts as events.
 
 A message is told in full whenever something of it changes, and so is each of its parts; both come
 again when the stream of events had broken. So everything here is done once per part, and only what

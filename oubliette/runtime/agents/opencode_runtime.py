@@ -1,4 +1,4 @@
-"""OpenCode as an agent: `opencode serve` behind the bridge (reference: agents.md 2)."""
+"""OpenCode as an agent: `opencode serve` behind the bridge."""
 
 from __future__ import annotations
 

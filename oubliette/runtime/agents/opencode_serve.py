@@ -1,4 +1,4 @@
-"""`opencode serve`, v1, through the bridge in its container (reference: agents.md 2.2).
+"""`opencode serve`, v1, through the bridge in its container.
 
 The bridge (`incontainer/opencode_bridge.py`) makes requests that are lines here, and passes on the
 server's events as lines. What they mean is here, and only here.

@@ -1,4 +1,4 @@
-"""What adapters of protocols with a handshake have in common (reference: agents.md).
+"""What adapters of protocols with a handshake have in common.
 
 Output is replayed by the turn: `ack_offset` moves when the agent is ready and when a turn has
 ended. What an adapter knows in between (open tool calls, half a message, options of a permission

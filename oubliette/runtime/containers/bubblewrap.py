@@ -1,4 +1,4 @@
-"""The bubblewrap command line (reference: containers.md section 7; bwrap(1)).
+"""The bubblewrap command line (bwrap(1)).
 
 What is visible inside is built up from nothing: system programs read-only, a handful of files of
 `/etc`, an own `/proc`, `/dev` and `/tmp`, the zipapp, and the mounts of the spec. The host is

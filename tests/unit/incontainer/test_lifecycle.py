@@ -51,7 +51,7 @@ def test_the_key_is_gone_before_anybody_can_connect_and_the_socket_is_the_owners
 
 
 def test_a_stale_socket_is_replaced(host: HostProcess) -> None:
-    """Reference containers.md 3: the file stays when its container goes."""
+    """The file stays when its container goes."""
     path = str(host.folder / "old.sock")
     old = socket.socket(socket.AF_UNIX)
     old.bind(path)

@@ -169,7 +169,7 @@ def test_what_we_say_to_droid_is_the_protocol(autonomy: str, known: str | None) 
         answer = {"type": "response", "id": opened.id, "result": {}}
         adapter.feed(line(answer), 0)
         again = judged(adapter.writes()[0])
-        # What a resume has forgotten (agents.md 3.3).
+        # What a resume has forgotten.
         level = {"off": "high", "ask": "off"}.get(autonomy, autonomy)
         assert again.params.autonomy_level.value == level
     prompt = judged(adapter.prompt(3, "hi"))

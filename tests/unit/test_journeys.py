@@ -1,4 +1,4 @@
-"""The page of journeys names files, classes and functions that exist."""
+"""The pages for people who work on Oubliette name files, classes and functions that exist."""
 
 from __future__ import annotations
 
@@ -113,3 +113,25 @@ def test_there_are_five_journeys_of_numbered_steps_that_each_name_a_place() -> N
         steps = re.findall(r"^(\d+)\. (.*?)(?=^\d+\. |^\S|\Z)", text, re.M | re.S)
         assert [int(number) for number, _ in steps] == list(range(1, len(steps) + 1)), title
         assert [number for number, step in steps if not PLACE.search(step)] == [], title
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "AGENTS.md"])
+def test_every_file_that_a_page_for_contributors_names_is_there(page: str) -> None:
+    text = without_drawings((ROOT / page).read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
+    spans = [span for span in SPAN.findall(text) if re.fullmatch(r"[\w./-]+", span)]
+    paths = links + [span for span in spans if "/" in span or span.endswith((".py", ".md"))]
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "AGENTS.md"])
+def test_every_target_of_make_that_a_page_for_contributors_names_is_there(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    named = set(re.findall(r"(?m)(?:^|`)make ([a-z-]+)", (ROOT / page).read_text(encoding="utf-8")))
+    assert {"demo", "test", "lint", "test-all"} <= named
+    assert named - targets == set()
+
+
+def test_the_page_for_coding_agents_is_short() -> None:
+    assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 40

@@ -5,9 +5,9 @@ an actor is about to handle passes the failpoint `<Class>.<Message>`, so that an
 can be failed at any message. And each line on stdin replaces the active failpoints (see
 `oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
 which fails every actor of that class, or `tasks`, which logs what every task and thread does, or
-`census`, which collects garbage and answers with what is left, or
-`await <Class>.<Message>`, which an actor is soon to handle; it is answered by `{"armed": line}` on
-stdout, an `await` when that message comes.
+`census`, which collects garbage and answers with what is left, or `actors`, which answers with the
+class and the parent of every actor that is alive, or `await <Class>.<Message>`, which an actor is
+soon to handle; it is answered by `{"armed": line}` on stdout, an `await` when that message comes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from oubliette import failpoints
 from oubliette.kit import Actor
@@ -31,13 +31,15 @@ from oubliette.runtime.containers.port import RELAY_SOCKET
 from oubliette.testing import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+T = TypeVar("T")
 
 CUT: Final = "cut"
 FAIL: Final = "fail "
 TASKS: Final = "tasks"
 CENSUS: Final = "census"
+ACTORS: Final = "actors"
 AWAIT: Final = "await "
 AWAIT_SECONDS: Final = 60.0
 
@@ -68,6 +70,8 @@ def _arm() -> None:
             tasks()
         elif line == CENSUS:
             more = census()
+        elif line == ACTORS:
+            more = {"actors": actors()}
         elif line.startswith(FAIL):
             fail(line.removeprefix(FAIL))
         elif line.startswith(AWAIT):
@@ -87,7 +91,7 @@ def everything() -> list[Any]:
 def cut() -> None:
     """Reset every connection to a relay, as a network would: nobody in the server asked for it."""
     objects = everything()
-    loop = _loop(objects)
+    loop = _system(objects).gate.loop
     for writer in [each for each in objects if isinstance(each, asyncio.StreamWriter)]:
         peer = writer.get_extra_info("peername")
         if isinstance(peer, str) and peer.endswith(RELAY_SOCKET):
@@ -123,10 +127,9 @@ def census() -> dict[str, Any]:
     which the collector does not know of, are in blocks alone. Timers that were cancelled, which the
     loop keeps until their time has come or there are a hundred of them, are dropped first.
     """
-    loop = _loop(everything())
-    counted: Future[dict[str, Any]] = Future()
+    loop = _system(everything()).gate.loop
 
-    def count() -> None:
+    def count() -> dict[str, Any]:
         timers = loop._scheduled
         timers[:] = [each for each in timers if not each.cancelled()]
         heapq.heapify(timers)
@@ -135,15 +138,47 @@ def census() -> dict[str, Any]:
         alive = collections.Counter(
             f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects()
         )
-        counted.set_result({"garbage": garbage, "blocks": sys.getallocatedblocks(), "alive": alive})
+        return {"garbage": garbage, "blocks": sys.getallocatedblocks(), "alive": alive}
 
-    loop.call_soon_threadsafe(count)
-    return counted.result(AWAIT_SECONDS)
+    return _on(loop, count)
 
 
-def _loop(objects: list[Any]) -> Any:
-    """The loop of the server."""
-    return next(each.system.gate.loop for each in objects if isinstance(each, Actor))
+def actors() -> dict[str, tuple[str, str | None]]:
+    """The actors that are alive, at one moment: name → class and the name of the parent.
+
+    An actor at the top of its System has None for a parent.
+    """
+    system = _system(everything())
+
+    def look() -> dict[str, tuple[str, str | None]]:
+        living = [system.actor(name) for name in system.names]
+        return {each.name: (type(each).__name__, _parent_of(each)) for each in living}
+
+    return _on(system.gate.loop, look)
+
+
+def _parent_of(actor: Any) -> str | None:
+    parent = actor._actor_parent
+    return None if parent is None else parent.name
+
+
+def _on(loop: asyncio.AbstractEventLoop, look: Callable[[], T]) -> T:
+    """What `look` finds when it is called on the loop."""
+    found: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            found.set_result(look())
+        except Exception as error:
+            found.set_exception(error)
+
+    loop.call_soon_threadsafe(call)
+    return found.result(AWAIT_SECONDS)
+
+
+def _system(objects: list[Any]) -> Any:
+    """The System of the server."""
+    return next(each.system for each in objects if isinstance(each, Actor))
 
 
 def fail(kind: str) -> None:

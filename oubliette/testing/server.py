@@ -224,9 +224,9 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    async def arm(self, failpoints: str) -> None:
-        """Replace the active failpoints of the running server; "" takes them away."""
-        await self._tell(failpoints, timeout=10)
+    async def arm(self, failpoints: str) -> dict[str, Any]:
+        """Replace the failpoints ("" removes all), or give a command of `faulty`; its answer."""
+        return await self._tell(failpoints, timeout=10)
 
     async def passes(self, message: str) -> None:
         """Wait until an actor of the running server is about to handle `<Class>.<Message>`.

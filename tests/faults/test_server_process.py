@@ -32,6 +32,14 @@ async def test_a_failpoint_is_armed_while_the_server_runs(server):
     assert await server.ended() == -9
 
 
+async def test_a_front_that_fails_ends_the_server(server):
+    """It has no supervisor: another process has to begin."""
+    await server.start()
+    await server.arm("fail FrontActor")
+    assert await server.ended() == 1
+    assert "the server could not go on: front ended" in server.log()
+
+
 async def test_without_a_zygote_it_is_a_program_of_its_own(anyio_backend):
     async with ServerProcess() as server:
         await server.start()

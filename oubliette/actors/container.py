@@ -66,7 +66,7 @@ log = structlog.get_logger(__name__)
 GONE_REPORTS: Final = 3  # times that its host may be gone while the engine says that it runs
 STOP_GRACE: Final = 4.0  # seconds from TERM to KILL
 IMAGE_SLACK: Final = 5.0  # seconds beyond the deadline of a pull, for the engine to be asked
-_BACKOFF: Final = wait_exponential_jitter(initial=0.1, max=10.0, jitter=0.1)
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.1, max=10.0, jitter=0.1)
 
 State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
 

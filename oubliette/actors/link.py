@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 WAIT_FOR_HOST: Final = 60.0  # seconds; then asked for again
 WRITE_LIMIT: Final = 4 * 1024 * 1024  # bytes not taken by a client before its link is cut
-_BACKOFF: Final = wait_exponential_jitter(initial=0.01, max=2.0, jitter=0.02)
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
 _CHUNK: Final = 256 * 1024
 
 

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 CONNECT_TIMEOUT: Final = 5.0  # seconds for connect, proof and hello
 BARE: Final = "+bare"
 GONE_SECONDS: Final = 2.0  # a host that lives listens; this long without is no hiccup
-_BACKOFF: Final = wait_exponential_jitter(initial=0.02, max=2.0, jitter=0.02)
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=2.0, jitter=0.02)
 
 
 class _Connected(Message):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.records import Project
 
-_BACKOFF: Final = wait_exponential_jitter(initial=0.02, max=5.0, jitter=0.02)
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=5.0, jitter=0.02)
 
 
 class UnitKey(msgspec.Struct, frozen=True):

@@ -17,9 +17,6 @@ import oubliette.mcp_front
 from oubliette.kit import Actor
 from oubliette.runtime.store import ops
 
-# Of tenacity 9.2, while modules of `oubliette.actors` are imported.
-pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 KIT = {"Supervisor"}

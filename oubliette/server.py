@@ -139,7 +139,8 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             system.spawn(Supervisor, [_store_spec(database)], name=STORES, shutdown=STORE_SECONDS)
             store = system.ref(f"{STORES}/store")
             instance, epoch = await _identify(store, reader, folders.home)
-            stack.enter_context(held(base, instance, folders.home))
+            # Until no actor is left that uses what is the instance's.
+            without_actors.enter_context(held(base, instance, folders.home))
         commit = commits(store)
         clock = SystemClock()
         audit = AuditLog(

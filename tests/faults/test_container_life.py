@@ -107,6 +107,7 @@ async def test_a_container_stops_when_it_is_idle_and_never_under_a_lease(
         assert list(any_server.containers()) != [container]
 
 
+@pytest.mark.whole
 async def test_a_command_holds_the_container_as_a_session_does(any_server: ServerProcess) -> None:
     await any_server.start(settings={"containers.idle_stop_seconds": 0.3})
     async with Here(any_server) as caller:

@@ -66,6 +66,7 @@ async def test_sessions_go_on_under_a_server_of_the_next_version(
         check_nothing_left(any_server)
 
 
+@pytest.mark.whole
 async def test_a_host_of_a_version_that_is_too_old_is_replaced_with_a_reason(
     any_server: ServerProcess,
 ) -> None:

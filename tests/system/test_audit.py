@@ -115,6 +115,7 @@ async def test_a_flood_is_refused_with_the_time_to_wait_and_slows_nobody_else(zy
                 await calm.call("project_list")
 
 
+@pytest.mark.whole
 async def test_a_client_of_the_sdk_goes_on_with_its_session_after_a_refusal(zygote) -> None:
     """429 with Retry-After, without ending the client's session."""
     settings = {"callers.calls_per_second": 20, "callers.calls_burst": 5}

@@ -68,6 +68,7 @@ async def test_a_key_that_the_server_does_not_know(site, elsewhere):
     assert "oub_0" not in refused.err
 
 
+@pytest.mark.whole
 async def test_a_server_without_its_path(site, elsewhere):
     bare = site.server.url.removesuffix("/mcp")
     assert (await elsewhere("project_list", url=bare)).code == 0

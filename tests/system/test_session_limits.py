@@ -50,6 +50,7 @@ async def test_an_idle_session_times_out_and_can_be_resumed(site, caller):
     assert (await agent.event("completion", nth=2))["final_text"] == "5"
 
 
+@pytest.mark.whole
 async def test_any_event_counts_as_activity(site, caller):
     lines = "\n".join(f"sleep {IDLE / 2}\nsay {n}" for n in range(4))
     agent = await spawn(site, caller, lines)
@@ -57,6 +58,7 @@ async def test_any_event_counts_as_activity(site, caller):
     assert (done["status"], done["final_text"]) == ("completed", "3")
 
 
+@pytest.mark.whole
 async def test_a_call_that_waits_for_its_caller_is_not_idle(site):
     """A session whose turn runs does not idle out under its caller."""
     async with site.caller("http-auto", tools={"wait": lambda: 1}, answers=False) as caller:
@@ -210,6 +212,7 @@ async def test_the_cost_of_a_tree_is_limited(site, caller):
     assert session["usage"]["cost_usd"] == pytest.approx(1.1)
 
 
+@pytest.mark.whole
 async def test_the_age_of_a_tree_is_limited(site, caller):
     """Max_wall_seconds, from the start of its root. tests/faults/test_limits.py: more."""
     project = await site.new_project(limits={"max_wall_seconds": 2.0})

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")))
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"(?m)^#{1,6} (.+)$")
 PATH = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|md|sql)|(?:oubliette|tests)/[\w/.-]+)`")

@@ -35,8 +35,9 @@ class Link:
     """Connects to the relay, again and again, and carries calls.
 
     `on_config(params)` is called for each `caller_tools_config`, `on_connected()` whenever a link
-    stands (the peer may not be there yet), `on_unreachable()` when an attempt failed, and
-    `on_full(full)` when the relay falls behind.
+    stands (the peer may not be there yet), `on_unreachable()` when there was no relay to connect to
+    or it refused us (not when a link broke: another server follows), and `on_full(full)` when the
+    relay falls behind.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Link:
         except OSError as error:
             peer.close()
             self._down(f"cannot reach the relay at {self._path}: {error.strerror or error}")
+            self._on_unreachable()
             return
         self._socket = peer
         fd = peer.fileno()
@@ -190,7 +192,6 @@ class Link:
             self._trouble = trouble
             self._log(trouble)
         self._calls.unlinked(trouble)
-        self._on_unreachable()
         longest = min(BACKOFF_LAST, BACKOFF_FIRST * 2.0 ** min(self._failures, 16))
         self._failures += 1
         jitter = 0.5 + int.from_bytes(os.urandom(2), "big") / 131072
@@ -200,6 +201,7 @@ class Link:
         if self._lines is not None:
             self._lines.close()
         self._broken(f"refused by the relay: {reason}")
+        self._on_unreachable()
 
     # Lines from the server
 

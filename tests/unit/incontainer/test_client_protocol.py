@@ -71,6 +71,19 @@ async def test_a_call_of_a_tool_that_is_not_there_yet_waits_for_the_first_config
         assert (await agent.reply(wanted))["result"]["content"][0]["text"] == "there now"
 
 
+async def test_a_call_waits_on_when_the_link_breaks_before_the_first_configuration():
+    """A server that is killed between pairing and its first line is followed by another one."""
+    async with FakeServer(greet=False) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        wanted = agent.call("ant_add")
+        assert (await agent.ask("ping"))["result"] == {}  # the call waits
+        (await server.link()).cut()
+        link = await server.link()
+        link.config(ADD)
+        link.answer(await link.request(), "there now")
+        assert (await agent.reply(wanted))["result"]["content"][0]["text"] == "there now"
+
+
 async def test_without_a_relay_the_tool_list_comes_at_once():
     async with RawAgent("/tmp/there-is-no-such-relay.sock") as agent:
         await agent.handshake()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from oubliette import ids
+from oubliette.actors.agent_portions import ack_of, portions
 from oubliette.actors.agent_start import agent_session, start_request
 from oubliette.actors.container_messages import Acquire
 from oubliette.actors.container_stages import longest_start
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from oubliette.actors.services import Services
     from oubliette.kit import Ref
     from oubliette.records import Session
-    from oubliette.runtime.agents.port import AgentAdapter, AgentEvent, AgentSession
+    from oubliette.runtime.agents.port import AgentAdapter, AgentSession
     from oubliette.runtime.containers.port import ContainerInfo
     from oubliette.runtime.host.link import HostLink
     from oubliette.runtime.host.messages import StartProcess
@@ -58,12 +59,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RECONNECT: Final = 30.0  # seconds for a broken link to come back
-PORTION: Final = 200  # items handed over at once
 HAND_OVER: Final = 30.0  # seconds; then handed over again
-LISTING_SECONDS: Final = 5.0
+FIRST_LIST_SECONDS: Final = 5.0
 """From a new process's handshake to its list of our tools; then it is prompted without. Most list
 them by themselves, within milliseconds; one that does so at its first prompt waits all of this."""
-MAX_REPLAY: Final = 16 << 20  # bytes of one turn that are kept to be read again
 
 
 class _Ended(Message):
@@ -350,7 +349,7 @@ class AgentProcessActor(Actor):
         """Whether the agent can call our tools in its first turn, or is not waited for any more."""
         if self._lists == "awaited":
             self._lists = "overdue soon"
-            self.after(LISTING_SECONDS, ToolsListed())
+            self.after(FIRST_LIST_SECONDS, ToolsListed())
         return self._lists == "had"
 
     @handles(ToolsListed)
@@ -431,12 +430,12 @@ class AgentProcessActor(Actor):
                 data=event.data,
                 offset=event.end_offset,
                 ordinal=event.ordinal,
-                ack=_ack_of(event),
+                ack=ack_of(event),
             )
             for event in self._adapter.feed(output.data, output.offset)
         ]
         self._offset = output.offset + len(output.data)
-        self._unheard += _portions(items)
+        self._unheard += portions(items)
         await self._deliver()
         self._answer()
 
@@ -589,20 +588,3 @@ class AgentProcessActor(Actor):
             lambda _: _Signalled(),
             lambda error: _Signalled(error=str(error)),
         )
-
-
-def _ack_of(event: AgentEvent) -> int:
-    """Up to where output may be forgotten; a spool that is full would hold the agent for good."""
-    lag = event.end_offset - event.ack_offset
-    return event.ack_offset if lag <= MAX_REPLAY else event.end_offset
-
-
-def _portions(items: list[AgentItem]) -> list[tuple[AgentItem, ...]]:
-    """Cut between lines only: what one line says is committed together."""
-    portions: list[list[AgentItem]] = []
-    for item in items:
-        full = portions and len(portions[-1]) >= PORTION
-        if not portions or (full and portions[-1][-1].offset != item.offset):
-            portions.append([])
-        portions[-1].append(item)
-    return [tuple(portion) for portion in portions]

@@ -8,7 +8,6 @@ in use). Nothing here knows what a container is to us.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import os
 import shutil
@@ -118,8 +117,6 @@ class Engine:
         docker = sdk()
         address = self.address
         try:
-            if address.path is not None:
-                _knock(address.path)
             return _client_class(docker)(
                 base_url=address.url,
                 tls=_sdk_tls(address),
@@ -259,8 +256,42 @@ def _client_class(docker: Any) -> Any:
     REQUESTS_CA_BUNDLE would replace the engine's own authority (requests prefers it to that of a
     session), HTTP_PROXY would come between, and our own requests heed neither.
     """
-    deaf = property(lambda _: False, lambda _, __: None)
-    return type("Client", (docker.APIClient,), {"trust_env": deaf})
+    transport: Any = docker.transport.unixconn
+
+    class Connection(transport.UnixHTTPConnection):
+        """The SDK's connection, which closes its socket when nobody answers."""
+
+        def connect(self) -> None:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(PING_SECONDS)
+                sock.connect(self.unix_socket)
+                sock.settimeout(self.timeout)
+            except BaseException:
+                sock.close()
+                raise
+            self.sock = sock
+
+    class Adapter(transport.UnixHTTPAdapter):
+        """The SDK's adapter, with these connections."""
+
+        def get_connection(self, url: str, proxies: Any = None) -> Any:
+            pool: Any = transport.UnixHTTPAdapter.get_connection(self, url, proxies)
+            make: Any = Connection
+            pool._new_conn = functools.partial(make, pool.base_url, pool.socket_path, pool.timeout)
+            return pool
+
+    class Client(docker.APIClient):
+        trust_env = property(lambda _: False, lambda _, __: None)
+
+        def mount(self, prefix: str, adapter: Any) -> None:
+            if isinstance(adapter, transport.UnixHTTPAdapter):
+                adapter = Adapter(
+                    adapter.socket_path, adapter.timeout, max_pool_size=adapter.max_pool_size
+                )
+            docker.APIClient.mount(self, prefix, adapter)
+
+    return Client
 
 
 def _sdk_tls(address: Address) -> Any:
@@ -271,13 +302,6 @@ def _sdk_tls(address: Address) -> Any:
     # Without a CA of its own the engine's certificate must be one that the system trusts.
     ca = str(tls.ca) if tls.ca is not None else None
     return sdk().tls.TLSConfig(client_cert=pair, ca_cert=ca, verify=tls.verify)
-
-
-def _knock(path: str) -> None:
-    """Connect and leave: the SDK leaves a socket open when nobody answers."""
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as link:
-        link.settimeout(PING_SECONDS)
-        link.connect(path)
 
 
 def _keep_alive(link: socket.socket) -> None:

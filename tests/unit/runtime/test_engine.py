@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,6 +114,23 @@ async def test_nobody_at_home_is_told_with_the_address_and_what_to_do(short: Pat
     assert "podman" in (caught.value.hint or "")
     with pytest.raises(EngineMissing, match=r"none\.sock"):
         await engine.open(asyncio.Protocol)
+    await engine.aclose()
+
+
+async def test_an_engine_that_went_away_leaves_no_socket_of_a_call_open(short: Path) -> None:
+    fake = FakeEngine()
+    engine = Engine("docker", await fake.listen(short / "engine.sock"))
+    fake.answers["/containers/x/json"] = {"Id": "x"}
+    await engine.call("look", look)
+    await fake.aclose()
+    (short / "engine.sock").unlink()
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always", ResourceWarning)
+        for _ in range(3):
+            with pytest.raises(EngineMissing, match=r"engine\.sock"):
+                await engine.call("look", look)
+        gc.collect()
+    assert [str(each.message) for each in left] == []
     await engine.aclose()
 
 

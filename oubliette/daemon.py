@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from oubliette.config import Config
+    from oubliette.config.schema import Config
     from oubliette.server import Server
 
 START_MAY_END: Final = 2.0  # seconds for a start that was stopped, before it is given up

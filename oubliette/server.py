@@ -14,48 +14,48 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from oubliette import __version__, ids
-from oubliette.actors.house import HOUSE, Watchman, end_sessions, start_house
-from oubliette.actors.project import IDEMPOTENCY_SECONDS
-from oubliette.actors.remains import clear_remains
-from oubliette.actors.services import Services
-from oubliette.actors.store import GetStoreState, StoreActor, Transact
+from oubliette.actors.container.remains import clear_remains
+from oubliette.actors.context import Services
+from oubliette.actors.project.actor import IDEMPOTENCY_SECONDS
+from oubliette.actors.root import HOUSE, Watchman, end_sessions, start_house
+from oubliette.actors.store.actor import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
-from oubliette.config import Config
-from oubliette.control import ControlSocket, listening
+from oubliette.config.schema import Config
+from oubliette.control_socket import ControlSocket, listening
 from oubliette.errors import OublietteError, Unauthenticated
 from oubliette.kit import ChildSpec, Supervisor, System
+from oubliette.mcp_front.actor import FrontActor, GetUrl
 from oubliette.mcp_front.app import Front
-from oubliette.mcp_front.front_actor import FrontActor, GetUrl
-from oubliette.mcp_front.house_tools import HouseTools
-from oubliette.runtime.agents.installed import installed
-from oubliette.runtime.audit import AuditLog
-from oubliette.runtime.containers import kit, remembered, settings
-from oubliette.runtime.containers.auto import choose
-from oubliette.runtime.containers.besteffort import stranger
-from oubliette.runtime.containers.folders import runtime_base
-from oubliette.runtime.containers.imaging import Imaging
-from oubliette.runtime.containers.presence import Presence
-from oubliette.runtime.folders import Folders
-from oubliette.runtime.home import DATABASE, HomeLock, close, prepare
-from oubliette.runtime.instance import INSTANCE, PLACE, check_place, held
+from oubliette.mcp_front.tool_adapter import HouseTools
+from oubliette.runtime.agents.registry import installed
+from oubliette.runtime.audit_log import AuditLog
+from oubliette.runtime.containers import guest_bundle, options, remembered
+from oubliette.runtime.containers.availability import Presence
+from oubliette.runtime.containers.host_paths import runtime_base
+from oubliette.runtime.containers.images import Imaging
+from oubliette.runtime.containers.process.unsandboxed import stranger
+from oubliette.runtime.containers.selection import choose
+from oubliette.runtime.files.home import DATABASE, HomeLock, close, prepare
+from oubliette.runtime.files.instance import INSTANCE, PLACE, check_place, held
+from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store.database import Database
-from oubliette.runtime.store.ops import BumpMeta, ExpireIdempotency, PutMeta
+from oubliette.runtime.store.operations import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.stages import STAGE_SECONDS, starting, stopping
-from oubliette.tools.audited import note_refused_key
-from oubliette.tools.door import SocketDoor, context_of
-from oubliette.tools.house import House, Offers, commits
-from oubliette.tools.keys import Keys
-from oubliette.tools.rates import Rates
-from oubliette.tools.table import prepare_schemas
+from oubliette.tools.agent_endpoint import SocketDoor, context_of
+from oubliette.tools.audit import note_refused_key
+from oubliette.tools.auth.api_keys import Keys
+from oubliette.tools.auth.rate_limits import Rates
+from oubliette.tools.registry import prepare_schemas
+from oubliette.tools.services import House, Offers, commits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
     from oubliette.records import Token
-    from oubliette.runtime.containers.port import ContainerRuntime
+    from oubliette.runtime.containers.base import ContainerRuntime
 
 STORE_SECONDS: Final = 2.0  # for what was not written yet
 FRONT_SECONDS: Final = 5.0  # for open requests of clients to be answered at a stop
@@ -122,11 +122,11 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
                 config.containers.runtime_dir, stranger=stranger(config.process.sandbox)
             )
             stack.push_async_callback(
-                stopping, "kit", lambda: asyncio.to_thread(kit.remove_unused, base)
+                stopping, "kit", lambda: asyncio.to_thread(guest_bundle.remove_unused, base)
             )
             zipapp = await asyncio.to_thread(zipapp_path)
             runtime = await _runtime(config, base, zipapp, home)
-            container_types = settings.types_of(config, images=runtime.capabilities.images)
+            container_types = options.types_of(config, images=runtime.capabilities.images)
             stack.push_async_callback(stopping, "runtime", runtime.aclose)
         async with starting("store"):
             database = await asyncio.to_thread(

@@ -58,7 +58,7 @@ def _bubblewrap() -> str | None:
 def _engine(flavour: str) -> str | None:
     """Whether the engine answers, at the address where our runtime looks for it."""
     from oubliette.errors import OublietteError
-    from oubliette.runtime.containers.engine import Engine
+    from oubliette.runtime.containers.docker.client import Engine
 
     try:
         Engine("podman" if flavour == "podman" else "docker").connect(timeout=20).close()

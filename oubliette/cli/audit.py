@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, moment, print_json, print_table
-from oubliette.cli.resolver import fitting, reading, the_one
-from oubliette.cli.times import SINCE
+from oubliette.cli.client.resolver import fitting, reading, the_one
+from oubliette.cli.terminal.output import Format, Home, Output, moment, print_json, print_table
+from oubliette.cli.terminal.times import SINCE
 from oubliette.errors import InvalidParameter, NotFound, OublietteError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.audit import AuditEntry
+    from oubliette.runtime.audit_log import AuditEntry
 
 
 def audit(  # noqa: PLR0917 - one parameter per option
@@ -31,8 +31,8 @@ def audit(  # noqa: PLR0917 - one parameter per option
     output: Output = Format.text,
 ) -> None:
     """Show who called what, and how it ended: newest last. Ids may be pieces of ids."""
-    from oubliette.config import find_home
-    from oubliette.runtime.audit import FILE_NAME, read
+    from oubliette.config.schema import find_home
+    from oubliette.runtime.audit_log import FILE_NAME, read
 
     folder = find_home(home)
     if not (folder / FILE_NAME).exists():
@@ -101,7 +101,7 @@ def _whole(
     folder: Path, token_id: str | None, session: str | None, project: str | None
 ) -> tuple[str | None, str | None, str | None]:
     """The whole ids of what is asked for: of those in the log, which outlive what they name."""
-    from oubliette.runtime.audit import read
+    from oubliette.runtime.audit_log import read
 
     if token_id == session == project is None:
         return None, None, None
@@ -127,7 +127,7 @@ def _whole(
 
 def _names(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """What keys and projects are called now, by their ids; nothing where there is no database."""
-    from oubliette.runtime.home import DATABASE
+    from oubliette.runtime.files.home import DATABASE
     from oubliette.runtime.store.id_search import project_names, token_names
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from oubliette.cli.output import (
+from oubliette.cli.terminal.output import (
     Format,
     Home,
     Output,
@@ -19,12 +19,12 @@ from oubliette.cli.output import (
     print_json,
     print_table,
 )
-from oubliette.cli.times import duration
+from oubliette.cli.terminal.times import duration
 
 if TYPE_CHECKING:
     import httpx2
 
-    from oubliette.tools.tool import Tool
+    from oubliette.tools.spec import Tool
 
 CALL_SECONDS: Final = 3600.0
 MAX_INPUT: Final = 8 * 1024 * 1024  # characters; more than a server takes
@@ -91,7 +91,7 @@ def call(  # noqa: PLR0917 - one parameter per option
     elsewhere = None if explain else _elsewhere(context, url, key, key_file)
     seconds = CALL_SECONDS if timeout is None else timeout
     if elsewhere is not None:
-        from oubliette.cli.remote import RemoteServer
+        from oubliette.cli.client.remote import RemoteServer
 
         with RemoteServer(*elsewhere, seconds) as server:
             if tool is None:
@@ -106,8 +106,8 @@ def call(  # noqa: PLR0917 - one parameter per option
         if explain:
             _explain(found, output)
             return
-        from oubliette.cli.server_access import call_tool
-        from oubliette.config import find_home
+        from oubliette.cli.client.tools import call_tool
+        from oubliette.config.schema import find_home
 
         result = call_tool(find_home(home), tool, _arguments(tool, given or []), seconds)
     if output is Format.json:
@@ -135,13 +135,13 @@ def _elsewhere(
         if named & {"key", "key_file"}:
             raise typer.BadParameter("--key and --key-file go with --url")
         return None
-    from oubliette.cli import server_address
+    from oubliette.cli.client import address
 
     if "key_file" in named:
         key = None
-    where = server_address.address(url)
-    found = server_address.key_of(key, key_file)
-    if server_address.shows_key(where) and not is_json():
+    where = address.address(url)
+    found = address.key_of(key, key_file)
+    if address.shows_key(where) and not is_json():
         note(f"the key goes to {where.host} without encryption: use https, or a tunnel")
     return where, found
 
@@ -152,7 +152,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def _here() -> list[dict[str, Any]]:
-    from oubliette.tools.table import TABLE
+    from oubliette.tools.registry import TABLE
 
     return [
         {"name": tool.name, "description": tool.description}
@@ -175,7 +175,7 @@ def _list(tools: list[dict[str, Any]], output: Format) -> None:
 def _tool(name: str, *, anywhere: bool) -> Tool:
     from oubliette.errors import Forbidden, NotFound
     from oubliette.ids import shown
-    from oubliette.tools.table import TABLE
+    from oubliette.tools.registry import TABLE
 
     found = TABLE.get(name)
     if found is None:
@@ -193,8 +193,8 @@ def _tool(name: str, *, anywhere: bool) -> Tool:
 
 
 def _explain(tool: Tool, output: Format) -> None:
-    from oubliette.cli.tool_help import example, help_text
-    from oubliette.tools.table import input_schema, output_schema
+    from oubliette.cli.terminal.tool_help import example, help_text
+    from oubliette.tools.registry import input_schema, output_schema
 
     schema, result = input_schema(tool), output_schema(tool)
     if output is Format.json:
@@ -219,7 +219,7 @@ def _arguments(tool: str, given: list[str]) -> dict[str, Any]:
     """
     from oubliette.errors import InvalidParameter
     from oubliette.ids import shown
-    from oubliette.tools.table import TABLE, input_schema
+    from oubliette.tools.registry import TABLE, input_schema
 
     arguments: dict[str, Any] = {}
     known = TABLE.get(tool)  # a server elsewhere may have others
@@ -275,7 +275,7 @@ def _document(word: str) -> dict[str, Any]:
 
 def _value(text: str, part: dict[str, Any]) -> Any:
     """What `text` means for this parameter: text where it takes text, else JSON, if it is."""
-    from oubliette.cli.tool_help import takes_text
+    from oubliette.cli.terminal.tool_help import takes_text
 
     if takes_text(part):
         return text

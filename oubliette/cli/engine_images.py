@@ -9,16 +9,18 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.cli import logs
-from oubliette.cli.output import moment
-from oubliette.container_options import BASE
+from oubliette.cli.terminal import logging_config
+from oubliette.cli.terminal.output import moment
+from oubliette.config.container_options import BASE
 from oubliette.errors import OublietteError
-from oubliette.runtime.containers import auto, imaging, settings
-from oubliette.runtime.containers.port import RuntimeStatus
+from oubliette.runtime.containers import images as container_images
+from oubliette.runtime.containers import options as container_options
+from oubliette.runtime.containers import selection
+from oubliette.runtime.containers.base import RuntimeStatus
 
 if TYPE_CHECKING:
-    from oubliette.config import Config
-    from oubliette.runtime.containers.port import ContainerRuntime, ImageInfo
+    from oubliette.config.schema import Config
+    from oubliette.runtime.containers.base import ContainerRuntime, ImageInfo
 
 SECONDS: Final = 10.0  # for an engine to say whether it is there, and again for all of its images
 SHOWN: Final = 12  # characters of an image's id, for people
@@ -33,18 +35,19 @@ def listing(config: Config) -> dict[str, Any]:
 
     `reason` says why nothing is known of the images themselves; then `present` is None.
     """
-    logs.configure("error", as_json=False)
+    logging_config.configure("error", as_json=False)
     types = {
-        kind: settings.options_of(config, kind) for kind in settings.types_of(config, images=True)
+        kind: container_options.options_of(config, kind)
+        for kind in container_options.types_of(config, images=True)
     }
-    first = settings.image_of(config, BASE)  # which decides what `auto` takes
+    first = container_options.image_of(config, BASE)  # which decides what `auto` takes
     others = {options.image for options in types.values()} - {first}
     engine, seen = asyncio.run(_ask(config, (first, *sorted(others))))
     images: list[dict[str, Any]] = [
         {
             "container_type": kind,
             "image": options.image,
-            "built_from": imaging.built_from(options),
+            "built_from": container_images.built_from(options),
             **seen.get(options.image, _UNKNOWN),
         }
         for kind, options in types.items()
@@ -79,12 +82,12 @@ async def _ask(
     wanted = config.containers.runtime
     if wanted == "process":
         return _engine(None, reason="containers.runtime is process, which has no images"), {}
-    names = (wanted,) if wanted != "auto" else tuple(n for n in auto.order() if n != "process")
+    names = (wanted,) if wanted != "auto" else tuple(n for n in selection.order() if n != "process")
     refused: list[tuple[str, RuntimeStatus]] = []
     without: tuple[dict[str, Any], dict[str, dict[str, Any]]] | None = None
     for name in names:
         here = Path()  # nothing is made, so no folder is needed
-        runtime = auto.make(name, config, here, here, here)
+        runtime = selection.make(name, config, here, here, here)
         try:
             status = await _status(runtime)
             if not status.ok:

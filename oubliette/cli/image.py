@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, note, print_json, print_table
-from oubliette.cli.resolver import whole_id
-from oubliette.cli.times import duration
+from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.output import Format, Home, Output, note, print_json, print_table
+from oubliette.cli.terminal.times import duration
 
 app = typer.Typer(help="Images of container types.", no_args_is_help=True)
 
@@ -27,9 +27,9 @@ Timeout = Annotated[
 def _call(
     home: str | None, what: str, tool: str, arguments: dict[str, Any], timeout: float | None
 ) -> dict[str, Any]:
-    from oubliette.cli.progress import shown
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.cli.terminal.progress import shown
+    from oubliette.config.schema import find_home
 
     seconds = LONGEST if timeout is None else timeout
     with shown(what) as told:
@@ -40,7 +40,7 @@ def _call(
 def list_images(home: Home = None, output: Output = Format.text) -> None:
     """List the container types with their images, and what the engine has of them."""
     from oubliette.cli.engine_images import listing, told
-    from oubliette.config import find_home, load
+    from oubliette.config.schema import find_home, load
 
     found = listing(load(find_home(home)).config)
     if output is Format.json:

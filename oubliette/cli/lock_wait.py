@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
-from oubliette.runtime.home import HomeLock
+from oubliette.runtime.files.home import HomeLock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,7 @@ from oubliette import __version__
 from oubliette.cli import (
     audit,
     call,
-    configuration,
-    doctor,
+    config,
     examples,
     image,
     project,
@@ -24,11 +23,12 @@ from oubliette.cli import (
     serve,
     session,
     token,
-    usage,
     workspace,
 )
-from oubliette.cli.output import Format, choose, print_error
-from oubliette.cli.plain_values import LeanGroup
+from oubliette.cli.doctor import command
+from oubliette.cli.terminal import usage
+from oubliette.cli.terminal.output import Format, choose, print_error
+from oubliette.cli.terminal.plain_values import LeanGroup
 from oubliette.errors import OublietteError
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("restore")(restore.restore)
-app.command("doctor")(doctor.doctor)
+app.command("doctor")(command.doctor)
 app.command("audit")(audit.audit)
 app.command("call", add_help_option=False)(call.call)
 app.add_typer(token.app, name="token")
@@ -50,7 +50,7 @@ app.add_typer(project.app, name="project")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(session.app, name="session")
 app.add_typer(image.app, name="image")
-app.add_typer(configuration.app, name="config")
+app.add_typer(config.app, name="config")
 
 
 def _version(value: bool) -> None:
@@ -79,7 +79,7 @@ def demo(context: typer.Context) -> None:
     """Show the main job: agents that call your tools, spawn children and outlive the server."""
     import importlib
 
-    code: int | None = importlib.import_module("oubliette.cli.demo").run(list(context.args))
+    code: int | None = importlib.import_module("oubliette.cli.demo.command").run(list(context.args))
     raise typer.Exit(code or 0)
 
 

@@ -7,15 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, moment, note, print_json, print_table
-from oubliette.cli.resolver import whole_id
+from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.output import (
+    Format,
+    Home,
+    Output,
+    moment,
+    note,
+    print_json,
+    print_table,
+)
 
 app = typer.Typer(help="Projects.", no_args_is_help=True)
 
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.config.schema import find_home
 
     return call_tool(find_home(home), tool, arguments)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oubliette.cli.output import Format, Home, Output, note, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 
 
 def restore(home: Home = None, output: Output = Format.text) -> None:
@@ -13,11 +13,11 @@ def restore(home: Home = None, output: Output = Format.text) -> None:
     """
     import asyncio
 
-    from oubliette.cli import logs
-    from oubliette.cli.offline import take_identity
-    from oubliette.config import find_home
+    from oubliette.cli.client.offline import take_identity
+    from oubliette.cli.terminal import logging_config
+    from oubliette.config.schema import find_home
 
-    logs.configure("warning", as_json=output is Format.json)
+    logging_config.configure("warning", as_json=output is Format.json)
     place = find_home(home)
     instance = asyncio.run(take_identity(place))
     if output is Format.json:

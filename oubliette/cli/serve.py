@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, note, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 
 
 def serve(  # noqa: PLR0917 - one parameter per option
@@ -41,24 +41,24 @@ def serve(  # noqa: PLR0917 - one parameter per option
     import sys
 
     from oubliette.cli import stop_signals
-    from oubliette.cli.lean_structlog import import_structlog
     from oubliette.cli.one_arena import use_one_arena
+    from oubliette.cli.terminal.lean_structlog import import_structlog
     from oubliette.heap import collect_rarely
 
     stop_signals.guard()
     use_one_arena()
     collect_rarely()
     import_structlog()
-    from oubliette.cli import logs
-    from oubliette.config import find_home, load
-    from oubliette.runtime.home import prepare
+    from oubliette.cli.terminal import logging_config
+    from oubliette.config.schema import find_home, load
+    from oubliette.runtime.files.home import prepare
 
     if log_level not in {"debug", "info", "warning", "error"}:
         raise typer.BadParameter(
             f"{log_level!r} is not one of: debug, info, warning, error", param_hint="--log-level"
         )
     as_json = output is Format.json
-    logs.configure(log_level, as_json=as_json or not sys.stderr.isatty())
+    logging_config.configure(log_level, as_json=as_json or not sys.stderr.isatty())
     place = find_home(home)
     if place.exists():  # else the server makes it, once it is known that it can start
         prepare(place)

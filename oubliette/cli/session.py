@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from oubliette.cli import session_end
-from oubliette.cli.output import (
+from oubliette.cli.client.pages import pages
+from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.output import (
     Format,
     Home,
     Output,
@@ -21,9 +23,7 @@ from oubliette.cli.output import (
     print_json,
     print_table,
 )
-from oubliette.cli.pages import pages
-from oubliette.cli.resolver import whole_id
-from oubliette.cli.times import SINCE_IN_LOGS
+from oubliette.cli.terminal.times import SINCE_IN_LOGS
 from oubliette.errors import Forbidden, NotFound, OublietteError
 
 app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
@@ -39,8 +39,8 @@ _MARGIN: Final = 30.0
 def _call(
     home: str | None, tool: str, arguments: dict[str, Any], timeout: float = 60.0
 ) -> dict[str, Any]:
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.config.schema import find_home
 
     return call_tool(find_home(home), tool, arguments, timeout)
 
@@ -94,7 +94,7 @@ def show(session_id: SessionId, home: Home = None, output: Output = Format.text)
     if output is Format.json:
         print_json(found)
         return
-    from oubliette.cli.waiting import sentence
+    from oubliette.cli.terminal.waiting import sentence
 
     times = {name: moment(found[name]) for name in ("created_at", "updated_at", "ended_at")}
     now = time.time()
@@ -105,7 +105,7 @@ def show(session_id: SessionId, home: Home = None, output: Output = Format.text)
 @app.command("why")
 def why(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
     """Show who waits on what: a session, and the children that it waits for."""
-    from oubliette.cli import waiting
+    from oubliette.cli.terminal import waiting
 
     def get(each: str) -> dict[str, Any]:
         return _call(home, "session_get", {"session_id": each})

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, note, print_error, print_json
-from oubliette.cli.pages import pages
-from oubliette.cli.resolver import whole_id
+from oubliette.cli.client.pages import pages
+from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.output import Format, Home, Output, note, print_error, print_json
 from oubliette.errors import NotFound, OublietteError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def end(  # noqa: PLR0917 - one parameter per option
 
 
 def _end(home: str | None, session_id: str, *, tree: bool) -> dict[str, Any]:
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.config.schema import find_home
 
     return call_tool(find_home(home), "session_end", {"session_id": session_id, "tree": tree}, 60.0)
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.output import (
+from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.output import (
     Format,
     Home,
     Output,
@@ -17,15 +18,14 @@ from oubliette.cli.output import (
     print_json,
     print_table,
 )
-from oubliette.cli.resolver import whole_id
-from oubliette.cli.times import duration
+from oubliette.cli.terminal.times import duration
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.config.schema import find_home
 
     return call_tool(find_home(home), tool, arguments)
 

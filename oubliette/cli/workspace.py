@@ -6,8 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.output import Format, Home, Output, moment, note, print_json, print_table
-from oubliette.cli.resolver import fitting, whole_id
+from oubliette.cli.client.resolver import fitting, whole_id
+from oubliette.cli.terminal.output import (
+    Format,
+    Home,
+    Output,
+    moment,
+    note,
+    print_json,
+    print_table,
+)
 
 app = typer.Typer(help="Workspaces of a project.", no_args_is_help=True)
 
@@ -15,8 +23,8 @@ Project = Annotated[str, typer.Argument(help="Id of the project, a piece of it, 
 
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from oubliette.cli.server_access import call_tool
-    from oubliette.config import find_home
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.config.schema import find_home
 
     return call_tool(find_home(home), tool, arguments)
 

@@ -18,35 +18,35 @@ def main() -> int:
     """Run the subcommand; returns the exit code."""
     command, *arguments = sys.argv[1:] or [""]
     if command in ("host", "relay"):
-        from . import host
+        from .guest import server
 
-        return host.main(arguments, relay=command == "relay")
+        return server.main(arguments, relay=command == "relay")
     if command in BESIDE_AGENTS:
         from . import bytecode
 
         bytecode.keep(sys.argv[0])
     if command == "client":
-        from . import client
+        from .client import main as client_main
 
         sys.argv[1:] = arguments
-        return client.main() or 0
+        return client_main.main() or 0
     if command == "opencode":
-        from . import opencode_bridge
+        from .bridges.opencode import bridge as opencode_bridge
 
         return opencode_bridge.main(arguments)
     if command == "opencode-acp":
-        from . import opencode_exec
+        from .bridges.opencode import agent
 
-        return opencode_exec.main(arguments)
+        return agent.main(arguments)
     if command == "bridge":
-        from . import bridge
+        from .bridges import exec_bridge
 
-        return bridge.main(arguments)
+        return exec_bridge.main(arguments)
     if command == "scripted-agent":
-        from . import scripted_agent
+        from .scripted_agent import main as scripted_agent_main
 
         sys.argv[1:] = arguments
-        return scripted_agent.main() or 0
+        return scripted_agent_main.main() or 0
     print(USAGE, file=sys.stderr)
     return 2
 

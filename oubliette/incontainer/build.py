@@ -30,7 +30,11 @@ sys.exit(main())
 
 def sources() -> list[Path]:
     """The modules that go into the zipapp, in a stable order."""
-    return sorted(path for path in MODULES.glob("*.py") if path.name not in NOT_INSIDE)
+    return sorted(path for path in MODULES.rglob("*.py") if _name(path) not in NOT_INSIDE)
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(MODULES).as_posix()
 
 
 def fingerprint() -> str:
@@ -38,7 +42,7 @@ def fingerprint() -> str:
     whole = hashlib.sha256(importlib.util.MAGIC_NUMBER + Path(__file__).read_bytes())
     for path in sources():
         content = path.read_bytes()
-        whole.update(f"{path.name} {len(content)}\n".encode() + content)
+        whole.update(f"{_name(path)} {len(content)}\n".encode() + content)
     return whole.hexdigest()[:16]
 
 
@@ -49,7 +53,7 @@ def content() -> bytes:
         _add(archive, "__main__.py", MAIN.encode())
         for path in sources():
             source = path.read_bytes()
-            name = f"incontainer/{path.name}"
+            name = f"incontainer/{_name(path)}"
             _add(archive, name, source)
             # The path in tracebacks is the one inside, or bytes would differ by the checkout
             code = compile(source, name, "exec", dont_inherit=True, optimize=0)

@@ -1,7 +1,6 @@
 """The actor kit: asyncio actors on Pykka, with supervision (docs/actors.md)."""
 
 from oubliette.kit.actor import Actor
-from oubliette.kit.aside import SideTask, Timer
 from oubliette.kit.errors import (
     ActorDead,
     ActorError,
@@ -25,7 +24,6 @@ from oubliette.kit.messages import (
 )
 from oubliette.kit.ref import Ref
 from oubliette.kit.replies import Deferred
-from oubliette.kit.scope import tracing
 from oubliette.kit.supervisor import (
     ChildSpec,
     StartChild,
@@ -34,6 +32,8 @@ from oubliette.kit.supervisor import (
     WhichChildren,
 )
 from oubliette.kit.system import System
+from oubliette.kit.timers import SideTask, Timer
+from oubliette.kit.trace_context import tracing
 
 __all__ = (
     "Actor",

@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import structlog
 
-from oubliette.kit.aside import AnswerToSelf, Sender, SideTask, Timer
-from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage
+from oubliette.kit.control_messages import Broke, Stop
+from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage, format_error
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, Message, Reply, handles, round_trip_answer
 from oubliette.kit.place import PlacedActor
-from oubliette.kit.pykka_runtime import StopFlag
+from oubliette.kit.pykka_actor import StopFlag
 from oubliette.kit.ref import ASK_TIMEOUT, Ref
 from oubliette.kit.replies import Deferred
-from oubliette.kit.scope import Aside, current_scope
-from oubliette.kit.signals import Broke, Stop
-from oubliette.kit.teardown import end_children
-from oubliette.kit.written import written
+from oubliette.kit.shutdown import end_children
+from oubliette.kit.timers import AnswerToSelf, Sender, SideTask, Timer
+from oubliette.kit.trace_context import Aside, current_scope
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Awaitable, Callable
 
-    from oubliette.kit.gate import Gate
+    from oubliette.kit.loop_bridge import Gate
     from oubliette.kit.messages import Reason
     from oubliette.kit.system import System
 
@@ -371,7 +370,9 @@ class Actor(PlacedActor):
             self._actor_failed(error, kind)
         elif deferred is None or not deferred.set_error(error):
             # It was an ask, so the actor lives; but nobody is left to hear of it.
-            log.error("ask failed unheard", actor=self.name, kind=kind, traceback=written(error))
+            log.error(
+                "ask failed unheard", actor=self.name, kind=kind, traceback=format_error(error)
+            )
 
     async def _actor_receive_broke(self, envelope: Envelope, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
@@ -400,7 +401,7 @@ class Actor(PlacedActor):
         self._actor_failed(signal.error, "pipe_to_self")
 
     def _actor_failed(self, error: BaseException, doing: str) -> None:
-        log.error("actor failed", actor=self.name, doing=doing, traceback=written(error))
+        log.error("actor failed", actor=self.name, doing=doing, traceback=format_error(error))
         self._actor_end("failed", error)
 
     def _actor_end(self, reason: Reason, error: BaseException | None) -> None:
@@ -494,7 +495,7 @@ class Actor(PlacedActor):
             self._actor_gone()
         error = None if task.cancelled() else task.exception()
         if error is not None and error is not self._actor_error:
-            log.error("actor's task broke", actor=self.name, traceback=written(error))
+            log.error("actor's task broke", actor=self.name, traceback=format_error(error))
 
     def _actor_post_broke(self, error: BaseException) -> None:
         self.actor_inbox.post(Envelope(Broke(error)), urgent=True)

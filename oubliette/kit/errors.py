@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import ClassVar
 
 from oubliette.errors import OublietteError
@@ -54,3 +55,8 @@ class UnhandledMessage(ActorError):
     """The actor has no handler for this kind of message."""
 
     code: ClassVar[str] = "unhandled_message"
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback as plain text: a log must not show local variables, they may be secrets."""
+    return "".join(traceback.format_exception(error))

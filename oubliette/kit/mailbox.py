@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from oubliette.kit.gate import Gate
+    from oubliette.kit.loop_bridge import Gate
     from oubliette.kit.messages import Message
 
 UNBOUNDED = 1 << 62

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oubliette.kit.pykka_runtime import AsyncioActor
+from oubliette.kit.pykka_actor import AsyncioActor
 
 if TYPE_CHECKING:
     import asyncio
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from oubliette.clock import Clock
     from oubliette.kit.actor import Actor
-    from oubliette.kit.aside import Timer
     from oubliette.kit.mailbox import Envelope
     from oubliette.kit.messages import Reason
     from oubliette.kit.ref import Ref
     from oubliette.kit.replies import Deferred
     from oubliette.kit.system import System
+    from oubliette.kit.timers import Timer
 
 
 class PlacedActor(AsyncioActor):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pykka
 
-from oubliette.kit.endings import end_actor, within
 from oubliette.kit.errors import ActorDead, AskTimeout, WouldBlockError
-from oubliette.kit.futures import AsyncioFuture, on_a_loop
 from oubliette.kit.mailbox import Envelope, Mailbox
 from oubliette.kit.messages import Message, Reply, round_trip_answer
+from oubliette.kit.pykka_future import AsyncioFuture, on_a_loop
 from oubliette.kit.replies import LoopReply
-from oubliette.kit.scope import current_scope
+from oubliette.kit.shutdown import end_actor, within
+from oubliette.kit.trace_context import current_scope
 
 if TYPE_CHECKING:
     from oubliette.kit.actor import Actor

@@ -13,14 +13,13 @@ import tenacity
 
 from oubliette.errors import AlreadyExists
 from oubliette.kit.actor import Actor
-from oubliette.kit.endings import end_actor
-from oubliette.kit.errors import DeadlockError, RestartIntensity
+from oubliette.kit.errors import DeadlockError, RestartIntensity, format_error
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
-from oubliette.kit.written import written
+from oubliette.kit.shutdown import end_actor
 
 if TYPE_CHECKING:
-    from oubliette.kit.aside import Timer
+    from oubliette.kit.timers import Timer
 
 log = structlog.get_logger("oubliette.kit")
 
@@ -234,7 +233,7 @@ class Supervisor(Actor):
                     "child cannot be started",
                     supervisor=self.name,
                     child=name,
-                    traceback=written(error),
+                    traceback=format_error(error),
                 )
                 self._started_at[name] = self.clock.monotonic()
                 why = f"{type(error).__name__}: {error}"

@@ -14,14 +14,14 @@ import structlog
 
 from oubliette.clock import SystemClock
 from oubliette.errors import AlreadyExists
-from oubliette.kit.endings import end_actor
+from oubliette.kit.control_messages import Signal
 from oubliette.kit.errors import ActorDead, WouldBlockError
-from oubliette.kit.futures import on_a_loop
-from oubliette.kit.gate import Gate, LoopThread
+from oubliette.kit.loop_bridge import Gate, LoopThread
 from oubliette.kit.messages import DeadLetter, Down, Farewell, round_trip
+from oubliette.kit.pykka_future import on_a_loop
 from oubliette.kit.ref import Ref
-from oubliette.kit.signals import Signal
-from oubliette.kit.waits import WaitGraph
+from oubliette.kit.shutdown import end_actor
+from oubliette.kit.wait_graph import WaitGraph
 from oubliette.kit.watchdog import LIMIT, Watchdog
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oubliette.kit.actor import Actor
     from oubliette.kit.mailbox import Envelope, Mailbox
     from oubliette.kit.messages import Message
-    from oubliette.kit.scope import Scope
+    from oubliette.kit.trace_context import Scope
     from oubliette.kit.watchdog import Blocked
 
 T = TypeVar("T")

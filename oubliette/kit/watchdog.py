@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 if TYPE_CHECKING:
-    from oubliette.kit.gate import Gate
+    from oubliette.kit.loop_bridge import Gate
 
 log = structlog.get_logger("oubliette.kit")
 

@@ -19,18 +19,19 @@ from oubliette.errors import (
     Unauthenticated,
     Unavailable,
 )
-from oubliette.mcp_front import challenge, errors, pages
+from oubliette.mcp_front import challenge
 from oubliette.mcp_front.auth import Gatekeeper, Names, header
 from oubliette.mcp_front.calls import Calls
-from oubliette.mcp_front.connections import Deadlines
-from oubliette.mcp_front.direct import Direct
-from oubliette.mcp_front.exchange import SCOPE_KEY, Exchange
-from oubliette.mcp_front.http_server import HttpServer
-from oubliette.mcp_front.legacy_stream import LegacyStreams
-from oubliette.mcp_front.limits import Quotas
-from oubliette.mcp_front.listen import Listening
+from oubliette.mcp_front.direct_path.handler import Direct
+from oubliette.mcp_front.events.get_stream import LegacyStreams
+from oubliette.mcp_front.events.listen import Listening
 from oubliette.mcp_front.protocol import SESSION_HEADER
+from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.sdk import LOADING, Sdk
+from oubliette.mcp_front.transport import cors, error_responses
+from oubliette.mcp_front.transport.http_protocol import Deadlines
+from oubliette.mcp_front.transport.http_server import HttpServer
+from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
     from uvicorn._types import ASGI3Application
 
-    from oubliette.config import Config
+    from oubliette.config.schema import Config
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import Who
-    from oubliette.mcp_front.connections import GuardedProtocol, Parser
-    from oubliette.mcp_front.ports import Ready, ToolTable, Verify
-    from oubliette.tools.rates import Rates
+    from oubliette.mcp_front.interfaces import Ready, ToolTable, Verify
+    from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
+    from oubliette.tools.auth.rate_limits import Rates
 
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
 ANSWERS_END: Final = 0.5  # seconds after that, for the word that the server stops
@@ -176,38 +177,38 @@ class Front:
             return
         headers = scope["headers"]
         if not self._names.knows_host(header(headers, b"host")):
-            await errors.refuse(
+            await error_responses.refuse(
                 send, 421, "this server does not go by that Host; server.allowed_hosts adds names"
             )
             return
         origin = header(headers, b"origin")
         if not self._names.trusts_origin(origin):
-            await errors.refuse(
+            await error_responses.refuse(
                 send, 403, "pages of that Origin may not speak to this server;"
                 " server.allowed_origins adds some"
             )  # fmt: skip
             return
         if origin is not None:
-            send = pages.open_to(origin, send)
+            send = cors.open_to(origin, send)
             if scope["method"] == "OPTIONS":
-                await pages.answer_preflight(send)
+                await cors.answer_preflight(send)
                 return
         match scope["path"]:
             case "/mcp" | "/mcp/":
                 await self._mcp(scope, receive, send)
             case "/health":
-                await errors.answer_json(send, 200, {"ok": True, "version": __version__})
+                await error_responses.answer_json(send, 200, {"ok": True, "version": __version__})
             case "/ready":
                 await self._readiness(send)
             case path if challenge.is_oauth(path):
                 await challenge.refuse_oauth(send, path)
             case _:
-                await errors.refuse(send, 404, "not found; MCP is served at /mcp")
+                await error_responses.refuse(send, 404, "not found; MCP is served at /mcp")
 
     async def _readiness(self, send: Send) -> None:
         reasons = ["server stopping"] if self._stopping else await self._reasons()
         status = 503 if reasons else 200
-        await errors.answer_json(send, status, {"ready": not reasons, "reasons": reasons})
+        await error_responses.answer_json(send, status, {"ready": not reasons, "reasons": reasons})
 
     async def _reasons(self) -> list[str]:
         try:
@@ -222,7 +223,7 @@ class Front:
     async def _mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
         if method not in _METHODS:
-            await errors.refuse(
+            await error_responses.refuse(
                 send,
                 405,
                 f"{method} is not served here",
@@ -236,12 +237,16 @@ class Front:
             await challenge.refuse_key(send, error.message, given=given)
             return
         if self._stopping:
-            await errors.refuse(send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER])
+            await error_responses.refuse(
+                send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER]
+            )
             return
         length = header(scope["headers"], b"content-length")
         most = self._config.server.max_body_bytes
         if length is not None and length.isdigit() and int(length[:19]) > most:
-            await errors.refuse(send, 413, f"the request body may have {most} bytes at most")
+            await error_responses.refuse(
+                send, 413, f"the request body may have {most} bytes at most"
+            )
             return
         if method == "GET":
             await self._get(who, scope, receive, send)
@@ -295,7 +300,7 @@ class Front:
         """Only this request: the client's session goes on (RFC 6585, section 4)."""
         seconds = error.retry_after if isinstance(error, RateLimited) else 1
         headers = [(b"retry-after", str(seconds).encode())]
-        await errors.refuse(send, 429, str(error), headers=headers)
+        await error_responses.refuse(send, 429, str(error), headers=headers)
 
     async def _get(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
         principal = who.context.principal
@@ -327,15 +332,17 @@ class Front:
         try:
             await self._sdk(exchange.who.context.principal, scope, receive, exchange.send)
         except Unavailable as error:
-            await errors.refuse(exchange.send, 503, error.message, headers=[_CLOSE, RETRY_AFTER])
+            await error_responses.refuse(
+                exchange.send, 503, error.message, headers=[_CLOSE, RETRY_AFTER]
+            )
         except Exception:
             log.exception("request_failed")
             if not exchange.status:
-                await errors.refuse(
+                await error_responses.refuse(
                     exchange.send,
                     500,
                     "internal error; see the server's log",
-                    code=errors.INTERNAL_ERROR,
+                    code=error_responses.INTERNAL_ERROR,
                 )
         finally:
             exchange.end()

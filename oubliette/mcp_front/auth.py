@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import Unauthenticated
-from oubliette.tools import scopes
-from oubliette.tools.tool import CallContext
+from oubliette.tools.auth import scopes
+from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oubliette.config import ServerConfig
-    from oubliette.mcp_front.ports import Verify
+    from oubliette.config.schema import ServerConfig
+    from oubliette.mcp_front.interfaces import Verify
     from oubliette.records import Token
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")

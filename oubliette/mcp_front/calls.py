@@ -1,4 +1,4 @@
-"""Calls of tools, whichever way they came: through the SDK (`dispatch`) or past it (`direct`)."""
+"""Tool calls, however they came: through the SDK (`mcp_server`) or past it (`direct_path`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.exchange import Exchange
-    from oubliette.mcp_front.ports import Answer, ToolTable
+    from oubliette.mcp_front.interfaces import Answer, ToolTable
+    from oubliette.mcp_front.transport.request_stream import Exchange
 
 BeforeCall = Callable[["Exchange", str, str, dict[str, Any] | None], Awaitable[None]]
 """Exchange, MCP session, tool, arguments."""

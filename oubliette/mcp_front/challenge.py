@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from oubliette.mcp_front import errors
+from oubliette.mcp_front.transport import error_responses
 
 if TYPE_CHECKING:
     from starlette.types import Send
@@ -33,7 +33,7 @@ async def refuse_key(send: Send, message: str, *, given: bool) -> None:
     if given:
         described = f"{message}; {REMEDY}".encode("ascii", "replace")
         challenge += b', error="invalid_token", error_description="%b"' % described
-    await errors.refuse(
+    await error_responses.refuse(
         send,
         401,
         f"{message} (hint: {REMEDY})",
@@ -52,4 +52,4 @@ async def refuse_oauth(send: Send, path: str) -> None:
     # 404 tells a client to look elsewhere; where it would register, it has looked everywhere.
     status = 404 if path.startswith(_METADATA) else 400
     told = {"error": "access_denied", "error_description": _NO_OAUTH}
-    await errors.answer_json(send, status, told)
+    await error_responses.answer_json(send, status, told)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
-    from oubliette.mcp_front.exchange import Exchange
+    from oubliette.mcp_front.transport.request_stream import Exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from oubliette.mcp_front.calls import Calls
-    from oubliette.mcp_front.dispatch import Dispatch
-    from oubliette.mcp_front.ports import ToolTable
+    from oubliette.mcp_front.interfaces import ToolTable
+    from oubliette.mcp_front.mcp_server import Dispatch
     from oubliette.mcp_front.sdk_sessions import SdkSessions
 
 LOADING: Final = "the MCP library is still being loaded"
@@ -36,7 +36,7 @@ PARTS: Final = (
     "mcp_types.methods",
     "starlette.responses",
     "mcp.server.streamable_http_manager",
-    "oubliette.mcp_front.dispatch",
+    "oubliette.mcp_front.mcp_server",
     "oubliette.mcp_front.sdk_sessions",
 )
 """Each stands on those before it; between two of them a stop is heeded."""
@@ -148,7 +148,7 @@ class Sdk:
     def _build(self) -> StreamableHTTPSessionManager:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        from oubliette.mcp_front.dispatch import Dispatch
+        from oubliette.mcp_front.mcp_server import Dispatch
         from oubliette.mcp_front.sdk_sessions import SdkSessions
 
         _no_shutdown_watcher()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oubliette.errors import RuntimeFailure
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
 
 NAME: Final = "localhost/oubliette/host"
 LDD_SECONDS: Final = 30.0

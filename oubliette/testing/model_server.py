@@ -24,8 +24,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from oubliette.testing.model_script import Asked, Call, Refuse, Say, answer
-from oubliette.testing.model_wire import (
+from oubliette.testing.model_apis import (
     APIS,
     CHARS_PER_TOKEN,
     Api,
@@ -33,6 +32,7 @@ from oubliette.testing.model_wire import (
     Messages,
     instructions,
 )
+from oubliette.testing.model_script import Asked, Call, Refuse, Say, answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -27,20 +27,20 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
-from oubliette.cli.control_client import ControlClient
+from oubliette.cli.client.control import ControlClient
 from oubliette.errors import OublietteError
-from oubliette.runtime.containers import adoption, besteffort, procfs
-from oubliette.runtime.containers.engine import Engine
-from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
-from oubliette.runtime.home import DATABASE
+from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.containers.docker.client import Engine
+from oubliette.runtime.containers.process import adoption, procfs, unsandboxed
+from oubliette.runtime.files.home import DATABASE
 from oubliette.runtime.zipapp import zipapp_path
-from oubliette.testing import faulty, releases
+from oubliette.testing import fault_injection, protocol_versions
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 ENGINES: Final = ("docker", "podman")
 START_SECONDS: Final = 30.0
@@ -119,8 +119,8 @@ class ServerProcess:
         if versions is not None:
             zipapp = self.home / f"release-{versions[0]}-{versions[1]}.pyz"
             if not zipapp.exists():
-                releases.build(zipapp, zipapp_path(), versions)
-            environment |= releases.variable(zipapp, versions)
+                protocol_versions.build(zipapp, zipapp_path(), versions)
+            environment |= protocol_versions.variable(zipapp, versions)
         for key, value in {**self._settings, **(settings or {})}.items():
             if value is not None:
                 environment["OUBLIETTE_" + key.replace(".", "__").upper()] = str(value)
@@ -157,7 +157,7 @@ class ServerProcess:
             )
             return
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "oubliette.testing.faulty", *arguments],
+            [sys.executable, "-m", "oubliette.testing.fault_injection", *arguments],
             env=environment,
             stdin=own,
             stdout=out,
@@ -216,7 +216,7 @@ class ServerProcess:
             return await self.ended()
         except TimeoutError:
             with contextlib.suppress(TimeoutError, OSError, ValueError):
-                await self._tell(faulty.TASKS, timeout=10)
+                await self._tell(fault_injection.TASKS, timeout=10)
             raise
 
     def signal(self, number: int) -> None:
@@ -234,11 +234,11 @@ class ServerProcess:
         Raises:
             TimeoutError: none does within a minute.
         """
-        await self._tell(faulty.AWAIT + message, timeout=faulty.AWAIT_SECONDS)
+        await self._tell(fault_injection.AWAIT + message, timeout=fault_injection.AWAIT_SECONDS)
 
     async def census(self) -> dict[str, Any]:
         """What is alive in the running server: see `faulty.census`."""
-        return await self._tell(faulty.CENSUS, timeout=30)
+        return await self._tell(fault_injection.CENSUS, timeout=30)
 
     async def _tell(self, line: str, timeout: float) -> dict[str, Any]:
         assert self._stdin is not None
@@ -342,7 +342,7 @@ class ServerProcess:
                 procfs.send_signal(process, signal.SIGKILL)
                 await procfs.ended(process)
                 if not self.sandboxed:
-                    await asyncio.to_thread(besteffort.sweep, container_id)
+                    await asyncio.to_thread(unsandboxed.sweep, container_id)
 
     def _sweep_engine(self) -> None:
         if not self.instance():

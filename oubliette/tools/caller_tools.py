@@ -10,11 +10,11 @@ from msgspec import Meta, field
 from oubliette import ids
 from oubliette.errors import InvalidParameter
 from oubliette.records import CallerTool
-from oubliette.tools import fields
-from oubliette.tools.tool import Params
+from oubliette.tools.schema import field_types
+from oubliette.tools.spec import Params
 
 if TYPE_CHECKING:
-    from oubliette.config import CallersConfig
+    from oubliette.config.schema import CallersConfig
 
 _PRIVATE: Final = "x-mcp-header"
 """Would make an agent's client copy an argument into an HTTP header (MCP 2026-07-28)."""
@@ -38,7 +38,7 @@ class LentTool(Params, frozen=True, kw_only=True):
             description="A-Z a-z 0-9 _ . - only; the agent sees it with the caller's id before it.",
         ),
     ]
-    description: Annotated[fields.Text, Meta(description="What it does, for the agent.")] = ""
+    description: Annotated[field_types.Text, Meta(description="What it does, for the agent.")] = ""
     input_schema: Annotated[
         dict[str, Any], Meta(description="JSON Schema of its arguments; an object.")
     ] = field(name="inputSchema", default_factory=lambda: {"type": "object"})

@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from oubliette.actors.protocol import Idempotency
+from oubliette.actors.messages import Idempotency
 
 
 def claim(tool: str, params: msgspec.Struct) -> Idempotency | None:

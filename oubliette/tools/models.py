@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oubliette.config import Config
+    from oubliette.config.schema import Config
     from oubliette.records import Session
 
 

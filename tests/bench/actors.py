@@ -26,22 +26,22 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from oubliette import ids
-from oubliette.actors.caller import CallersActor
-from oubliette.actors.caller_messages import NextEvents, OpenListener
-from oubliette.actors.container_messages import Acquire
-from oubliette.actors.gate import HostGate
-from oubliette.actors.link import LinkActor
-from oubliette.actors.protocol import AnswerCallerTool, OpenCaller
-from oubliette.actors.services import Services
-from oubliette.actors.session import SessionActor
-from oubliette.actors.session_messages import OpenLink
-from oubliette.actors.store import StoreActor, Transact
+from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.caller.messages import NextEvents, OpenListener
+from oubliette.actors.container.guest_connection import HostGate
+from oubliette.actors.container.messages import Acquire
+from oubliette.actors.context import Services
+from oubliette.actors.messages import AnswerCallerTool, OpenCaller
+from oubliette.actors.relay.session_connection import LinkActor
+from oubliette.actors.session.actor import SessionActor
+from oubliette.actors.session.messages import OpenLink
+from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
-from oubliette.config import Config
+from oubliette.config.schema import Config
 from oubliette.kit import Actor, System, handles
 from oubliette.records import CallerRequest, CallerTool, Event, Session, Turn
 from oubliette.runtime.store.database import Database
-from oubliette.runtime.store.ops import (
+from oubliette.runtime.store.operations import (
     AppendEvents,
     PutCallerRequest,
     PutSession,

@@ -7,7 +7,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
 from oubliette.testing.callers import HttpCaller
 from oubliette.testing.host_image import ensure_image
 from oubliette.testing.server import ServerProcess

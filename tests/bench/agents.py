@@ -25,8 +25,8 @@ from typing import Any
 import httpx2
 
 from oubliette.runtime.agents import AcpAdapter, DroidAdapter
-from oubliette.runtime.agents.turns import Opening
-from oubliette.runtime.containers.port import Inside
+from oubliette.runtime.agents.handshake_adapter import Opening
+from oubliette.runtime.containers.base import Inside
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.testing.model_server import ModelServer
 from tests import requirements

@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from oubliette.actors.protocol import EventsCommitted
+from oubliette.actors.messages import EventsCommitted
 from oubliette.records import Event
 from oubliette.testing.callers import HttpCaller, Mode
 from tests.interaction.frontkit import World, world

@@ -41,7 +41,7 @@ WARM = 0.5  # seconds
 
 def raw() -> None:
     """Serve an endpoint that takes a body and gives a document."""
-    from oubliette.mcp_front.http_server import HttpServer
+    from oubliette.mcp_front.transport.http_server import HttpServer
 
     body = b'{"a":"' + b"x" * SIZE + b'"}'
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

@@ -8,7 +8,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
-from oubliette.runtime.containers import engine_address
+from oubliette.runtime.containers.docker import address as docker_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -46,7 +46,7 @@ class RawExec:
 async def _ask(
     flavour: str, path: str, body: dict[str, Any], *, upgrade: bool = False
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
-    address = engine_address.find(flavour)  # type: ignore[arg-type]
+    address = docker_address.find(flavour)  # type: ignore[arg-type]
     assert address.path is not None, "the benchmark wants an engine on this machine"
     reader, writer = await asyncio.open_unix_connection(address.path)
     text = json.dumps(body).encode()

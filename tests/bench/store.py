@@ -18,11 +18,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from oubliette.actors.store import StoreActor, Transact
+from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.kit import System
 from oubliette.records import Event
 from oubliette.runtime.store import Database, Reader
-from oubliette.runtime.store.ops import AppendEvents
+from oubliette.runtime.store.operations import AppendEvents
 
 DATA = {"text": "a line of some hundred characters, as agents print them " * 2}
 BATCH = 50

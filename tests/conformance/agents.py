@@ -31,8 +31,8 @@ from oubliette.runtime.agents import (
     ScriptedRuntime,
 )
 from oubliette.runtime.containers import Inside
-from oubliette.runtime.containers.engine import Engine as DockerEngine
-from oubliette.runtime.containers.folders import make_owned
+from oubliette.runtime.containers.docker.client import Engine as DockerEngine
+from oubliette.runtime.containers.host_paths import make_owned
 from tests import requirements
 from tests.conformance.engines import ENGINES, SECONDS
 

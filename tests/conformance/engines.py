@@ -26,12 +26,12 @@ from oubliette.runtime.containers import (
     ContainerSpec,
     Mount,
     ProcessRuntime,
-    engine_address,
 )
-from oubliette.runtime.containers.apple import AppleRuntime
-from oubliette.runtime.containers.docker import DockerRuntime
-from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, runtime_base
-from oubliette.runtime.host import Exit, HostLink, Output, StartProcess
+from oubliette.runtime.containers.apple.runtime import AppleRuntime
+from oubliette.runtime.containers.docker import address as docker_address
+from oubliette.runtime.containers.docker.runtime import DockerRuntime
+from oubliette.runtime.containers.host_paths import make_owned, new_runtime_dir, runtime_base
+from oubliette.runtime.guest import Exit, HostLink, Output, StartProcess
 from oubliette.runtime.zipapp import zipapp_path
 from tests import requirements
 from tests.conformance.tls_proxy import proxy
@@ -113,10 +113,10 @@ def podman_bridged(base: Path) -> ContainerRuntime:
 
 def docker_by_tls(base: Path) -> ContainerRuntime:
     """By TCP and TLS, as an engine elsewhere; that its links are bridged is its own conclusion."""
-    at = proxy(engine_address.find("docker").path or "")
-    tls = engine_address._tls(at.folder, verify=True)
+    at = proxy(docker_address.find("docker").path or "")
+    tls = docker_address._tls(at.folder, verify=True)
     runtime = DockerRuntime(base, zipapp())
-    runtime._engine._address = engine_address.Address(url=f"tcp://127.0.0.1:{at.port}", tls=tls)
+    runtime._engine._address = docker_address.Address(url=f"tcp://127.0.0.1:{at.port}", tls=tls)
     return runtime
 
 
@@ -137,7 +137,7 @@ def apple(base: Path) -> ContainerRuntime:
 def beneath_apple() -> str:
     """The engine that the stand-in works with."""
     flavour = "podman" if requirements.missing("docker") else "docker"
-    address = engine_address.find(flavour)
+    address = docker_address.find(flavour)
     if address.path is not None:
         os.environ["APPLE_STANDIN_ENGINE"] = address.path
     return flavour

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oubliette.runtime.agents import AgentSession
-from oubliette.runtime.agents.opencode_parts import stamp_of
+from oubliette.runtime.agents.opencode.parts import stamp_of
 from oubliette.runtime.containers import Inside
 from tests.conformance.agents import AGENTS
 

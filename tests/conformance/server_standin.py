@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from oubliette.runtime.containers.port import KEY_FILE
+from oubliette.runtime.containers.base import KEY_FILE
 from tests.conformance.engines import ENGINES, IN_PART, Bench
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from oubliette.incontainer import client_tools
-from oubliette.incontainer.client import DEADLINE_MARGIN
-from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeRuntime, droid_runtime
+from oubliette.incontainer.client import tool_catalog
+from oubliette.incontainer.client.main import DEADLINE_MARGIN
+from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeRuntime
+from oubliette.runtime.agents.droid import runtime
 from oubliette.runtime.containers import Inside
 from tests.conformance.agents import AGENTS, new_session
 from tests.conformance.engines import ENGINES, Bench
@@ -59,9 +60,9 @@ async def process_bench(anyio_backend: str) -> AsyncIterator[Bench]:
 
 def test_agents_wait_longer_for_our_tools_than_we_do() -> None:
     """The agent's own MCP timeout > the client's > the server's."""
-    client = (client_tools.LONGEST_TIMEOUT_SECONDS + DEADLINE_MARGIN) * 1000
+    client = (tool_catalog.LONGEST_TIMEOUT_SECONDS + DEADLINE_MARGIN) * 1000
     droid = DroidRuntime({"model": "m"}).command(SESSION, Inside())
-    ruling = next(file for file in droid.files if file.path == droid_runtime.RULING)
+    ruling = next(file for file in droid.files if file.path == runtime.RULING)
     assert json.loads(ruling.content)["mcp"]["mcpServers"]["oubliette"]["timeout"] > client
     opencode = OpencodeRuntime({"model": "m"}).command(SESSION, Inside())
     settings = json.loads(opencode.env["OPENCODE_CONFIG_CONTENT"])
@@ -74,7 +75,7 @@ async def test_droid_keeps_to_the_time_that_it_is_told(
     process_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session's servers have 180 s and no other time; those of settings have what they say."""
-    monkeypatch.setattr(droid_runtime, "TOOL_TIMEOUT", 3000)
+    monkeypatch.setattr(runtime, "TOOL_TIMEOUT", 3000)
     agent = next(agent for agent in AGENTS if agent.name == "droid")
     running = await agent.start(process_bench)
     folder = next(m.source for m in running.spec.mounts if m.target == "/workspace")

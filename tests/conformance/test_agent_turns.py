@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from oubliette.errors import Conflict, RuntimeFailure
-from oubliette.runtime.host import Exit
+from oubliette.runtime.guest import Exit
 from tests.conformance.agents import AGENTS, Agent, essential, new_session, resuming, talking
 from tests.conformance.conftest import needs
 from tests.conformance.engines import Bench

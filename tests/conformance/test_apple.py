@@ -14,11 +14,11 @@ import pytest
 
 from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import ContainerLimits, Mount
-from oubliette.runtime.containers.apple import AppleRuntime
-from oubliette.runtime.containers.hardening import Hardening
-from oubliette.runtime.host import Exit, pieces
-from oubliette.runtime.host.errors import HostAbsent
-from oubliette.runtime.host.link import HostLink
+from oubliette.runtime.containers.apple.runtime import AppleRuntime
+from oubliette.runtime.containers.docker.create_body import Hardening
+from oubliette.runtime.guest import Exit, pieces
+from oubliette.runtime.guest.control_link import HostLink
+from oubliette.runtime.guest.errors import HostAbsent
 from tests.conformance.apple_standin import grammar
 from tests.conformance.engines import (
     ENGINES,

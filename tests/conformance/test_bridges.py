@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers.docker import DockerRuntime
-from oubliette.runtime.containers.engine_address import find
-from oubliette.runtime.host import Exit
+from oubliette.runtime.containers.docker.address import find
+from oubliette.runtime.containers.docker.runtime import DockerRuntime
+from oubliette.runtime.guest import Exit
 from tests.conformance.engines import ENGINES, SECONDS, Bench, Engine, image, zipapp
 from tests.conformance.tls_proxy import certify, proxy
 
@@ -202,16 +202,16 @@ async def test_an_engine_of_another_machine_that_has_none_of_our_folders_says_so
 ) -> None:
     """Played by folders that are gone when the engine looks for them."""
     from oubliette.errors import RuntimeFailure
-    from oubliette.runtime.containers import hardening
+    from oubliette.runtime.containers.docker import create_body
 
-    real = hardening.request
+    real = create_body.request
 
     def elsewhere(*arguments, **named):
         body = real(*arguments, **named)
         body["HostConfig"]["Mounts"][0]["Source"] = "/no-such-folder-there"
         return body
 
-    monkeypatch.setattr(hardening, "request", elsewhere)
+    monkeypatch.setattr(create_body, "request", elsewhere)
     await bridged.runtime.ping()
     with pytest.raises(RuntimeFailure, match="does not see this server's folders") as caught:
         await bridged.runtime.create(bridged.spec())

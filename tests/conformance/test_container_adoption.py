@@ -19,7 +19,7 @@ import pytest
 
 from oubliette import ids
 from oubliette.runtime.containers import LABEL_CONTAINER
-from oubliette.runtime.host import Exit
+from oubliette.runtime.guest import Exit
 from tests.conformance.engines import SECONDS, Bench, Engine, read_all
 
 if TYPE_CHECKING:

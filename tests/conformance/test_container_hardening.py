@@ -17,8 +17,8 @@ import pytest
 
 from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import Mount
-from oubliette.runtime.containers.folders import make_owned
-from oubliette.runtime.host import VerbFailed
+from oubliette.runtime.containers.host_paths import make_owned
+from oubliette.runtime.guest import VerbFailed
 from tests.conformance.engines import SECONDS, Bench, Running
 
 pytestmark = pytest.mark.anyio
@@ -326,7 +326,7 @@ print(said)
 
 
 async def test_agents_cannot_raise_what_limits_them(bench: Bench) -> None:
-    from oubliette.runtime.host import ProcessLimits
+    from oubliette.runtime.guest import ProcessLimits
 
     running = await bench.start()
     raise_it = "__import__('resource').setrlimit(7, (60, 10**6))"

@@ -12,7 +12,7 @@ import pytest
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.containers import Mount
-from oubliette.runtime.host import Exit, VerbFailed
+from oubliette.runtime.guest import Exit, VerbFailed
 from tests.conformance.engines import ENGINES, Bench
 from tests.images import ensure_image
 

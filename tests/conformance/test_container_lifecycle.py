@@ -13,7 +13,7 @@ import pytest
 
 from oubliette.errors import InvalidParameter, NotFound, RuntimeFailure
 from oubliette.runtime.containers import LABEL_CONTAINER, LABEL_INSTANCE, Mount
-from oubliette.runtime.host import HostImpostor, HostLink, HostRefused, HostUnreachable
+from oubliette.runtime.guest import HostImpostor, HostLink, HostRefused, HostUnreachable
 from tests.conformance.engines import SECONDS, Bench
 
 pytestmark = pytest.mark.anyio
@@ -319,6 +319,6 @@ async def test_only_one_workspace_can_be_bound_where_it_is_documented(bench: Ben
 
 
 def make_workspace(bench: Bench, project, name: str):
-    from oubliette.runtime.containers.folders import make_owned
+    from oubliette.runtime.containers.host_paths import make_owned
 
     return make_owned(project / "workspaces", name, uid=bench.agent_uid)

@@ -17,9 +17,9 @@ import pytest
 from oubliette import ids
 from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import ContainerLimits
-from oubliette.runtime.containers.docker import DockerRuntime
-from oubliette.runtime.containers.port import MIB, Hardening
-from oubliette.runtime.host import Exit
+from oubliette.runtime.containers.base import MIB, Hardening
+from oubliette.runtime.containers.docker.runtime import DockerRuntime
+from oubliette.runtime.guest import Exit
 from tests.conformance.engines import ENGINES, Bench, image
 from tests.conformance.test_container_hardening import attempt
 

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from oubliette.runtime.host import Exit, ProcessLimits, VerbFailed
+from oubliette.runtime.guest import Exit, ProcessLimits, VerbFailed
 from tests.conformance.engines import SECONDS, Bench, Running
 
 pytestmark = pytest.mark.anyio

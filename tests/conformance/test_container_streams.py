@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from oubliette.runtime.host import Eof, Exit, HostRefused, LinkClosed, Output, StdinOk, pieces
+from oubliette.runtime.guest import Eof, Exit, HostRefused, LinkClosed, Output, StdinOk, pieces
 from tests.conformance.engines import SECONDS, Bench, read_all
 
 pytestmark = pytest.mark.anyio

@@ -13,10 +13,10 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import ContainerLost, InvalidParameter, RuntimeFailure
-from oubliette.runtime.containers import ContainerLimits, images
-from oubliette.runtime.containers.docker import DockerRuntime
-from oubliette.runtime.containers.hardening import Hardening
-from oubliette.runtime.host import Exit
+from oubliette.runtime.containers import ContainerLimits, dockerfile
+from oubliette.runtime.containers.docker.create_body import Hardening
+from oubliette.runtime.containers.docker.runtime import DockerRuntime
+from oubliette.runtime.guest import Exit
 from tests.conformance.engines import SECONDS, Bench, container_program, zipapp
 from tests.images import ensure_image
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-DOCKERFILE = Path(images.__file__).parent
+DOCKERFILE = Path(dockerfile.__file__).parent
 
 
 @pytest.fixture
@@ -156,10 +156,10 @@ async def test_two_servers_on_one_engine_leave_each_others_containers_alone(
 async def test_a_folder_whose_container_was_never_made_is_cleared_at_adoption(
     imaged: Bench,
 ) -> None:
-    from oubliette.runtime.containers import engine_folders
+    from oubliette.runtime.containers import runtime_dirs
 
     spec = imaged.spec()
-    engine_folders.make(spec, engine=imaged.runtime.name, uid=None)
+    runtime_dirs.make(spec, engine=imaged.runtime.name, uid=None)
     assert spec.runtime_dir.exists()
     assert await imaged.runtime.adopt(imaged.instance) == []
     assert not spec.runtime_dir.exists()

@@ -16,7 +16,7 @@ import pytest
 
 from oubliette.errors import OublietteError
 from oubliette.runtime.containers import image_errors
-from oubliette.runtime.containers.docker import DockerRuntime
+from oubliette.runtime.containers.docker.runtime import DockerRuntime
 from tests.conformance.engines import zipapp
 from tests.conformance.registry import Registry
 

@@ -17,7 +17,8 @@ import httpx2 as httpx
 import pytest
 
 from oubliette.runtime.agents import AgentEvent, AgentSession, OpencodeRuntime
-from oubliette.runtime.containers import Inside, procfs
+from oubliette.runtime.containers import Inside
+from oubliette.runtime.containers.process import procfs
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.testing.model_server import ModelServer
 from tests import requirements

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.runtime.containers.folders import closed_folders
+from oubliette.runtime.containers.host_paths import closed_folders
 
 UID = 23999
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ import base64
 
 import pytest
 
-from oubliette.runtime.host import VerbFailed
-from oubliette.runtime.host.messages import SecretFile
+from oubliette.runtime.guest import VerbFailed
+from oubliette.runtime.guest.messages import SecretFile
 from tests.conformance.engines import SECONDS, Bench
 
 pytestmark = pytest.mark.anyio

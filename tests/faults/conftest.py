@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from oubliette.testing.fork_server import Zygote
 from oubliette.testing.server import ServerProcess
-from oubliette.testing.zygote import Zygote
 from tests.images import ensure_image
 from tests.selection import without_sandbox
 

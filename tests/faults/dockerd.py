@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from oubliette.runtime.containers import procfs
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
+from oubliette.runtime.containers.process import procfs
 
 START = 40.0  # seconds
 STOP = 40.0

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.runtime.containers import procfs
-from oubliette.runtime.containers.port import LABEL_INSTANCE
+from oubliette.runtime.containers.base import LABEL_INSTANCE
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import TOOL_REQUEST
+from oubliette.testing.fork_server import Zygote
 from oubliette.testing.server import ENGINES, ServerProcess
-from oubliette.testing.zygote import Zygote
 from tests.faults.history import BROKEN
 from tests.faults.kill_jobs import RUNS, Insistent, Jobs
 

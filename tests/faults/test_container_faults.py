@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import ToolFailed
 from tests.faults.conftest import settings_of
 from tests.faults.here import Here

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
-from oubliette.runtime.containers import procfs
-from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE, LABEL_SPEC
+from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE, LABEL_SPEC
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.faults.conftest import ENGINES, settings_of
@@ -18,7 +18,7 @@ from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, texts
 
 if TYPE_CHECKING:
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from oubliette.runtime.home import DATABASE
+from oubliette.runtime.files.home import DATABASE
 from oubliette.testing.server import ServerProcess
 from tests.faults.here import Here
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime import home as homes
+from oubliette.runtime.files import home as homes
 from tests.faults.here import Here
 from tests.faults.load import Load, crash
 from tests.selection import core

@@ -26,7 +26,7 @@ from tests.images import ensure_image
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [
     pytest.mark.anyio,

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.http_client import HttpClient
 from oubliette.testing.server import ServerProcess

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers import procfs
-from oubliette.runtime.containers.port import LABEL_CONTAINER
+from oubliette.runtime.containers.base import LABEL_CONTAINER
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.server import ServerProcess
 from tests.faults.here import Here, until
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers import procfs
-from oubliette.runtime.containers.port import LABEL_CONTAINER
-from oubliette.runtime.home import DATABASE
+from oubliette.runtime.containers.base import LABEL_CONTAINER
+from oubliette.runtime.containers.process import procfs
+from oubliette.runtime.files.home import DATABASE
 from oubliette.testing.server import ENGINES
 from tests.faults.here import Here, until
 from tests.faults.history import BROKEN

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.server import ServerProcess
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left

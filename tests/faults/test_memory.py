@@ -14,7 +14,7 @@ from oubliette.testing.server import ServerProcess
 from tests.bench.soak import PROMPTS, SETTINGS, Load, grown
 
 if TYPE_CHECKING:
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.timeout(120)]
 

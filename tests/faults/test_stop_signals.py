@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.cli.control_client import ControlClient
+from oubliette.cli.client.control import ControlClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

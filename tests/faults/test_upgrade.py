@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, deltas, texts
 

@@ -10,30 +10,30 @@ from typing import Any
 
 import msgspec
 
-from oubliette.actors.caller import CallersActor
-from oubliette.actors.caller_messages import CallerState, GetCaller
-from oubliette.actors.protocol import (
+from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.caller.messages import CallerState, GetCaller
+from oubliette.actors.messages import (
     CallerLost,
     OpenCaller,
     TrackRequest,
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.store import StoreActor, Transact
-from oubliette.config import CallersConfig, Config, ServerConfig
+from oubliette.actors.store.actor import StoreActor, Transact
+from oubliette.config.schema import CallersConfig, Config, ServerConfig
 from oubliette.errors import Conflict, NotFound, OublietteError, Unauthenticated
 from oubliette.ids import new_id, new_uuid
 from oubliette.kit import Actor, System, handles
+from oubliette.mcp_front.actor import FrontActor, GetUrl
 from oubliette.mcp_front.app import Front
-from oubliette.mcp_front.connections import Deadlines
-from oubliette.mcp_front.front_actor import FrontActor, GetUrl
+from oubliette.mcp_front.transport.http_protocol import Deadlines
 from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database
-from oubliette.runtime.store.ops import AppendEvents, PutCallerRequest, SettleCallerRequest
+from oubliette.runtime.store.operations import AppendEvents, PutCallerRequest, SettleCallerRequest
 from oubliette.runtime.store.reader import Reader
 from oubliette.testing.callers import HttpCaller, SdkCaller
-from oubliette.tools.arguments import decode
-from oubliette.tools.callers import CallerListen
+from oubliette.tools.handlers.callers import CallerListen
+from oubliette.tools.schema.validation import decode
 
 NO_WAIT = {"stream_grace_seconds": 0.15, "poll_grace_seconds": 0.4, "restart_grace_seconds": 0.3}
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oubliette.actors.caller import IDLE_SECONDS, KEEP_RECENT_SECONDS, MAX_CALLERS, CallersActor
-from oubliette.actors.caller_messages import (
-    CloseListener,
-    GetCaller,
-    NextEvents,
-    OpenListener,
+from oubliette.actors.caller.actor import (
+    IDLE_SECONDS,
+    KEEP_RECENT_SECONDS,
+    MAX_CALLERS,
+    CallersActor,
 )
-from oubliette.actors.caller_presence import Presence
-from oubliette.actors.caller_projects import KnownProjects
-from oubliette.actors.caller_recent import RecentEvents
-from oubliette.actors.protocol import (
+from oubliette.actors.caller.event_window import RecentEvents
+from oubliette.actors.caller.messages import CloseListener, GetCaller, NextEvents, OpenListener
+from oubliette.actors.caller.presence import Presence
+from oubliette.actors.caller.projects import KnownProjects
+from oubliette.actors.messages import (
     CallerLost,
     CallerSeen,
     EventsCommitted,
@@ -29,8 +29,8 @@ from oubliette.actors.protocol import (
     TrackRequest,
     UntrackRequest,
 )
-from oubliette.actors.store import Subscribe
-from oubliette.config import CallersConfig
+from oubliette.actors.store.actor import Subscribe
+from oubliette.config.schema import CallersConfig
 from oubliette.errors import LimitExceeded
 from oubliette.kit import Actor, System, handles
 from oubliette.records import CallerRequest, CallerTool, Event
@@ -580,7 +580,7 @@ async def test_a_poller_finds_its_events_in_memory_from_poll_to_poll():
 @given(st.lists(st.lists(st.integers(0, 40), max_size=10), max_size=20))
 async def test_projects_of_sessions_are_read_once_and_a_bounded_number_is_remembered(batches):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oubliette.actors.caller_projects.MAX_KNOWN", 12)
+        patch.setattr("oubliette.actors.caller.projects.MAX_KNOWN", 12)
         known = KnownProjects()
         for batch in batches:
             sessions = {str(number) for number in batch}
@@ -608,7 +608,7 @@ class Reads:
 
 
 async def test_a_principal_has_a_bounded_number_of_callers(monkeypatch):
-    monkeypatch.setattr("oubliette.actors.caller.MAX_CALLERS", 3)
+    monkeypatch.setattr("oubliette.actors.caller.actor.MAX_CALLERS", 3)
     async with scene() as s, asyncio.timeout(5):
         for n in range(3):
             await s.caller(caller_id=f"c{n}")

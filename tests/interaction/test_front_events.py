@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oubliette.config import Config, ServerConfig
+from oubliette.config.schema import Config, ServerConfig
 from oubliette.errors import ConfigError
-from oubliette.mcp_front import wire_events
 from oubliette.mcp_front.auth import Names
-from oubliette.mcp_front.http_server import HttpServer
-from oubliette.mcp_front.limits import Quotas
+from oubliette.mcp_front.events import event_format
+from oubliette.mcp_front.quotas import Quotas
+from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.records import Event
 from oubliette.testing.http_client import HttpClient
 from tests.interaction.frontkit import world
@@ -45,7 +45,7 @@ def event(data, kind="message", seq=7):
 @example({"text": "a\r\n\r\ndata: {}\r\n\r\nb\u2028\x85\x00"})
 @example({"text": "\ud83d", "n": 2**200})
 def test_one_event_is_one_frame_and_nothing_in_it_can_pose_as_another(data):
-    frame = wire_events.event_frame(event(data))
+    frame = event_format.event_frame(event(data))
     assert frame.startswith(b"event: message\r\ndata: {")
     assert frame.endswith(b"}\r\n\r\n")
     assert frame.count(b"\n") == 3
@@ -62,18 +62,18 @@ def test_one_event_is_one_frame_and_nothing_in_it_can_pose_as_another(data):
 
 @pytest.mark.parametrize("size", [100, 880_000, 899_000, 901_000, 3_000_000])
 def test_no_frame_is_larger_than_clients_take(size):
-    frame = wire_events.event_frame(event({"text": "x" * size}))
+    frame = event_format.event_frame(event({"text": "x" * size}))
     assert len(frame) <= 1024 * 1024
     assert ("ref" in json.loads(frame.split(b"data: ", 1)[1])["params"]["data"]) is (size > 899_900)
 
 
 def test_a_poll_fits_into_a_result_that_says_it_twice():
     events = tuple(event({"text": '"' * 90_000}, seq=n) for n in range(1, 4))
-    answer, cursor = wire_events.polled(events, (), 99)
+    answer, cursor = event_format.polled(events, (), 99)
     assert len(json.dumps(json.dumps(answer))) + len(json.dumps(answer)) < 1024 * 1024
     assert (len(answer), cursor) == (1, 1)
-    assert wire_events.polled(events[:1], (), 99)[1] == 99
-    (large,), _ = wire_events.polled((event({"text": '"' * 400_000}),), (), 99)
+    assert event_format.polled(events[:1], (), 99)[1] == 99
+    (large,), _ = event_format.polled((event({"text": '"' * 400_000}),), (), 99)
     assert large["ref"] == {"session_id": "gogol_1", "index": 3}
 
 

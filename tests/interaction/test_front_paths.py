@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from oubliette.mcp_front import direct as direct_path
-from oubliette.mcp_front import plain_call
+from oubliette.mcp_front.direct_path import handler as direct_path
+from oubliette.mcp_front.direct_path import plain_call
 from tests.interaction.frontkit import World, world
 
 pytestmark = pytest.mark.anyio

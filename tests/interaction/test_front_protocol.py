@@ -11,7 +11,8 @@ from mcp.shared.dispatcher import as_request_id, coerce_request_id
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from oubliette.mcp_front import errors, protocol
+from oubliette.mcp_front import protocol
+from oubliette.mcp_front.transport import error_responses
 
 
 def test_versions_are_those_of_the_sdk():
@@ -42,7 +43,7 @@ def test_codes_are_those_of_the_sdk():
     assert (REQUEST_CANCELLED, t.CONNECTION_CLOSED, t.INTERNAL_ERROR) == (
         protocol.REQUEST_CANCELLED,
         protocol.CONNECTION_CLOSED,
-        errors.INTERNAL_ERROR,
+        error_responses.INTERNAL_ERROR,
     )
 
 

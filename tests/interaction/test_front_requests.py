@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from oubliette.mcp_front.connections import fastest
+from oubliette.mcp_front.transport.http_protocol import fastest
 from tests.interaction.frontkit import World, world
 
 pytestmark = pytest.mark.anyio

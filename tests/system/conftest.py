@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from oubliette.testing.fork_server import Zygote
 from oubliette.testing.server import ServerProcess
-from oubliette.testing.zygote import Zygote
 from tests.system.site import KINDS, Site
 
 if TYPE_CHECKING:

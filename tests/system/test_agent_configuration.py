@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import ToolFailed
 from oubliette.testing.model_server import ModelServer
 from tests.system.test_real_agents import KEY, SLOW, site_on

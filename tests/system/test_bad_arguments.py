@@ -10,8 +10,8 @@ import json
 import pytest
 
 from oubliette.testing.callers import HttpError, ToolFailed
-from oubliette.tools.table import TABLE
-from oubliette.tools.tool import HTTP_ONLY
+from oubliette.tools.registry import TABLE
+from oubliette.tools.spec import HTTP_ONLY
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from oubliette.tools.table import TABLE
+from oubliette.tools.registry import TABLE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -17,7 +17,7 @@ from tests.system.test_real_agents import remove_containers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers.engine import Engine
-from oubliette.runtime.home import DATABASE
+from oubliette.runtime.containers.docker.client import Engine
+from oubliette.runtime.files.home import DATABASE
 from tests import requirements
 
 if TYPE_CHECKING:

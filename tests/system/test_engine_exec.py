@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.images import ensure_image
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from typing import Any
 
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.conformance.engines import STANDIN, beneath_apple
@@ -18,7 +18,7 @@ from tests.images import ensure_image
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 

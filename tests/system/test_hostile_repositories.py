@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.model_server import ModelServer
 from tests import requirements
 from tests.system.hostile_repository import found, plant

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.conformance.registry import Registry
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from oubliette.testing.zygote import Zygote
+    from oubliette.testing.fork_server import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 

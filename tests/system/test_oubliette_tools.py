@@ -15,7 +15,7 @@ import pytest
 
 from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess
-from oubliette.tools.table import TABLE
+from oubliette.tools.registry import TABLE
 from tests import requirements
 from tests.system.conftest import ROOMY
 from tests.system.site import Agent, Site

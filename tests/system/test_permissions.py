@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
 from tests.system.conftest import ROOMY

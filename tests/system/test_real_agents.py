@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers import procfs
-from oubliette.runtime.containers.engine import Engine
+from oubliette.runtime.containers.docker.client import Engine
+from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import ToolFailed, spec_of
 from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers import procfs
+from oubliette.runtime.containers.process import procfs
 from tests.conformance.agents import execute
 from tests.system.test_real_agents import SLOW, model, site_on
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.agent_config import AgentConfig, McpServer, checked, merged, servers
+from oubliette.config.agent_config import AgentConfig, McpServer, checked, merged, servers
 from oubliette.errors import InvalidParameter
-from oubliette.runtime.agents.generated import views
+from oubliette.runtime.agents.config_views import views
 
 
 def test_the_later_one_wins_key_by_key_and_lists_as_a_whole() -> None:

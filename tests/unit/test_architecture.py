@@ -15,7 +15,7 @@ import pytest
 import oubliette.actors
 import oubliette.mcp_front
 from oubliette.kit import Actor
-from oubliette.runtime.store import ops
+from oubliette.runtime.store import operations
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -81,7 +81,7 @@ def subclasses(cls: type) -> set[type]:
 def imported() -> None:
     """Everything that defines actors and messages."""
     for package in (oubliette.actors, oubliette.mcp_front):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name.startswith("oubliette.actors.") or "actor" in module.name:
                 importlib.import_module(module.name)
 
@@ -126,7 +126,7 @@ def test_every_operation_that_is_named_is_one() -> None:
         for name in re.findall(r"`((?:Put|Delete|Settle|Append)\w+)`", cells[2])
     }
     assert len(named) > 8
-    assert named <= {each.__name__ for each in get_args(ops.Op)}
+    assert named <= {each.__name__ for each in get_args(operations.Op)}
 
 
 def test_every_file_and_test_that_is_named_is_there() -> None:

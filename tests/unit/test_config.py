@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette import config
-from oubliette.config import Config, find_home, load
-from oubliette.container_options import given as given_in
+from oubliette.config import schema as config_schema
+from oubliette.config.container_options import given as given_in
+from oubliette.config.schema import Config, find_home, load
 from oubliette.errors import ConfigError
 
 NOTHING: dict[str, str] = {}
@@ -21,7 +21,7 @@ NOTHING: dict[str, str] = {}
 
 def file(home: Path, text: str) -> Path:
     home.mkdir(exist_ok=True)
-    (home / config.FILE_NAME).write_text(text, encoding="utf-8")
+    (home / config_schema.FILE_NAME).write_text(text, encoding="utf-8")
     return home
 
 
@@ -48,14 +48,14 @@ def test_the_file_then_the_environment_then_the_command_line(tmp_path: Path) -> 
     assert loaded.config.server.on_stop == "keep"
     assert loaded.sources["server.host"] == "command line"
     assert loaded.sources["server.port"] == "environment (OUBLIETTE_SERVER__PORT)"
-    assert loaded.sources["server.on_stop"] == str(home / config.FILE_NAME)
+    assert loaded.sources["server.on_stop"] == str(home / config_schema.FILE_NAME)
     assert loaded.sources["trees.max_depth"] == "default"
 
 
-@pytest.mark.parametrize("key", sorted(config.schema_keys()))
+@pytest.mark.parametrize("key", sorted(config_schema.schema_keys()))
 def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> None:
     section, _, name = key.partition(".")
-    value: Any = config.schema_keys()[key]
+    value: Any = config_schema.schema_keys()[key]
     if key == "containers.cap_add":
         text, wanted = "CHOWN,KILL", ("CHOWN", "KILL")
     elif key == "containers.build_args":
@@ -134,7 +134,7 @@ def test_a_mistake_in_the_file_is_told_with_its_place(
 ) -> None:
     error = refusal(file(tmp_path, text))
     assert message in error.message
-    assert config.FILE_NAME in error.message
+    assert config_schema.FILE_NAME in error.message
     if hint is not None:
         assert hint in (error.hint or "")
 
@@ -161,11 +161,11 @@ def test_a_mistake_in_the_environment_names_the_variable(
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / config.FILE_NAME).mkdir()
-    assert config.FILE_NAME in refusal(tmp_path).message
+    (tmp_path / config_schema.FILE_NAME).mkdir()
+    assert config_schema.FILE_NAME in refusal(tmp_path).message
     other = tmp_path / "other"
     other.mkdir()
-    (other / config.FILE_NAME).write_bytes(b"\xff\xfe")
+    (other / config_schema.FILE_NAME).write_bytes(b"\xff\xfe")
     assert "is not UTF-8" in refusal(other).message
 
 
@@ -186,16 +186,16 @@ def test_no_value_in_the_environment_breaks_it_in_another_way(key: str, value: s
 
 
 def test_the_schema_has_every_key_with_a_word_about_it() -> None:
-    schema = config.schema()
+    schema = config_schema.schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     keys = {
         f"{section}.{name}"
         for section, part in schema["properties"].items()
         for name in part.get("properties", ())
     }
-    assert keys == set(config.schema_keys())
+    assert keys == set(config_schema.schema_keys())
     sections = dict(schema["properties"])
-    for name in config.SECTIONS_OF_TABLES:
+    for name in config_schema.SECTIONS_OF_TABLES:
         part = sections.pop(name)
         assert part["additionalProperties"] is False
         assert part["description"]
@@ -247,10 +247,10 @@ def test_types_and_projects_have_tables_of_the_options_that_they_change(tmp_path
     assert given_in(types["gpu-2"]) == {}  # a type like `base`
     assert given_in(projects["my shop.de"]) == {"network": "none"}
     assert given_in(projects["shop"]) == {"oci_runtime": "runsc", "uid": 1234}
-    assert loaded.sources["container_types.dev.memory_mb"] == str(home / config.FILE_NAME)
+    assert loaded.sources["container_types.dev.memory_mb"] == str(home / config_schema.FILE_NAME)
     assert "DEV__PIDS" in loaded.sources["container_types.dev.pids"]
-    assert config.flat(loaded.config)["container_types.dev.pids"] == 77
-    assert set(loaded.sources) == set(config.flat(loaded.config))
+    assert config_schema.flat(loaded.config)["container_types.dev.pids"] == 77
+    assert set(loaded.sources) == set(config_schema.flat(loaded.config))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_credentials_say_by_reference_what_is_given_to_whom(tmp_path: Path) -> N
     assert github.projects == ("shop", "proj_1")
     assert github.users == ("ada",)
     assert (npm.value, npm.projects) == ("file:/run/secrets/npm", ())  # given to nobody
-    flat = config.flat(loaded.config)
+    flat = config_schema.flat(loaded.config)
     assert flat["credentials.github.value"] == "env:GITHUB"
     assert set(loaded.sources) == set(flat)
 
@@ -389,7 +389,7 @@ def test_what_is_no_duration_names_its_key_and_its_source(tmp_path: Path) -> Non
 
 
 def test_the_schema_tells_that_seconds_may_have_a_unit() -> None:
-    key = config.schema()["properties"]["sessions"]["properties"]["idle_timeout_seconds"]
+    key = config_schema.schema()["properties"]["sessions"]["properties"]["idle_timeout_seconds"]
     assert [each["type"] for each in key["anyOf"]] == ["number", "string"]
     assert key["default"] == 1800.0
     assert key["description"]
@@ -402,8 +402,8 @@ def test_agents_have_tables_by_their_names(tmp_path: Path) -> None:
     agents = loaded.config.acp_agents
     assert (agents["claude"].command, agents["claude"].model) == (("claude-agent-acp",), "sonnet")
     assert agents["kimi"].command == ("kimi", "acp")
-    assert loaded.sources["acp_agents.claude.model"] == str(tmp_path / config.FILE_NAME)
-    told = config.schema()["properties"]["acp_agents"]["patternProperties"]
+    assert loaded.sources["acp_agents.claude.model"] == str(tmp_path / config_schema.FILE_NAME)
+    told = config_schema.schema()["properties"]["acp_agents"]["patternProperties"]
     assert all("command" in table["properties"] for table in told.values())
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.runtime.containers import engine
-from oubliette.runtime.containers.engine_errors import EngineMissing
+from oubliette.runtime.containers.docker import client
+from oubliette.runtime.containers.errors import EngineMissing
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -97,6 +97,6 @@ def test_a_missing_library_is_installed_for_the_interpreter_that_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
     with pytest.raises(EngineMissing) as caught:
-        engine.sdk()
+        client.sdk()
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"{sys.executable} -m pip install ")

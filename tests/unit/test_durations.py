@@ -8,7 +8,7 @@ import time
 import pytest
 import typer
 
-from oubliette.cli.times import since, since_in_logs
+from oubliette.cli.terminal.times import since, since_in_logs
 from oubliette.durations import PATTERN, seconds_of
 from oubliette.errors import InvalidParameter
 

@@ -93,11 +93,11 @@ def test_all_that_the_page_of_journeys_names_is_in_the_code() -> None:
 @pytest.mark.parametrize(
     "span",
     [
-        "actors/session.py: SessionActor.fly",
-        "actors/session.py: LinkActor",
+        "actors/session/actor.py: SessionActor.fly",
+        "actors/session/actor.py: LinkActor",
         "actors/sessions.py: SessionActor",
-        "oubliette/actors/session.py: SessionActor",
-        "actors/session.py",
+        "oubliette/actors/session/actor.py: SessionActor",
+        "actors/session/actor.py",
         "SessionActor.fly",
         "SessionActress",
         "caller_tool_wish",

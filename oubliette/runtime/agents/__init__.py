@@ -1,14 +1,8 @@
 """Agents behind one port; one module for each protocol that they speak."""
 
-from oubliette.runtime.agents.acp import AcpAdapter
-from oubliette.runtime.agents.acp_runtime import AcpRuntime
-from oubliette.runtime.agents.droid import DroidAdapter
-from oubliette.runtime.agents.droid_runtime import DroidRuntime
-from oubliette.runtime.agents.executor import Executor
-from oubliette.runtime.agents.opencode import OpencodeAcpRuntime
-from oubliette.runtime.agents.opencode_runtime import OpencodeRuntime
-from oubliette.runtime.agents.opencode_serve import OpencodeAdapter
-from oubliette.runtime.agents.port import (
+from oubliette.runtime.agents.acp.adapter import AcpAdapter
+from oubliette.runtime.agents.acp.runtime import AcpRuntime
+from oubliette.runtime.agents.base import (
     AgentAdapter,
     AgentCommand,
     AgentEvent,
@@ -18,7 +12,13 @@ from oubliette.runtime.agents.port import (
     Availability,
     EventKind,
 )
-from oubliette.runtime.agents.scripted import ScriptedAdapter, ScriptedRuntime
+from oubliette.runtime.agents.droid.adapter import DroidAdapter
+from oubliette.runtime.agents.droid.runtime import DroidRuntime
+from oubliette.runtime.agents.executor import Executor
+from oubliette.runtime.agents.opencode.adapter import OpencodeAdapter
+from oubliette.runtime.agents.opencode.program import OpencodeAcpRuntime
+from oubliette.runtime.agents.opencode.runtime import OpencodeRuntime
+from oubliette.runtime.agents.scripted.adapter import ScriptedAdapter, ScriptedRuntime
 
 __all__ = (
     "AcpAdapter",

@@ -14,13 +14,13 @@ import msgspec
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.environment import resolve
-from oubliette.runtime.host.messages import SecretFile
+from oubliette.runtime.guest.messages import SecretFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oubliette.agent_config import AgentConfig
-    from oubliette.config import CredentialConfig
+    from oubliette.config.agent_config import AgentConfig
+    from oubliette.config.schema import CredentialConfig
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,9 +17,9 @@ from oubliette.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from oubliette.config import Config
-    from oubliette.runtime.agents.port import AgentSession
-    from oubliette.runtime.containers.port import Inside
+    from oubliette.config.schema import Config
+    from oubliette.runtime.agents.base import AgentSession
+    from oubliette.runtime.containers.base import Inside
 
 _REFERENCE: Final = re.compile(
     r"(?s)(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9_]+)\Z"

@@ -14,23 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette import ids
 from oubliette.errors import Conflict, RuntimeFailure
-from oubliette.runtime.agents.port import AgentEvent
-from oubliette.runtime.containers.port import ISOLATED
-from oubliette.runtime.host import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
-from oubliette.runtime.host.errors import VerbFailed
+from oubliette.runtime.agents.base import AgentEvent
+from oubliette.runtime.containers.base import ISOLATED
+from oubliette.runtime.guest import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
+from oubliette.runtime.guest.errors import VerbFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from typing import Any
 
-    from oubliette.runtime.agents.port import (
-        AgentAdapter,
-        AgentCommand,
-        AgentFile,
-        AgentSession,
-    )
-    from oubliette.runtime.containers.port import Inside
-    from oubliette.runtime.host import HostLink, ProcessStream
+    from oubliette.runtime.agents.base import AgentAdapter, AgentCommand, AgentFile, AgentSession
+    from oubliette.runtime.containers.base import Inside
+    from oubliette.runtime.guest import HostLink, ProcessStream
 
 STDERR_KEPT: Final = 8192  # bytes of standard error that an error message may quote from
 CLOSE_GRACE: Final = 3.0  # seconds from the end of input to SIGKILL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from oubliette.config import Config
+    from oubliette.config.schema import Config
 
 NEEDS: Final = {"scripted": 20, "droid": 400, "opencode": 500, "opencode-acp": 500}
 """MB of one process of each kind with what it starts, as measured; rounded up."""

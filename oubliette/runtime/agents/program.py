@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError, RuntimeFailure
-from oubliette.runtime.agents.port import Availability
-from oubliette.runtime.containers import folders
-from oubliette.runtime.containers.port import Mount
+from oubliette.runtime.agents.base import Availability
+from oubliette.runtime.containers import host_paths
+from oubliette.runtime.containers.base import Mount
 
 if TYPE_CHECKING:
-    from oubliette.runtime.containers.port import Inside
+    from oubliette.runtime.containers.base import Inside
 
 FOLDER: Final = "/opt/oubliette/agents"
 OF_IMAGE: Final = "image"
@@ -44,7 +44,7 @@ class ProgramOutOfReach(RuntimeFailure):
 
 def out_of_reach(program: Path, uid: int) -> str | None:
     """Why user `uid`, who is in no group of ours, cannot start a program; None: they can."""
-    closed = folders.closed_folders(program.parent, uid)
+    closed = host_paths.closed_folders(program.parent, uid)
     if closed:
         return f"may not pass {closed[0]}"
     return None if program.stat().st_mode & 0o001 else "may not run it"

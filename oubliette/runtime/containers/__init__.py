@@ -1,6 +1,6 @@
 """Containers behind one port; the process runtime is the engine that needs no daemon."""
 
-from oubliette.runtime.containers.port import (
+from oubliette.runtime.containers.base import (
     LABEL_CONTAINER,
     LABEL_INSTANCE,
     LABEL_PROJECT,
@@ -16,7 +16,7 @@ from oubliette.runtime.containers.port import (
     Mount,
     RuntimeStatus,
 )
-from oubliette.runtime.containers.process import ProcessRuntime
+from oubliette.runtime.containers.process.runtime import ProcessRuntime
 
 __all__ = (
     "LABEL_CONTAINER",

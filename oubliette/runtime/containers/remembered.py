@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers.folders import write_private
+from oubliette.runtime.containers.host_paths import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.config import Config
+    from oubliette.config.schema import Config
 
 FILE: Final = "runtime"
 """In the home: the wall's name, one of `WALLS`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oubliette.runtime.store import ops, queries
+from oubliette.runtime.store import operations, queries
 from oubliette.runtime.store.database import MEMORY, Database
 from oubliette.runtime.store.queries import LogSlice, Page
 from oubliette.runtime.store.reader import Reader
@@ -16,6 +16,6 @@ __all__ = (
     "Reader",
     "Request",
     "Writer",
-    "ops",
+    "operations",
     "queries",
 )

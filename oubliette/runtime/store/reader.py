@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from oubliette.errors import StorageUnavailable, Unavailable
 from oubliette.runtime.store import queries
-from oubliette.runtime.store.faults import storage_fault
+from oubliette.runtime.store.errors import storage_fault
 from oubliette.runtime.store.reader_threads import ReaderThreads
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.runtime.store.ops import DeleteContainer, PutContainer, PutProject
+from oubliette.runtime.store.operations import DeleteContainer, PutContainer, PutProject
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from oubliette.runtime.store.ops import Op
+    from oubliette.runtime.store.operations import Op
 
 MOST: Final = 32  # answers
 _CHANGING: Final = (PutProject, PutContainer, DeleteContainer)

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from oubliette.errors import OublietteError, StorageUnavailable, Unavailable
 from oubliette.failpoints import failpoint
-from oubliette.runtime.store.checkpoints import Checkpointer
-from oubliette.runtime.store.faults import storage_fault
-from oubliette.runtime.store.ops import (
+from oubliette.runtime.store.checkpointer import Checkpointer
+from oubliette.runtime.store.errors import storage_fault
+from oubliette.runtime.store.execute import perform
+from oubliette.runtime.store.operations import (
     DeleteSessionEvents,
     DeleteSettledRequests,
     DeleteTurns,
     PurgeSession,
 )
-from oubliette.runtime.store.transaction import perform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oubliette.runtime.store.database import Database
-    from oubliette.runtime.store.ops import Op, Result
+    from oubliette.runtime.store.operations import Op, Result
 
 State = Literal["running", "paused", "closed"]
 

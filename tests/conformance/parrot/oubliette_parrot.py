@@ -13,7 +13,7 @@ from oubliette.runtime.containers import Mount
 
 if TYPE_CHECKING:
     from oubliette.runtime.agents import AgentSession
-    from oubliette.runtime.agents.port import AgentCommand
+    from oubliette.runtime.agents.base import AgentCommand
     from oubliette.runtime.containers import Inside
 
 PROGRAM, SITE = "/opt/parrot/program.py", "/opt/parrot/site"

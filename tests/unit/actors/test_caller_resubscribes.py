@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from oubliette.actors.caller import CallersActor
-from oubliette.actors.caller_messages import NextEvents, OpenListener
-from oubliette.actors.protocol import EventsCommitted, OpenCaller
-from oubliette.actors.store import Subscribe
-from oubliette.config import CallersConfig
+from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.caller.messages import NextEvents, OpenListener
+from oubliette.actors.messages import EventsCommitted, OpenCaller
+from oubliette.actors.store.actor import Subscribe
+from oubliette.config.schema import CallersConfig
 from oubliette.kit import Actor, ChildSpec, Message, Supervisor, System, handles
 from oubliette.records import Event
 

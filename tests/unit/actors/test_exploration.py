@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from oubliette.actors.again import ask_again
-from oubliette.actors.exploration import (
+from oubliette.actors.exploration.actor import (
     ExplorationsActor,
     GetUsage,
     OpenExploration,
     Reserve,
     Unreserve,
 )
-from oubliette.actors.session_messages import AgentCost, SessionRests
-from oubliette.config import Config
+from oubliette.actors.session.messages import AgentCost, SessionRests
+from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded
 from oubliette.kit import ActorDead, System, WhichChildren
+from oubliette.kit.retry import ask_again
 from oubliette.records import Limits
 
 if TYPE_CHECKING:

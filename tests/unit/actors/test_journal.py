@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from oubliette.actors.journal import MAX_UNCOMMITTED_EVENTS, Journal
+from oubliette.actors.session.write_batch import MAX_UNCOMMITTED_EVENTS, Journal
 from oubliette.records import Event, Session
-from oubliette.runtime.store.ops import AppendEvents, PutSession
+from oubliette.runtime.store.operations import AppendEvents, PutSession
 
 RECORD = Session(
     id="gogol_x", project_id="proj_x", workspace_id="w", principal="p", agent="scripted",

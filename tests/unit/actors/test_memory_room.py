@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oubliette.actors.memory_room import MemoryRoom
+from oubliette.actors.container.memory_room import MemoryRoom
 from oubliette.errors import LimitExceeded
 
 pytestmark = pytest.mark.anyio

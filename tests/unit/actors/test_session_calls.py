@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from oubliette.actors.session_calls import (
+from oubliette.actors.agent_requests.caller_tools import (
     KEEP_SETTLED,
     Asker,
     Calls,

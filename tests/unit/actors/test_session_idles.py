@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from oubliette.actors.session_end import IdleCheck, RestingSession
+from oubliette.actors.session.shutdown import IdleCheck, RestingSession
 from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
-    from oubliette.actors import session_state
-    from oubliette.actors.session_messages import WriteFrame
+    from oubliette.actors.session import lifecycle
+    from oubliette.actors.session.messages import WriteFrame
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ class TakenOver(RestingSession):
         self._last_activity = self.clock.monotonic()
         self.after(LIMIT, IdleCheck())
 
-    def finish(self, step: session_state.Step, outcome: str, reason: str) -> None:
+    def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
         self.ended.set_result(f"{step} {outcome} {reason}")
 
     def write(self, frame: WriteFrame) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from oubliette.actors.journal import Journal
-from oubliette.actors.protocol import GetSession, ReadEvents
-from oubliette.actors.session_log import LoggedSession
-from oubliette.actors.store import Transact
+from oubliette.actors.messages import GetSession, ReadEvents
+from oubliette.actors.session.event_log import LoggedSession
+from oubliette.actors.session.write_batch import Journal
+from oubliette.actors.store.actor import Transact
 from oubliette.kit import Actor, Message, System, handles
 from oubliette.records import Session
-from oubliette.runtime.store.ops import AppendEvents
+from oubliette.runtime.store.operations import AppendEvents
 
 pytestmark = pytest.mark.anyio
 

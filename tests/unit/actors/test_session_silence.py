@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from oubliette.actors.session_silence import Silence, SilenceCheck, is_ours
-from oubliette.incontainer import client_tools
+from oubliette.actors.session.silence import Silence, SilenceCheck, is_ours
+from oubliette.incontainer.client import tool_catalog
 from oubliette.records import CallerTool
 
 LIMIT = 10.0
@@ -139,7 +139,7 @@ def test_tools_of_ours_are_known_by_what_agents_call_them(tool: str, ours: bool)
 
 
 def test_every_kind_of_tool_that_our_client_offers_is_known() -> None:
-    names = [entry["name"] for entry in client_tools.BASE_TOOLS]
+    names = [entry["name"] for entry in tool_catalog.BASE_TOOLS]
     assert names
     assert all(is_ours(name, RECORD) for name in names)
-    assert is_ours(f"{client_tools.OUBLIETTE_PREFIX}session_list", RECORD)
+    assert is_ours(f"{tool_catalog.OUBLIETTE_PREFIX}session_list", RECORD)

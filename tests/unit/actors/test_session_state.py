@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.actors import session_state
-from oubliette.actors.session_state import Step
+from oubliette.actors.session import lifecycle
+from oubliette.actors.session.lifecycle import Step
 from oubliette.errors import Conflict
 from oubliette.records import TERMINAL, Session, SessionStatus
 
@@ -31,11 +31,11 @@ def test_whatever_happens_a_session_is_in_a_known_status_and_rests_until_it_is_r
     status: SessionStatus = "created"
     for step in steps:
         before = status
-        if not session_state.allowed(status, step):
+        if not lifecycle.allowed(status, step):
             with pytest.raises(Conflict):
-                session_state.after(status, step)
+                lifecycle.after(status, step)
             continue
-        status = session_state.after(status, step)
+        status = lifecycle.after(status, step)
         assert status in STATUSES
         # A rest is left by a resume alone, and a resume is for the resting alone.
         assert (before in TERMINAL) == (step == "resumed")
@@ -46,18 +46,18 @@ def test_whatever_happens_a_session_is_in_a_known_status_and_rests_until_it_is_r
 @given(st.sampled_from(STATUSES))
 def test_a_live_session_can_always_be_ended_and_always_fail(status: SessionStatus) -> None:
     if status in TERMINAL:
-        assert not session_state.allowed(status, "ended")
+        assert not lifecycle.allowed(status, "ended")
         return
-    assert session_state.after(status, "ended") == "completed"
-    assert session_state.after(status, "agent_lost") == "failed"
+    assert lifecycle.after(status, "ended") == "completed"
+    assert lifecycle.after(status, "agent_lost") == "failed"
 
 
 @given(st.lists(st.sampled_from(["turn_started", "turn_ended"]), max_size=20))
 def test_a_turn_ends_only_where_one_runs(steps: list[Step]) -> None:
     status: SessionStatus = "idle"
     for step in steps:
-        if session_state.allowed(status, step):
-            status = session_state.after(status, step)
+        if lifecycle.allowed(status, step):
+            status = lifecycle.after(status, step)
         else:
             assert (status, step) == ("idle", "turn_ended")
     assert status in {"idle", "running"}
@@ -65,19 +65,19 @@ def test_a_turn_ends_only_where_one_runs(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 def test_what_rested_by_itself_may_be_resumed_what_was_ended_may_not(status: str) -> None:
-    assert session_state.resumable(session(status))
-    assert not session_state.resumable(session(status, ended_by="session_end"))
-    assert not session_state.live(session(status))
+    assert lifecycle.resumable(session(status))
+    assert not lifecycle.resumable(session(status, ended_by="session_end"))
+    assert not lifecycle.live(session(status))
 
 
 @pytest.mark.parametrize("status", sorted(set(STATUSES) - TERMINAL))
 def test_what_lives_is_not_resumed(status: str) -> None:
-    assert session_state.live(session(status))
-    assert not session_state.resumable(session(status))
+    assert lifecycle.live(session(status))
+    assert not lifecycle.resumable(session(status))
 
 
 @pytest.mark.parametrize(
     ("count", "told"), [(1, "1 session lives"), (2, "2 sessions live"), (0, "0 sessions live")]
 )
 def test_how_many_live_is_a_sentence(count: int, told: str) -> None:
-    assert session_state.living(count) == told
+    assert lifecycle.living(count) == told

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from oubliette.actors.session_messages import LinkNotify, ToolsListed
-from oubliette.actors.session_tools import LISTING_SECONDS, LentTools, ListingOverdue
+from oubliette.actors.session.messages import LinkNotify, ToolsListed
+from oubliette.actors.session.tool_listing import LISTING_SECONDS, LentTools, ListingOverdue
 from oubliette.clock import SystemClock
-from oubliette.config import Config
+from oubliette.config.schema import Config
 from oubliette.records import CallerTool
 from tests.unit.store.samples import session as sample
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from oubliette.actors.session_turn_limits import TurnLimits, TurnOverdue
-from oubliette.config import TreesConfig
+from oubliette.actors.session.turn_limits import TurnLimits, TurnOverdue
+from oubliette.config.schema import TreesConfig
 from oubliette.records import Limits
 from oubliette.runtime.agents import AcpAdapter, DroidAdapter, OpencodeAdapter
-from oubliette.runtime.agents.turns import Json, Opening, line_of
+from oubliette.runtime.agents.handshake_adapter import Json, Opening, line_of
 
 NOW = 1000.0
 

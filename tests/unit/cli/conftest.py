@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from oubliette.cli import logs, main, output
+from oubliette.cli import main
+from oubliette.cli.terminal import logging_config, output
 from tests.unit.cli.command_line import Done, Run
 
 
@@ -34,7 +35,7 @@ def run(
 ) -> Iterator[Run]:
     """Runs a command on `home`."""
     first = tuple(getattr(request.module, "FIRST_WORDS", ()))
-    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    monkeypatch.setattr(logging_config, "configure", lambda *_, **__: None)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     monkeypatch.setenv("OUBLIETTE_HOME", str(home))
     for name in ("OUBLIETTE_URL", "OUBLIETTE_KEY", "OUBLIETTE_KEY_FILE"):

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from oubliette.cli import call as command
-from oubliette.cli import main, tool_help
-from oubliette.tools import arguments
-from oubliette.tools.table import TABLE, input_schema, output_schema
+from oubliette.cli import main
+from oubliette.cli.terminal import tool_help
+from oubliette.tools.registry import TABLE, input_schema, output_schema
+from oubliette.tools.schema import validation
 from tests.unit.cli.command_line import Run
 
 HERE = [tool for tool in TABLE.values() if "control" in tool.doors]
@@ -28,7 +29,7 @@ FIRST_WORDS = ["call"]
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would go to the server: tool, arguments and timeout of each call."""
-    from oubliette.cli import server_access
+    from oubliette.cli.client import tools
 
     calls: list[Any] = []
 
@@ -37,7 +38,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((tool, given, timeout))
         return {"is": "so\x1b"}
 
-    monkeypatch.setattr(server_access, "call_tool", call_tool)
+    monkeypatch.setattr(tools, "call_tool", call_tool)
     return calls
 
 
@@ -78,7 +79,7 @@ def test_the_example_of_a_tool_is_a_call_that_it_takes(
     assert run(*words[2:]).code == 0
     ((name, given, _),) = sent
     assert name == tool.name
-    arguments.decode(tool.params, given, name)  # refuses what the tool would refuse
+    validation.decode(tool.params, given, name)  # refuses what the tool would refuse
 
 
 def test_defaults_and_choices_are_told(run: Run) -> None:

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from oubliette import ids
-from oubliette.cli import server_access
-from oubliette.cli.control_client import exit_codes
-from oubliette.control import listening
+from oubliette.cli.client import tools
+from oubliette.cli.client.control import exit_codes
+from oubliette.control_socket import listening
 from oubliette.records import Project, Session
-from oubliette.runtime.audit import AuditEntry, AuditLog
-from oubliette.runtime.home import HomeLock
+from oubliette.runtime.audit_log import AuditEntry, AuditLog
+from oubliette.runtime.files.home import HomeLock
 from oubliette.runtime.store import Database, Writer
-from oubliette.runtime.store.ops import PutProject, PutSession
+from oubliette.runtime.store.operations import PutProject, PutSession
 from tests.unit.cli.command_line import Run
 
 OUBLIETTE = [sys.executable, "-m", "oubliette.cli.main"]
@@ -63,8 +63,8 @@ def server(home: Path) -> Iterator[Callable[[dict[str, Any] | None], None]]:
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_access, "PROMPT_SECONDS", 0.05)
-    monkeypatch.setattr(server_access, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(tools, "PROMPT_SECONDS", 0.05)
+    monkeypatch.setattr(tools, "WAIT_SECONDS", 0.1)
 
 
 def problem(code: str) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def test_a_read_leaves_the_audit_log_to_its_server_but_for_its_own_line(
 def test_what_writes_waits_for_the_lock_and_says_so(
     run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_access, "PROMPT_SECONDS", 0.05)
+    monkeypatch.setattr(tools, "PROMPT_SECONDS", 0.05)
     run("token", "create", "--scope", "read")
     lock = HomeLock(home)
     lock.acquire()
@@ -360,7 +360,7 @@ def test_what_writes_waits_for_the_lock_and_says_so(
         said.append(text)
         lock.release()  # once we are waited for
 
-    monkeypatch.setattr(server_access, "note", note)
+    monkeypatch.setattr(tools, "note", note)
     assert run("token", "create", "--scope", "read").code == 0
     assert said == [
         f"waiting for the server of {home} (process {os.getpid()}), which is starting or stopping …"
@@ -387,7 +387,7 @@ def test_what_needs_a_server_waits_for_one_that_starts(
     run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps: the socket is there, nobody serves it; the command says so; then it is answered."""
-    monkeypatch.setattr(server_access, "PROMPT_SECONDS", 0.05)
+    monkeypatch.setattr(tools, "PROMPT_SECONDS", 0.05)
     with listening(home) as listener, HomeLock(home):
         listener.settimeout(10)
 
@@ -400,7 +400,7 @@ def test_what_needs_a_server_waits_for_one_that_starts(
                     lines.flush()
 
         thread = threading.Thread(target=serve, daemon=True)
-        monkeypatch.setattr(server_access, "note", lambda _: thread.start())
+        monkeypatch.setattr(tools, "note", lambda _: thread.start())
         done = run("session", "end", ids.new_id(ids.SESSION))
         thread.join(10)
     assert done.code == 0

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from oubliette import control
-from oubliette.cli.control_client import ControlClient, RemoteError
-from oubliette.control import ControlSocket
+from oubliette import control_socket
+from oubliette.cli.client.control import ControlClient, RemoteError
+from oubliette.control_socket import ControlSocket
 from oubliette.errors import Unavailable
 from tests.unit.tools import toolkit
 from tests.unit.tools.toolkit import Bench
@@ -38,7 +38,7 @@ async def opened(bench: Bench, home: Path) -> AsyncIterator[ControlSocket]:
 
 @contextlib.asynccontextmanager
 async def serving(bench: Bench, home: Path, status: dict[str, Any]) -> AsyncIterator[ControlSocket]:
-    with control.listening(home) as listener:
+    with control_socket.listening(home) as listener:
         made = ControlSocket(bench.house, home, status, listener)
         await made.start()
         yield made
@@ -115,7 +115,7 @@ async def test_only_the_owner_may_open_it(home: Path) -> None:
 
 @pytest.mark.usefixtures("opened")
 async def test_a_stranger_is_not_even_heard(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_is_owner", lambda _: False)
+    monkeypatch.setattr(control_socket, "_is_owner", lambda _: False)
     assert await raw(home, b'{"id":1,"verb":"status"}\n') == []
 
 
@@ -124,11 +124,11 @@ async def test_another_user_is_told_by_the_system(monkeypatch: pytest.MonkeyPatc
     ours, theirs = socket.socketpair()
     try:
         writer = type("W", (), {"get_extra_info": lambda *_: ours})()
-        assert control._is_owner(writer)
+        assert control_socket._is_owner(writer)
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        assert control._is_owner(writer), "root may read the database anyway"
-        monkeypatch.setattr("oubliette.control.struct.unpack", lambda *_: (1, 4321, 4321))
-        assert not control._is_owner(writer)
+        assert control_socket._is_owner(writer), "root may read the database anyway"
+        monkeypatch.setattr("oubliette.control_socket.struct.unpack", lambda *_: (1, 4321, 4321))
+        assert not control_socket._is_owner(writer)
     finally:
         ours.close()
         theirs.close()
@@ -181,7 +181,7 @@ async def test_a_stale_socket_is_replaced_and_taken_away_again(bench: Bench, hom
 async def test_who_comes_before_the_server_runs_is_answered_when_it_does(
     bench: Bench, home: Path
 ) -> None:
-    with control.listening(home) as listener:
+    with control_socket.listening(home) as listener:
         early = asyncio.create_task(client(home, lambda link: link.status()))
         silent = await client(home, lambda link: link.answers(0.05))
         assert not silent
@@ -193,7 +193,7 @@ async def test_who_comes_before_the_server_runs_is_answered_when_it_does(
 
 
 async def test_who_waits_for_a_server_that_does_not_come_is_told(home: Path) -> None:
-    with control.listening(home):
+    with control_socket.listening(home):
         link = await asyncio.to_thread(ControlClient, home)
         assert not await asyncio.to_thread(link.answers, 0.01)
     with link, pytest.raises(Unavailable):
@@ -224,7 +224,7 @@ async def test_links_are_bounded(home: Path) -> None:
     async with asyncio.timeout(10):
         links = [
             await asyncio.open_unix_connection(str(home / "control.sock"))
-            for _ in range(control.MAX_LINKS)
+            for _ in range(control_socket.MAX_LINKS)
         ]
         for reader, writer in links:
             writer.write(b'{"id":1,"verb":"status"}\n')

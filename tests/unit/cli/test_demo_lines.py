@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from oubliette.cli import demo_lines
-from oubliette.cli.demo_lines import Lines
+from oubliette.cli.demo import lines as demo_lines
+from oubliette.cli.demo.lines import Lines
 from oubliette.errors import DeadlineExceeded
 
 pytestmark = pytest.mark.anyio

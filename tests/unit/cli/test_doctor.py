@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from oubliette.cli import agent_checks, checks, engine_checks, sandbox_checks
-from oubliette.cli.checks import Check
-from oubliette.config import (
+from oubliette.cli.doctor import agents, checks, engines, sandbox
+from oubliette.cli.doctor.checks import Check
+from oubliette.config.schema import (
     AgentsConfig,
     AppleConfig,
     Config,
@@ -28,10 +28,10 @@ from oubliette.config import (
     ProcessConfig,
     ServerConfig,
 )
-from oubliette.control import listening
+from oubliette.control_socket import listening
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers import besteffort
-from oubliette.runtime.home import HomeLock
+from oubliette.runtime.containers.process import unsandboxed
+from oubliette.runtime.files.home import HomeLock
 
 
 def told(check: Check, status: str) -> str:
@@ -166,7 +166,7 @@ def test_a_configuration_that_does_not_load_is_told() -> None:
 
 def test_a_folder_for_sockets_that_is_too_long_is_told(home: Path) -> None:
     config = Config(containers=ContainersConfig(runtime_dir=str(home / ("d" * 90))))
-    several, usable = sandbox_checks.sandbox(config)
+    several, usable = sandbox.sandbox(config)
     assert not usable
     told(several[0], "fail")
 
@@ -176,7 +176,7 @@ def test_best_effort_is_a_warning(home: Path) -> None:
         containers=ContainersConfig(runtime_dir=str(home)),
         process=ProcessConfig(sandbox="best-effort"),
     )
-    several, _ = sandbox_checks.sandbox(config)
+    several, _ = sandbox.sandbox(config)
     assert {each.name: each.status for each in several}["bubblewrap"] == "warn"
 
 
@@ -185,7 +185,7 @@ def test_a_word_goes_through_a_throw_away_container_and_nothing_is_left(home: Pa
     config = Config(containers=ContainersConfig(runtime_dir=str(home)))
     _, zipapp = checks.zipapp()
     assert zipapp is not None
-    assert "round trip" in told(sandbox_checks.relay(config, zipapp), "ok")
+    assert "round trip" in told(sandbox.relay(config, zipapp), "ok")
     left = [path.name for path in (home / f"oubliette-{os.geteuid()}").iterdir()]
     assert [name for name in left if not name.startswith("kit-")] == []
 
@@ -241,7 +241,7 @@ def test_every_engine_is_told_whichever_is_chosen(tmp_path: Path) -> None:
             podman=PodmanConfig(host=f"unix://{tmp_path}/b.sock"),
             apple=AppleConfig(path=f"{tmp_path}/none"),
         )
-        found = engine_checks.engines(config)
+        found = engines.engines(config)
         assert [check.name for check in found] == ["apple", "docker", "podman"]
         assert [check.name for check in found if check.status == "fail"] == (
             [] if runtime in ("auto", "process") else [runtime]
@@ -257,18 +257,18 @@ def test_apple_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) -> No
     config = Config(
         containers=ContainersConfig(runtime="apple"), apple=AppleConfig(path=str(program))
     )
-    found = {check.name: check for check in engine_checks.engines(config)}
+    found = {check.name: check for check in engines.engines(config)}
     assert "services of container do not run" in told(found["apple"], "fail")
     assert found["apple"].remedy == "container system start --enable-kernel-install"
 
 
 def test_a_sandbox_that_nobody_asks_for_is_no_failure() -> None:
     broken = Check(name="bubblewrap", status="fail", detail="not installed", remedy="apt install")
-    assert told(sandbox_checks.not_asked_for(broken), "ok") == (
+    assert told(sandbox.not_asked_for(broken), "ok") == (
         "not used: not installed; to use it: apt install"
     )
     folder = Check(name="runtime folder", status="fail", detail="a link", remedy="remove it")
-    assert sandbox_checks.not_asked_for(folder) is folder
+    assert sandbox.not_asked_for(folder) is folder
 
 
 @pytest.mark.parametrize("name", ["docker", "podman"])
@@ -277,10 +277,10 @@ def test_an_engine_that_is_not_there_fails_only_where_it_is_asked_for(
 ) -> None:
     away = f"unix://{tmp_path}/away.sock"
     part = {name: (DockerConfig if name == "docker" else PodmanConfig)(host=away)}
-    found = {check.name: check for check in engine_checks.engines(Config(**part))}
+    found = {check.name: check for check in engines.engines(Config(**part))}
     assert "to use it: start" in told(found[name], "ok")
     asked = Config(containers=ContainersConfig(runtime=name), **part)
-    found = {check.name: check for check in engine_checks.engines(asked)}
+    found = {check.name: check for check in engines.engines(asked)}
     assert "away.sock" in told(found[name], "fail")
 
 
@@ -301,7 +301,7 @@ def test_an_agent_is_told_with_its_place_version_model_and_secrets(
             path=agent_program(home), model="a/b", api_key="env:MODEL_KEY", env=("X=file:/none",)
         )
     )
-    found = {check.name: check for check in agent_checks.agents(config, versions=True)}
+    found = {check.name: check for check in agents.agents(config, versions=True)}
     check = found["agent opencode"]
     assert f"{home}/opencode, version 1.2.3" in told(check, "fail")
     assert "model a/b" in check.detail
@@ -319,13 +319,13 @@ def test_a_program_that_the_agents_of_root_cannot_reach_is_told(
     home: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, status: str
 ) -> None:
     monkeypatch.setenv("PATH", os.defpath)
-    monkeypatch.setattr(besteffort.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(unsandboxed.os, "geteuid", lambda: 0)
     config = Config(
         opencode=OpencodeConfig(path=agent_program(home), model="a/b"),
         containers=ContainersConfig(runtime=runtime),
         process=ProcessConfig(sandbox="best-effort"),
     )
-    found = {check.name: check for check in agent_checks.agents(config, versions=False)}
+    found = {check.name: check for check in agents.agents(config, versions=False)}
     check = found["agent opencode"]
     said = told(check, status)
     assert (f"user 65534, who may not pass {home}" in said) == (status == "fail")
@@ -336,12 +336,12 @@ def test_an_agent_that_is_missing_fails_only_where_it_is_asked_for(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(home))
-    found = {check.name: check for check in agent_checks.agents(Config(), versions=False)}
+    found = {check.name: check for check in agents.agents(Config(), versions=False)}
     assert "which is for tests" in told(found["agents"], "warn")
     assert "to use it: npm install -g" in told(found["agent opencode"], "ok")
     for name in ("opencode", "opncode"):
         config = Config(agents=AgentsConfig(default=name))
-        found = {check.name: check for check in agent_checks.agents(config, versions=False)}
+        found = {check.name: check for check in agents.agents(config, versions=False)}
         told(found["agents"], "fail")
 
 
@@ -354,7 +354,7 @@ def test_a_credential_is_told_without_its_secret(monkeypatch: pytest.MonkeyPatch
             "b": CredentialConfig(value="env:NOT_SET"),
         }
     )
-    there, away = agent_checks.credentials(config)
+    there, away = agents.credentials(config)
     assert told(there, "ok") == "env:TRACKER is there; given to shop"
     assert "NOT_SET is not set; given to no project" in told(away, "warn")
     assert "very-secret" not in repr((there, away))

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli import output, progress, server_access
-from oubliette.runtime.containers.image_progress import ImageProgress, share_of
+from oubliette.cli.client import tools
+from oubliette.cli.terminal import output, progress
+from oubliette.runtime.containers.docker.pull_progress import ImageProgress, share_of
 from tests.unit.cli.command_line import Run
 
 FIRST_WORDS = ["image"]
@@ -32,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         told("step 2 of 2: RUN true")
         return {"image": "localhost/dev:1", "state": "built", "log_tail": "end"}
 
-    monkeypatch.setattr(server_access, "call_tool", call_tool)
+    monkeypatch.setattr(tools, "call_tool", call_tool)
     return calls
 
 

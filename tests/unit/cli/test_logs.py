@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from oubliette.cli.logs import black_out
+from oubliette.cli.terminal.logging_config import black_out
 
 KEY = "oub_tok_01m7yr2dhgtcd0evc2y6msbca5_mmhpSXvh1eR11F5qbxXMT1X4YoWworuZcHq4QpViL2M"
 SECRET = KEY[-43:]
@@ -31,8 +31,8 @@ def test_keys_are_blacked_out_wherever_they_stand() -> None:
 def test_a_real_log_has_no_key_and_stdout_no_log() -> None:
     source = f"""
 import logging, structlog, sys
-from oubliette.cli import logs
-logs.configure("info", as_json=sys.argv[1] == "json")
+from oubliette.cli.terminal import logging_config
+logging_config.configure("info", as_json=sys.argv[1] == "json")
 structlog.get_logger("a").info("got {KEY}", api_key="hunter2")
 logging.getLogger("b").warning("got %s", "{KEY}")
 try:

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from oubliette.cli.plain_values import LeanGroup
+from oubliette.cli.terminal.plain_values import LeanGroup
 
 
 class Colour(StrEnum):
@@ -103,12 +103,12 @@ def test_a_command_with_plain_values_imports_no_pydantic(tmp_path):
 def test_the_log_is_written_without_rich_and_others_still_find_it():
     source = (
         "import sys\n"
-        "from oubliette.cli.lean_structlog import import_structlog\n"
+        "from oubliette.cli.terminal.lean_structlog import import_structlog\n"
         "import_structlog()\n"
-        "from oubliette.cli import logs\n"
+        "from oubliette.cli.terminal import logging_config\n"
         "import structlog\n"
         "print(*(name for name in sys.modules if name.startswith('rich')))\n"
-        "logs.configure('info', as_json=False)\n"
+        "logging_config.configure('info', as_json=False)\n"
         "try:\n"
         "    hidden = 'secret' + '-of-mine'\n"
         "    1 / 0\n"

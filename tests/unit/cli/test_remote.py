@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli import remote
+from oubliette.cli.client import remote
 from tests.unit.cli.command_line import Run
 
 FIRST_WORDS = ["call"]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from oubliette import ids
-from oubliette.cli.resolver import fitting, whole_id
+from oubliette.cli.client.resolver import fitting, whole_id
 from oubliette.errors import InvalidParameter, NotFound
 from oubliette.records import Project, Session, Token, Workspace
-from oubliette.runtime.home import HomeLock
-from oubliette.runtime.store import Database, Writer, ops
+from oubliette.runtime.files.home import HomeLock
+from oubliette.runtime.store import Database, Writer, operations
 
 SESSIONS = [
     "gogol_01k000000000000000000aaaaa",
@@ -30,10 +30,10 @@ def home(tmp_path: Path) -> str:
     writer = Writer(database)
     writer.start()
     made = [
-        ops.PutProject(
+        operations.PutProject(
             Project(id=PROJECT, name="shop", created_at=1.0, default_workspace_id=WORKSPACE, uid=1)
         ),
-        ops.PutProject(
+        operations.PutProject(
             Project(
                 id=GONE,
                 name="shed",
@@ -43,12 +43,12 @@ def home(tmp_path: Path) -> str:
                 deleted_at=2.0,
             )
         ),
-        ops.PutWorkspace(Workspace(id=WORKSPACE, project_id=PROJECT, created_at=1.0)),
-        ops.PutToken(
+        operations.PutWorkspace(Workspace(id=WORKSPACE, project_id=PROJECT, created_at=1.0)),
+        operations.PutToken(
             Token(id=TOKEN, digest=b"x" * 32, name="n", scope="read", principal="p", created_at=1.0)
         ),
         *(
-            ops.PutSession(
+            operations.PutSession(
                 Session(
                     id=each,
                     project_id=PROJECT,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli.control_client import ControlClient
-from oubliette.cli.offline import call_offline
+from oubliette.cli.client.control import ControlClient
+from oubliette.cli.client.offline import call_offline
 
 COMMAND = [sys.executable, "-m", "oubliette.cli.main"]
 

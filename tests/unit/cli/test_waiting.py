@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli import output
-from oubliette.cli.waiting import lines, sentence, span, tree
+from oubliette.cli.terminal import output
+from oubliette.cli.terminal.waiting import lines, sentence, span, tree
 
 
 def wait(kind: str = "model", what: str = "the model of its agent", **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer import bridge_wire
+from oubliette.incontainer.bridges import exec_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Bridged:
         assert self.process.stdout is not None
         self.input = self.process.stdin
         self.output = self.process.stdout
-        assert self.read(len(bridge_wire.HELLO)) == bridge_wire.HELLO
+        assert self.read(len(exec_frames.HELLO)) == exec_frames.HELLO
 
     def read(self, size: int) -> bytes:
         data = b""
@@ -65,7 +65,7 @@ class Bridged:
         return self.read(length) if length else None
 
     def send(self, data: bytes) -> None:
-        self.input.write(bridge_wire.head(len(data)) + data)
+        self.input.write(exec_frames.head(len(data)) + data)
 
     def received(self, size: int) -> bytes:
         data = b""
@@ -108,7 +108,7 @@ def test_bytes_go_both_ways(bridged: Bridged) -> None:
 
 def test_the_end_of_our_direction_leaves_the_other_open(bridged: Bridged) -> None:
     bridged.send(b"last words")
-    bridged.input.write(bridge_wire.head(0))
+    bridged.input.write(exec_frames.head(0))
     assert bridged.received(100) == b"last words"  # and then the end
     bridged.relay.sendall(b"still here")
     assert bridged.piece() == b"still here"
@@ -122,7 +122,7 @@ def test_the_end_of_the_relays_direction_leaves_ours_open(bridged: Bridged) -> N
     assert bridged.piece() is None
     bridged.send(b"more")
     assert bridged.received(4) == b"more"
-    bridged.input.write(bridge_wire.head(0))
+    bridged.input.write(exec_frames.head(0))
     assert bridged.received(1) == b""
     assert bridged.ended() == 0
 
@@ -154,7 +154,7 @@ def test_who_reads_nothing_holds_the_other_side_back(bridged: Bridged, way: str)
     source = bridged.input.fileno() if way == "up" else bridged.relay.fileno()
     os.set_blocking(source, False)
     if way == "up":
-        os.write(source, bridge_wire.head(100 << 20))
+        os.write(source, exec_frames.head(100 << 20))
     sent = 0
     # Two buffers of the kernel and one piece in the bridge; far less than is offered.
     with contextlib.suppress(BlockingIOError):
@@ -222,9 +222,9 @@ def test_a_relay_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_pieces_are_found_wherever_the_stream_was_cut(
     pieces: list[bytes], cuts: list[int], after: bytes
 ) -> None:
-    stream = b"".join(bridge_wire.head(len(piece)) + piece for piece in pieces)
-    stream += bridge_wire.head(0) + after
-    unpacker = bridge_wire.Unpacker()
+    stream = b"".join(exec_frames.head(len(piece)) + piece for piece in pieces)
+    stream += exec_frames.head(0) + after
+    unpacker = exec_frames.Unpacker()
     found = b""
     at = turn = 0
     while at < len(stream):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oubliette.incontainer import bytecode
-from oubliette.runtime.containers import bubblewrap
+from oubliette.runtime.containers.process import bubblewrap
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette import ids
-from oubliette.incontainer import client_context
-from oubliette.incontainer.client_context import Context, ContextFault
+from oubliette.incontainer.client import context_tools
+from oubliette.incontainer.client.context_tools import Context, ContextFault
 
 PARENT, CHILD = ids.new_id(ids.SESSION), ids.new_id(ids.SESSION)
 
@@ -138,8 +138,8 @@ def test_a_link_in_an_entrys_place_is_replaced_and_what_it_leads_to_is_not(works
 
 
 def test_sizes_are_limited_in_both_directions(workspace, monkeypatch) -> None:
-    monkeypatch.setattr(client_context, "MAX_FILE", 100)
-    monkeypatch.setattr(client_context, "MAX_READ", 150)
+    monkeypatch.setattr(context_tools, "MAX_FILE", 100)
+    monkeypatch.setattr(context_tools, "MAX_READ", 150)
     with pytest.raises(ContextFault, match="at most 100"):
         context(workspace).call("context_write", {"descriptor": "x", "data": "a" * 99})
     for session_id in (PARENT, CHILD):

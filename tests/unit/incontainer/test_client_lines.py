@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer.client_lines import EndsReader, LongLine
+from oubliette.incontainer.io.lines import EndsReader, LongLine
 
 
 def read(data, cuts, limit):

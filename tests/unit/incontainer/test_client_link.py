@@ -6,10 +6,11 @@ import types
 
 import pytest
 
-from oubliette.incontainer import client_calls, wire
-from oubliette.incontainer.client_calls import Call
-from oubliette.incontainer.client_link import Link
-from oubliette.incontainer.client_process import Settings
+from oubliette.incontainer import wire
+from oubliette.incontainer.client import calls
+from oubliette.incontainer.client.calls import Call
+from oubliette.incontainer.client.relay_link import Link
+from oubliette.incontainer.client.settings import Settings
 from tests.unit.incontainer.fake_server import ADD, FakeServer, RawAgent, environment
 
 pytestmark = pytest.mark.anyio
@@ -280,7 +281,7 @@ class VirtualLoop:
 @pytest.fixture
 def loop(monkeypatch):
     loop = VirtualLoop()
-    monkeypatch.setattr(client_calls, "time", types.SimpleNamespace(monotonic=lambda: loop.now))
+    monkeypatch.setattr(calls, "time", types.SimpleNamespace(monotonic=lambda: loop.now))
     return loop
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from oubliette.incontainer import wire
-from oubliette.incontainer.client_process import DEFAULT_SOCKET, Settings
+from oubliette.incontainer.client.settings import DEFAULT_SOCKET, Settings
 from tests.unit.incontainer.fake_server import (
     ADD,
     CLIENT,
@@ -140,12 +140,12 @@ def test_without_a_secret_the_header_is_the_seeds_bare_one():
 
 async def test_what_else_prints_goes_to_stderr_and_what_else_reads_gets_nothing():
     code = (
-        "import os, sys; from oubliette.incontainer import client, client_mcp\n"
-        "plain = client_mcp.McpServer.line\n"
+        "import os, sys; from oubliette.incontainer.client import main, mcp_server\n"
+        "plain = mcp_server.McpServer.line\n"
         "def line(self, data):\n"
         "    print('stray', flush=True); os.system('echo child; cat'); return plain(self, data)\n"
-        "client_mcp.McpServer.line = line\n"
-        "sys.exit(client.main([]))"
+        "mcp_server.McpServer.line = line\n"
+        "sys.exit(main.main([]))"
     )
     async with (
         FakeServer() as server,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer.client_mcp import McpServer
+from oubliette.incontainer.client.mcp_server import McpServer
 from tests.unit.incontainer.fake_server import ADD, META, FakeServer, RawAgent
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer.client_tools import Catalog, object_schema, oubliette_success, success
+from oubliette.incontainer.client.tool_catalog import (
+    Catalog,
+    object_schema,
+    oubliette_success,
+    success,
+)
 
 BASE = ["session_message", "session_map", "session_events"]
 

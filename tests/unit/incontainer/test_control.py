@@ -176,7 +176,7 @@ def test_a_ticket_is_good_once_and_for_its_purpose(shared: HostProcess, link: Co
 
 
 def test_a_ticket_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oubliette.incontainer import tickets
+    from oubliette.incontainer.guest import tickets
 
     now = 100.0
     monkeypatch.setattr(tickets.time, "monotonic", lambda: now)
@@ -191,7 +191,7 @@ def test_a_ticket_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tickets_nobody_uses_do_not_pile_up() -> None:
-    from oubliette.incontainer import tickets
+    from oubliette.incontainer.guest import tickets
 
     table = tickets.Tickets()
     for _ in range(40):

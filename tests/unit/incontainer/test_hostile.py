@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import Control, HostProcess, Refusal
 
-PATIENT = "from oubliette.incontainer import wire, pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_PATIENCE = 0.2\n"
+PATIENT = "from oubliette.incontainer import wire\nfrom oubliette.incontainer.guest import pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_PATIENCE = 0.2\n"
 RUN = "from oubliette.incontainer.__main__ import main; raise SystemExit(main())"
 
 
@@ -288,23 +288,23 @@ def test_a_peer_in_a_parent_pid_namespace_is_outside_and_needs_no_ticket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SO_PEERCRED shows pid 0 for who has no number in our namespace."""
-    from oubliette.incontainer import kernel
+    from oubliette.incontainer.io import linux
 
     one, other = socket.socketpair()
-    assert not kernel.peer_is_outside(one)
+    assert not linux.peer_is_outside(one)
 
     class Outside:
         def getsockopt(self, *_: int) -> bytes:
             return b"\0" * 12
 
-    assert kernel.peer_is_outside(Outside())  # type: ignore[arg-type]
+    assert linux.peer_is_outside(Outside())  # type: ignore[arg-type]
     one.close()
     other.close()
 
 
 def test_a_defect_in_one_link_does_not_end_the_others() -> None:
     code = (
-        "from oubliette.incontainer import pairing\ndef boom(*_, **__): raise RuntimeError('defect')\npairing.Pairing.downstream = boom\n"
+        "from oubliette.incontainer.guest import pairing\ndef boom(*_, **__): raise RuntimeError('defect')\npairing.Pairing.downstream = boom\n"
         + RUN
     )
     host = HostProcess(target=["-c", code])

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oubliette.incontainer import kernel
+from oubliette.incontainer.io import linux
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_processes_that_were_ended_for_want_of_memory_are_counted(tmp_path: Path) -> None:
-    assert kernel.oom_kills(str(tmp_path)) is None
-    assert kernel.memory_limit(str(tmp_path)) is None
+    assert linux.oom_kills(str(tmp_path)) is None
+    assert linux.memory_limit(str(tmp_path)) is None
     (tmp_path / "memory").mkdir()
     text = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"
     (tmp_path / "memory" / "memory.oom_control").write_text(text)
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("2147483648\n")
-    assert (kernel.oom_kills(str(tmp_path)), kernel.memory_limit(str(tmp_path))) == (2, 2 << 30)
+    assert (linux.oom_kills(str(tmp_path)), linux.memory_limit(str(tmp_path))) == (2, 2 << 30)
     (tmp_path / "memory.events").write_text("low 0\nmax 9\noom 3\noom_kill 1\n")
     (tmp_path / "memory.max").write_text("1048576\n")
-    assert (kernel.oom_kills(str(tmp_path)), kernel.memory_limit(str(tmp_path))) == (1, 1 << 20)
+    assert (linux.oom_kills(str(tmp_path)), linux.memory_limit(str(tmp_path))) == (1, 1 << 20)
 
 
 def test_no_limit_is_none(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
-    assert kernel.memory_limit(str(tmp_path)) is None
+    assert linux.memory_limit(str(tmp_path)) is None
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert kernel.memory_limit(str(tmp_path)) is None
+    assert linux.memory_limit(str(tmp_path)) is None

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer.opencode_bridge import message_id
-from oubliette.incontainer.opencode_http import MAX_BODY, EventReader, HttpError, Response
+from oubliette.incontainer.bridges.opencode.bridge import message_id
+from oubliette.incontainer.bridges.opencode.http import MAX_BODY, EventReader, HttpError, Response
 from tests.unit.incontainer.hostclient import ROOT
 
 SECONDS = 30.0  # for whatever is waited for; far more than it takes

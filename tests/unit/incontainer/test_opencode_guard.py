@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.incontainer.opencode_guard import Guarded
-from oubliette.incontainer.opencode_rules import LARGEST, with_rules
+from oubliette.incontainer.bridges.opencode.guard import Guarded
+from oubliette.incontainer.bridges.opencode.rules import LARGEST, with_rules
 
 
 def read(guarded: Guarded) -> dict:

@@ -478,7 +478,7 @@ def test_a_hundred_starts_leave_no_descriptor_and_no_zombie(
 
 
 def test_there_is_a_limit_to_processes(name: str) -> None:
-    code = "import oubliette.incontainer.table as t; t.PROCESSES = 2\nfrom oubliette.incontainer.__main__ import main; raise SystemExit(main())"
+    code = "import oubliette.incontainer.guest.process.table as t; t.PROCESSES = 2\nfrom oubliette.incontainer.__main__ import main; raise SystemExit(main())"
     with HostProcess(target=["-c", code]) as host:
         link = host.control()
         link.start("a", "true")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oubliette.incontainer import spool as spool_module
-from oubliette.incontainer.spool import Spool
+from oubliette.incontainer.guest.process import spool as spool_module
+from oubliette.incontainer.guest.process.spool import Spool
 
 PATTERN = bytes(range(251)) * 400
 

@@ -38,8 +38,8 @@ def test_it_holds_every_module_with_bytecode_and_not_the_builder(packed: Path) -
         names = set(archive.namelist())
     assert {
         "__main__.py",
-        "incontainer/host.py",
-        "incontainer/host.pyc",
+        "incontainer/guest/server.py",
+        "incontainer/guest/server.pyc",
         "incontainer/wire.py",
     } <= names
     assert "incontainer/build.py" not in names
@@ -104,7 +104,9 @@ def test_a_checkout_builds_it_once_per_content(
     modules = tmp_path / "modules"
     modules.mkdir()
     for path in build.sources():
-        (modules / path.name).write_bytes(path.read_bytes())
+        copy = modules / path.relative_to(build.MODULES)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
     monkeypatch.setattr(build, "MODULES", modules)
     assert zipapp.zipapp_path(tmp_path) == first
     (modules / "wire.py").write_bytes((modules / "wire.py").read_bytes() + b"\n")

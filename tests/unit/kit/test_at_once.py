@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oubliette.kit import Actor, ActorDead, Deferred, Message, Ref, Reply, System, handles
-from oubliette.kit.scope import current_scope
+from oubliette.kit.trace_context import current_scope
 from tests.unit.kit.vocabulary import Boom, until_gone
 
 pytestmark = pytest.mark.anyio

@@ -208,7 +208,7 @@ async def test_an_on_exit_that_hangs_is_cancelled(system: System, clock: Virtual
 async def test_an_actor_that_swallows_cancellations_is_given_up(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oubliette.kit.endings.GRACE", 0.02)
+    monkeypatch.setattr("oubliette.kit.shutdown.GRACE", 0.02)
     ref = system.spawn(Immortal, name="i")
     actor = inside(ref)
     asking = asyncio.create_task(ref.ask(Hold()))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.actors.again import ask_again
 from oubliette.kit import Actor, Message, Reply, System, handles
+from oubliette.kit.retry import ask_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

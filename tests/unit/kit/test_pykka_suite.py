@@ -44,9 +44,9 @@ RUNTIME = """
 # ---- appended by Oubliette's tests: the runtime under test
 import atexit as _atexit
 
-from oubliette.kit.futures import AsyncioFuture as _Future
-from oubliette.kit.gate import LoopThread as _LoopThread
-from oubliette.kit.pykka_runtime import AsyncioActor as _Actor
+from oubliette.kit.pykka_future import AsyncioFuture as _Future
+from oubliette.kit.loop_bridge import LoopThread as _LoopThread
+from oubliette.kit.pykka_actor import AsyncioActor as _Actor
 
 _thread = _LoopThread("pykka-suite")
 _atexit.register(_thread.stop)

@@ -263,8 +263,8 @@ async def test_what_breaks_one_of_our_actors_leaves_pykkas_actors_alone() -> Non
 def test_a_base_exception_in_a_bare_actor_of_our_type_ends_that_actor_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from oubliette.kit.gate import LoopThread
-    from oubliette.kit.pykka_runtime import AsyncioActor
+    from oubliette.kit.loop_bridge import LoopThread
+    from oubliette.kit.pykka_actor import AsyncioActor
 
     class Exiter(AsyncioActor):
         def on_receive(self, message: Any) -> Any:
@@ -286,7 +286,7 @@ def test_a_base_exception_in_a_bare_actor_of_our_type_ends_that_actor_alone(
 
 
 def test_a_bare_actor_without_a_loop_says_what_to_do() -> None:
-    from oubliette.kit.pykka_runtime import AsyncioActor
+    from oubliette.kit.pykka_actor import AsyncioActor
 
     class Lost(AsyncioActor):
         pass
@@ -336,7 +336,7 @@ async def test_an_ask_of_a_thread_that_is_on_its_way_when_the_mailbox_closes_get
 
 @pytest.mark.anyio
 async def test_a_closed_gate_makes_calls_at_once_so_that_nothing_waits_for_ever() -> None:
-    from oubliette.kit.gate import Gate
+    from oubliette.kit.loop_bridge import Gate
 
     gate = Gate()
     calls: list[int] = []
@@ -350,7 +350,7 @@ async def test_a_closed_gate_makes_calls_at_once_so_that_nothing_waits_for_ever(
 
 @pytest.mark.anyio
 async def test_a_broken_call_of_a_thread_does_not_take_those_behind_it_along() -> None:
-    from oubliette.kit.gate import Gate
+    from oubliette.kit.loop_bridge import Gate
 
     gate = Gate()
     calls: list[int] = []

@@ -15,7 +15,7 @@ from acp.schema import (
 )
 
 from oubliette.runtime.agents import AcpAdapter
-from oubliette.runtime.agents.turns import FRAMES, Opening
+from oubliette.runtime.agents.handshake_adapter import FRAMES, Opening
 
 BOTH = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
 SCHEMAS: dict[str, Any] = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from oubliette.actors.session_permissions import MAX_KIND
+from oubliette.actors.session.permissions import MAX_KIND
 from oubliette.runtime.agents import AcpAdapter
-from oubliette.runtime.agents.turns import Opening
+from oubliette.runtime.agents.handshake_adapter import Opening
 
 
 def asked(call: dict[str, Any], before: dict[str, Any] | None = None) -> str:

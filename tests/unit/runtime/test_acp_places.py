@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.config import AcpConfig, Config
+from oubliette.config.schema import AcpConfig, Config
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AcpRuntime
-from oubliette.runtime.agents.acp_places import check_files, files_of, mounts_of, placed
-from oubliette.runtime.agents.installed import survey
-from oubliette.runtime.containers.port import Inside
+from oubliette.runtime.agents.acp.places import check_files, files_of, mounts_of, placed
+from oubliette.runtime.agents.registry import survey
+from oubliette.runtime.containers.base import Inside
 from tests.unit.runtime.test_agent_protocols import line, said, session
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from oubliette.errors import ConfigError
 from oubliette.records import Project
-from oubliette.runtime.folders import Folders
+from oubliette.runtime.files.project_dirs import Folders
 
 if TYPE_CHECKING:
     from pathlib import Path

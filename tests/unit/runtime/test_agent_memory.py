@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oubliette.config import AgentsConfig, Config
-from oubliette.container_options import ContainerOptions
+from oubliette.config.container_options import ContainerOptions
+from oubliette.config.schema import AgentsConfig, Config
 from oubliette.runtime.agents.memory import NEEDS, need_of
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.config import AgentsConfig, Config
+from oubliette.config.schema import AgentsConfig, Config
 from oubliette.errors import ConfigError
-from oubliette.runtime.agents.installed import installed, survey
+from oubliette.runtime.agents.registry import installed, survey
 from tests.conformance import parrot
 
 if TYPE_CHECKING:

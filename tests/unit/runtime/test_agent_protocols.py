@@ -27,7 +27,7 @@ from droid_sdk.schemas.cli import CliRequestOrNotification, RequestPermissionRes
 from droid_sdk.schemas.client import ClientRequest
 
 from oubliette.runtime.agents import AcpAdapter, AgentSession, DroidAdapter, DroidRuntime
-from oubliette.runtime.agents.acp_runtime import opening
+from oubliette.runtime.agents.acp.runtime import opening
 from oubliette.runtime.containers import Inside
 
 WIRE = Path(__file__).parents[2] / "conformance" / "wire"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.config import AcpConfig, Config, DroidConfig, OpencodeConfig
+from oubliette.config.schema import AcpConfig, Config, DroidConfig, OpencodeConfig
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeAcpRuntime
 from oubliette.runtime.agents.environment import environment, resolve
-from oubliette.runtime.agents.installed import installed
 from oubliette.runtime.agents.program import Program, ProgramOutOfReach
+from oubliette.runtime.agents.registry import installed
 from oubliette.runtime.containers import Inside
 
 pytestmark = pytest.mark.anyio

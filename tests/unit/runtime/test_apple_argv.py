@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import InvalidParameter
-from oubliette.runtime.containers import ContainerLimits, ContainerSpec, Mount, apple_argv
-from oubliette.runtime.containers.hardening import Hardening
+from oubliette.runtime.containers import ContainerLimits, ContainerSpec, Mount
+from oubliette.runtime.containers.apple import argv as apple_argv
+from oubliette.runtime.containers.docker.create_body import Hardening
 from tests.conformance.apple_standin import grammar
 
 BASE = ContainerSpec(id="cont_1", labels={}, runtime_dir=Path("/run/oubliette-0/01234567"))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from oubliette.errors import DeadlineExceeded
-from oubliette.runtime.containers import apple_cli
-from oubliette.runtime.containers.apple import AppleRuntime
-from oubliette.runtime.containers.apple_cli import AppleCli
-from oubliette.runtime.containers.engine_errors import EngineMissing, Missing, Refused
+from oubliette.runtime.containers.apple import cli as apple_cli
+from oubliette.runtime.containers.apple.cli import AppleCli
+from oubliette.runtime.containers.apple.runtime import AppleRuntime
+from oubliette.runtime.containers.errors import EngineMissing, Missing, Refused
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import RuntimeFailure
-from oubliette.runtime.containers import apple_json
-from oubliette.runtime.containers.apple_json import Seen
+from oubliette.runtime.containers.apple import output
+from oubliette.runtime.containers.apple.output import Seen
 
 OLD = {
     "status": "running",
@@ -27,7 +27,7 @@ NEW = {
 
 
 def read(*entries: object) -> list[Seen]:
-    return apple_json.containers(json.dumps(list(entries)).encode())
+    return output.containers(json.dumps(list(entries)).encode())
 
 
 def test_both_generations_are_read_alike() -> None:
@@ -44,11 +44,11 @@ def test_what_was_never_started_has_no_date() -> None:
 @pytest.mark.parametrize("said", [b"", b"{}", b"null", b"not found", b"[", b"\xff"])
 def test_what_is_no_list_is_an_error(said: bytes) -> None:
     with pytest.raises(RuntimeFailure, match="cannot be read"):
-        apple_json.containers(said)
+        output.containers(said)
 
 
 def test_nothing_is_nothing() -> None:
-    assert apple_json.containers(b"[]") == []
+    assert output.containers(b"[]") == []
 
 
 @given(
@@ -79,7 +79,7 @@ def test_odd_entries_of_others_never_break_the_list(entry: object) -> None:
     ],
 )
 def test_versions(said: bytes, found: list[str]) -> None:
-    assert apple_json.versions(said) == found
+    assert output.versions(said) == found
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_versions(said: bytes, found: list[str]) -> None:
     ],
 )
 def test_the_state_of_the_services(said: bytes, state: str) -> None:
-    assert apple_json.service_state(said) == state
+    assert output.service_state(said) == state
 
 
 def image_entry(**more: Any) -> bytes:
@@ -109,7 +109,7 @@ def image_entry(**more: Any) -> bytes:
     ],
 )
 def test_an_image_of_either_generation_is_read(said: bytes) -> None:
-    known = apple_json.image(said)
+    known = output.image(said)
     assert known is not None
     assert (known.id, known.size_bytes, known.built_at) == ("sha256:1e", 1500, 1767323045.0)
     assert known.arrived_at is None
@@ -117,10 +117,10 @@ def test_an_image_of_either_generation_is_read(said: bytes) -> None:
 
 @pytest.mark.parametrize("said", [b"", b"[]", b" \n"])
 def test_no_image_is_none(said: bytes) -> None:
-    assert apple_json.image(said) is None
+    assert output.image(said) is None
 
 
 def test_an_image_of_which_nothing_is_known_is_there_all_the_same() -> None:
-    known = apple_json.image(b'[{"variants": "odd"}]')
+    known = output.image(b'[{"variants": "odd"}]')
     assert known is not None
     assert known.size_bytes is None

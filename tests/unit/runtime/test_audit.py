@@ -6,7 +6,7 @@ import stat
 import threading
 import time
 
-from oubliette.runtime.audit import FILE_NAME, AuditEntry, AuditLog, read
+from oubliette.runtime.audit_log import FILE_NAME, AuditEntry, AuditLog, read
 
 
 def entry(number: int) -> AuditEntry:

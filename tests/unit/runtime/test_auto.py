@@ -9,11 +9,17 @@ import msgspec
 import pytest
 import structlog
 
-from oubliette.config import AppleConfig, Config, ContainersConfig, DockerConfig, ProcessConfig
+from oubliette.config.schema import (
+    AppleConfig,
+    Config,
+    ContainersConfig,
+    DockerConfig,
+    ProcessConfig,
+)
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers import auto, remembered
+from oubliette.runtime.containers import remembered, selection
+from oubliette.runtime.containers.base import Capabilities, Logs, Progress, RuntimeStatus
 from oubliette.runtime.containers.image_errors import ImageError
-from oubliette.runtime.containers.port import Capabilities, Logs, Progress, RuntimeStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -69,13 +75,13 @@ class Standin:
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, **there: Standin) -> None:
-    monkeypatch.setattr(auto, "make", lambda name, *_: there[name])
+    monkeypatch.setattr(selection, "make", lambda name, *_: there[name])
 
 
 @pytest.fixture(autouse=True)
 def linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(auto.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(selection.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(selection.platform, "machine", lambda: "x86_64")
 
 
 async def test_auto_takes_docker_before_podman_before_processes(
@@ -83,7 +89,7 @@ async def test_auto_takes_docker_before_podman_before_processes(
 ) -> None:
     parts = {name: Standin(name, ok=True) for name in ("docker", "podman", "process")}
     machine(monkeypatch, **parts)
-    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    runtime, why = await selection.choose(Config(), HERE, HERE, HERE)
     assert (runtime.name, why) == ("docker", "docker works")
 
 
@@ -93,7 +99,7 @@ async def test_auto_passes_over_what_does_not_work_and_says_why(
     docker = Standin("docker", ok=False)
     podman = Standin("podman", ok=False)
     machine(monkeypatch, docker=docker, podman=podman, process=Standin("process", ok=True))
-    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    runtime, why = await selection.choose(Config(), HERE, HERE, HERE)
     assert runtime.name == "process"
     assert "not docker: no docker here" in why
     assert "not podman: no podman here" in why
@@ -113,7 +119,7 @@ async def test_an_engine_without_the_image_fetches_it_and_says_how_far_that_is(
     machine(monkeypatch, **parts)
     config = Config(containers=ContainersConfig(image=image))
     with structlog.testing.capture_logs() as told:
-        runtime, why = await auto.choose(config, HERE, HERE, HERE)
+        runtime, why = await selection.choose(config, HERE, HERE, HERE)
     assert (runtime.name, why) == ("docker", "docker works, and its image was fetched")
     assert parts["docker"].fetched == [("built" if "localhost" in image else "pulled", image)]
     assert [each["progress"] for each in told if "progress" in each] == ["1 of 2", "2 of 2"]
@@ -124,7 +130,7 @@ async def test_an_engine_that_has_the_image_comes_before_one_that_would_have_to_
 ) -> None:
     docker = Standin("docker", ok=True, image=False)
     machine(monkeypatch, docker=docker, podman=Standin("podman", ok=True))
-    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    runtime, why = await selection.choose(Config(), HERE, HERE, HERE)
     assert runtime.name == "podman"
     assert "not docker: it has no image" in why
     assert not docker.fetched
@@ -139,7 +145,7 @@ async def test_an_image_that_cannot_be_fetched_ends_the_start_and_is_no_reason_f
     with pytest.raises(
         ConfigError, match="docker works, but has no image .* no such host"
     ) as caught:
-        await auto.choose(Config(), HERE, HERE, HERE)
+        await selection.choose(Config(), HERE, HERE, HERE)
     assert "mend the network; docker pull " in (caught.value.hint or "")
     assert "--runtime process" in (caught.value.hint or "")
     assert docker.closed
@@ -190,7 +196,7 @@ async def test_where_nothing_works_everything_is_named_with_the_last_remedy(
     parts = {name: Standin(name, ok=False) for name in ("docker", "podman", "process")}
     machine(monkeypatch, **parts)
     with pytest.raises(ConfigError, match="not docker.*not podman.*not process") as caught:
-        await auto.choose(Config(), HERE, HERE, HERE)
+        await selection.choose(Config(), HERE, HERE, HERE)
     assert caught.value.hint == "get process"
 
 
@@ -206,19 +212,19 @@ async def test_where_nothing_works_everything_is_named_with_the_last_remedy(
 async def test_auto_takes_apple_first_where_there_can_be_one(
     monkeypatch: pytest.MonkeyPatch, system: str, machine_name: str, first: str
 ) -> None:
-    monkeypatch.setattr(auto.platform, "system", lambda: system)
-    monkeypatch.setattr(auto.platform, "machine", lambda: machine_name)
-    machine(monkeypatch, **{name: Standin(name, ok=True) for name in auto.RUNTIMES})
-    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    monkeypatch.setattr(selection.platform, "system", lambda: system)
+    monkeypatch.setattr(selection.platform, "machine", lambda: machine_name)
+    machine(monkeypatch, **{name: Standin(name, ok=True) for name in selection.RUNTIMES})
+    runtime, why = await selection.choose(Config(), HERE, HERE, HERE)
     assert (runtime.name, why) == (first, f"{first} works")
 
 
 async def test_auto_says_why_it_is_not_apple(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto.platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(auto.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(selection.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(selection.platform, "machine", lambda: "arm64")
     apple = Standin("apple", ok=True, image=False)
     machine(monkeypatch, apple=apple, docker=Standin("docker", ok=True))
-    runtime, why = await auto.choose(Config(), HERE, HERE, HERE)
+    runtime, why = await selection.choose(Config(), HERE, HERE, HERE)
     assert runtime.name == "docker"
     assert "not apple: it has no image" in why
     assert apple.closed
@@ -227,7 +233,7 @@ async def test_auto_says_why_it_is_not_apple(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         ConfigError, match="apple runtime cannot be used.*/none is not there"
     ) as caught:
-        await auto.choose(config, HERE, HERE, HERE)
+        await selection.choose(config, HERE, HERE, HERE)
     assert "apple.path" in (caught.value.hint or "")
 
 
@@ -237,7 +243,7 @@ async def test_what_is_asked_for_by_name_is_used_or_refused(tmp_path: Path) -> N
         docker=DockerConfig(host=f"unix://{tmp_path}/away.sock"),
     )
     with pytest.raises(ConfigError, match="docker runtime cannot be used.*away"):
-        await auto.choose(config, tmp_path, tmp_path, tmp_path)
+        await selection.choose(config, tmp_path, tmp_path, tmp_path)
     config = Config(containers=ContainersConfig(runtime="dcoker"))
     with pytest.raises(ConfigError, match="no runtime"):
-        await auto.choose(config, tmp_path, tmp_path, tmp_path)
+        await selection.choose(config, tmp_path, tmp_path, tmp_path)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.agent_config import AgentConfig, McpServer
-from oubliette.config import CredentialConfig
+from oubliette.config.agent_config import AgentConfig, McpServer
+from oubliette.config.schema import CredentialConfig
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeAcpRuntime
 from oubliette.runtime.agents.credentials import Given, filled, given

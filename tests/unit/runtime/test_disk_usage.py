@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime import disk_usage
-from oubliette.runtime.disk_usage import measure
+from oubliette.runtime.files import disk_usage
+from oubliette.runtime.files.disk_usage import measure
 
 if TYPE_CHECKING:
     from pathlib import Path

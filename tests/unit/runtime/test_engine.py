@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers.engine import CALLS_AT_ONCE, Engine
-from oubliette.runtime.containers.engine_errors import EngineMissing, Missing
+from oubliette.runtime.containers.docker.client import CALLS_AT_ONCE, Engine
+from oubliette.runtime.containers.errors import EngineMissing, Missing
 from tests.unit.runtime.fake_engine import FakeEngine
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.containers import engine_address
-from oubliette.runtime.containers.engine_address import Address, find
-from oubliette.runtime.containers.engine_errors import EngineMissing
+from oubliette.runtime.containers.docker import address as docker_address
+from oubliette.runtime.containers.docker.address import Address, find
+from oubliette.runtime.containers.errors import EngineMissing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,7 +133,7 @@ def test_certificates_come_from_the_environment(
     assert address.tls.ca == tmp_path / "certs" / "ca.pem"
     assert address.host_port == ("127.0.0.1", 2376)
     monkeypatch.delenv("DOCKER_CERT_PATH")
-    assert find("docker").tls == engine_address.Tls()  # the usual folder has none
+    assert find("docker").tls == docker_address.Tls()  # the usual folder has none
     certificates(config / "x")
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (config / "x" / name).rename(config / name)
@@ -155,7 +155,7 @@ def test_half_a_pair_of_certificates_is_refused(
 
 def test_certificates_that_are_none_are_explained(tmp_path: Path) -> None:
     certificates(tmp_path / "certs")
-    tls = engine_address.Tls(ca=tmp_path / "certs" / "ca.pem")
+    tls = docker_address.Tls(ca=tmp_path / "certs" / "ca.pem")
     with pytest.raises(EngineMissing, match="certificates"):
         tls.context()
 
@@ -198,12 +198,12 @@ def test_sockets_of_rootless_engines_are_found(
     (run / "podman").mkdir(parents=True)
     (run / "podman" / "podman.sock").touch()
     assert find("podman").url == f"unix://{run}/podman/podman.sock"
-    usual = engine_address._usual([tmp_path / "none.sock", run / "podman" / "podman.sock"])
+    usual = docker_address._usual([tmp_path / "none.sock", run / "podman" / "podman.sock"])
     assert usual.url == f"unix://{run}/podman/podman.sock"
-    sockets = engine_address._docker_sockets()
+    sockets = docker_address._docker_sockets()
     assert sockets[1] == run / "docker.sock"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert str(engine_address._docker_sockets()[1]) == "/run/user/1000/docker.sock"
+    assert str(docker_address._docker_sockets()[1]) == "/run/user/1000/docker.sock"
 
 
 def test_podman_has_a_variable_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer import bridge_wire
-from oubliette.runtime.containers import engine_bridge
-from oubliette.runtime.containers.engine import Engine
-from oubliette.runtime.containers.engine_errors import Missing, Refused
-from oubliette.runtime.containers.engine_stream import _Hijack, open_stream
+from oubliette.incontainer.bridges import exec_frames
+from oubliette.runtime.containers.docker import exec_bridge
+from oubliette.runtime.containers.docker.client import Engine
+from oubliette.runtime.containers.docker.exec_stream import _Hijack, open_stream
+from oubliette.runtime.containers.errors import Missing, Refused
 from tests.unit.runtime.fake_engine import UPGRADED, FakeEngine, frame, runs
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Link:
     ) -> tuple[StreamReader, StreamWriter, StreamReader, StreamWriter]:
         async with asyncio.timeout(SECONDS):
             (reader, writer), (inner, outer) = await asyncio.gather(
-                engine_bridge.dial(self.engine, "c", "7:8", limit), self.relay.accept()
+                exec_bridge.dial(self.engine, "c", "7:8", limit), self.relay.accept()
             )
         return reader, writer, inner, outer
 
@@ -209,10 +209,8 @@ class Link:
 async def link(fake: FakeEngine, engine: Engine, short: Path) -> AsyncIterator[Link]:
     relay = Relay(short / "relay.sock")
     fake.answers["/containers/c/exec"] = {"Id": "e"}
-    launch = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from oubliette.incontainer import bridge"
-    )
-    code = f"{launch}; sys.exit(bridge.main([{str(relay.path)!r}]))"
+    launch = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from oubliette.incontainer.bridges import exec_bridge"
+    code = f"{launch}; sys.exit(exec_bridge.main([{str(relay.path)!r}]))"
     fake.answers["/exec/e/start"] = runs([sys.executable, "-I", "-c", code])
     try:
         yield Link(fake, engine, relay)
@@ -282,10 +280,10 @@ async def test_a_bridge_that_is_killed_is_a_broken_link_and_not_its_end(
     fake: FakeEngine, engine: Engine
 ) -> None:
     fake.answers["/containers/c/exec"] = {"Id": "e"}
-    whole = UPGRADED + frame(1, bridge_wire.HELLO + bridge_wire.head(100) + b"half of it")
+    whole = UPGRADED + frame(1, exec_frames.HELLO + exec_frames.head(100) + b"half of it")
     fake.answers["/exec/e/start"] = says(whole)
     async with asyncio.timeout(SECONDS):
-        reader, writer = await engine_bridge.dial(engine, "c", "7:8", LIMIT)
+        reader, writer = await exec_bridge.dial(engine, "c", "7:8", LIMIT)
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(100)
     await close(writer)
@@ -343,12 +341,12 @@ async def test_a_link_that_cannot_be_had_says_why(
     fake.answers["/exec/e/start"] = says(UPGRADED + answer)
     with pytest.raises(ConnectionRefusedError, match=said):
         async with asyncio.timeout(SECONDS):
-            await engine_bridge.dial(engine, "c", "7:8", LIMIT)
+            await exec_bridge.dial(engine, "c", "7:8", LIMIT)
 
 
 async def test_a_container_that_does_not_run_has_no_links(fake: FakeEngine, engine: Engine) -> None:
     with pytest.raises(ConnectionRefusedError, match="/containers/c/exec"):
-        await engine_bridge.dial(engine, "c", "7:8", LIMIT)
+        await exec_bridge.dial(engine, "c", "7:8", LIMIT)
 
 
 async def test_a_link_that_is_given_up_while_it_opens_leaves_nothing(
@@ -364,7 +362,7 @@ async def test_a_link_that_is_given_up_while_it_opens_leaves_nothing(
 
     fake.answers["/containers/c/exec"] = {"Id": "e"}
     fake.answers["/exec/e/start"] = never
-    dial = asyncio.create_task(engine_bridge.dial(engine, "c", "7:8", LIMIT))
+    dial = asyncio.create_task(exec_bridge.dial(engine, "c", "7:8", LIMIT))
     async with asyncio.timeout(SECONDS):
         await reached.wait()
         dial.cancel()

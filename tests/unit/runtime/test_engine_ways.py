@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from oubliette.runtime.containers import engine_ways
-from oubliette.runtime.containers.docker import DockerRuntime
-from oubliette.runtime.containers.engine import Engine, Facts
-from oubliette.runtime.containers.engine_errors import Refused
+from oubliette.runtime.containers.docker import relay_transport
+from oubliette.runtime.containers.docker.client import Engine, Facts
+from oubliette.runtime.containers.docker.runtime import DockerRuntime
+from oubliette.runtime.containers.errors import Refused
 from tests.unit.runtime.fake_engine import FakeEngine
 
 if TYPE_CHECKING:
@@ -42,29 +42,29 @@ HERE = os.uname()
 def test_links_are_bridged_where_sockets_do_not_cross(
     host: str, facts: Facts, wanted: Any, bridged: bool
 ) -> None:
-    assert engine_ways.choose(Engine("docker", host), facts, wanted) is bridged
+    assert relay_transport.choose(Engine("docker", host), facts, wanted) is bridged
 
 
 def test_an_engine_on_another_machine_is_refused_with_what_to_do() -> None:
-    refusal = engine_ways.choose(Engine("docker", "tcp://10.0.0.1:1"), AWAY, "auto")
+    refusal = relay_transport.choose(Engine("docker", "tcp://10.0.0.1:1"), AWAY, "auto")
     assert isinstance(refusal, tuple)
     assert "another machine" in refusal[0]
     assert "docker.sockets = bridge" in refusal[1]
 
 
 def test_a_bridges_group_is_never_that_of_the_agents() -> None:
-    assert engine_ways.bridge_user("23456:23456") == "23456:65534"
-    assert engine_ways.bridge_user("65534:65534") == "65534:65533"
+    assert relay_transport.bridge_user("23456:23456") == "23456:65534"
+    assert relay_transport.bridge_user("65534:65534") == "65534:65533"
 
 
 def test_folders_that_are_not_shared_are_named_as_the_cause() -> None:
     engine = Engine("docker", "tcp://10.0.0.1:1")
     said = 'invalid mount config for type "bind": bind source path does not exist: /home/x'
-    error = engine_ways.explained(engine, Refused(said, status=400))
+    error = relay_transport.explained(engine, Refused(said, status=400))
     assert "does not see this server's folders" in error.message
     assert "/home/x" in error.message
     other = Refused("something else", status=400)
-    assert engine_ways.explained(engine, other) is other
+    assert relay_transport.explained(engine, other) is other
 
 
 @pytest.mark.parametrize(("flavour", "owner"), [("docker", "uid=7,gid=8"), ("podman", "U")])
@@ -91,7 +91,7 @@ def test_nothing_but_plain_files_crosses_where_links_are_bridged(flavour: Any, o
             "Tmpfs": {"/tmp": "rw"},
         },
     }
-    engine_ways.shape_bridged(body, flavour)
+    relay_transport.shape_bridged(body, flavour)
     targets = [mount["Target"] for mount in body["HostConfig"]["Mounts"]]
     assert targets == ["/opt/oubliette/oubliette.pyz", "/w"]
     assert sorted(body["HostConfig"]["Tmpfs"]) == ["/mcp", "/tmp", "/var/spool/oubliette"]
@@ -102,7 +102,7 @@ def test_nothing_but_plain_files_crosses_where_links_are_bridged(flavour: Any, o
 
 def test_a_command_of_ones_own_is_left_as_it_is() -> None:
     body: dict[str, Any] = {"User": "7:8", "Cmd": ["60"], "HostConfig": {"Mounts": [], "Tmpfs": {}}}
-    engine_ways.shape_bridged(body, "docker")
+    relay_transport.shape_bridged(body, "docker")
     assert body["Cmd"] == ["60"]
 
 

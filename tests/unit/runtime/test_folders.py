@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from oubliette.errors import ConfigError, RuntimeFailure
-from oubliette.runtime.containers import folders
+from oubliette.runtime.containers import host_paths
 
 BASE = f"oubliette-{os.geteuid()}"
 
 
 def test_the_base_is_ours_alone(tmp_path: Path, short: Path) -> None:
-    base = folders.runtime_base(short)
+    base = host_paths.runtime_base(short)
     assert base == short / BASE
     assert stat.S_IMODE(base.stat().st_mode) == 0o700
-    assert folders.runtime_base(short) == base
+    assert host_paths.runtime_base(short) == base
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o770])
 def test_a_base_that_others_could_use_is_closed(short: Path, mode: int) -> None:
     (short / BASE).mkdir()
     (short / BASE).chmod(mode)
-    base = folders.runtime_base(short)
+    base = host_paths.runtime_base(short)
     assert stat.S_IMODE(base.stat().st_mode) == 0o700
 
 
@@ -33,13 +33,13 @@ def test_a_base_that_is_a_link_is_refused(short: Path) -> None:
     (short / "elsewhere").mkdir()
     (short / BASE).symlink_to(short / "elsewhere")
     with pytest.raises(ConfigError, match="link"):
-        folders.runtime_base(short)
+        host_paths.runtime_base(short)
 
 
 def test_a_base_that_is_a_file_is_refused(short: Path) -> None:
     (short / BASE).write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="not a folder"):
-        folders.runtime_base(short)
+        host_paths.runtime_base(short)
 
 
 @pytest.mark.requires("root")
@@ -47,25 +47,27 @@ def test_a_base_of_somebody_else_is_refused(short: Path) -> None:
     (short / BASE).mkdir()
     os.chown(short / BASE, 12345, 12345)
     with pytest.raises(ConfigError, match="12345"):
-        folders.runtime_base(short)
+        host_paths.runtime_base(short)
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused_with_the_remedy(short: Path) -> None:
-    room = folders.MAX_SOCKET_PATH - len(str(short / BASE / "01234567" / "relay.sock"))
+    room = host_paths.MAX_SOCKET_PATH - len(str(short / BASE / "01234567" / "relay.sock"))
     exact = short / ("x" * (room - 1))
-    assert len(str(folders.new_runtime_dir(folders.runtime_base(exact)) / "relay.sock")) == 103
+    assert (
+        len(str(host_paths.new_runtime_dir(host_paths.runtime_base(exact)) / "relay.sock")) == 103
+    )
     with pytest.raises(ConfigError, match="containers.runtime_dir") as caught:
-        folders.runtime_base(short / ("x" * room))
+        host_paths.runtime_base(short / ("x" * room))
     assert "104 bytes" in str(caught.value)
     with pytest.raises(ConfigError):
-        folders.runtime_base(short / ("é" * (room // 2 + 1)))
+        host_paths.runtime_base(short / ("é" * (room // 2 + 1)))
 
 
 def test_without_configuration_the_base_is_in_the_users_runtime_folder(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    assert folders.runtime_base() == short / BASE
+    assert host_paths.runtime_base() == short / BASE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone has agents of another user")
@@ -78,22 +80,22 @@ def test_a_users_runtime_folder_that_its_agents_cannot_pass_is_passed_over(
     short.chmod(0o755)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(closed))
     monkeypatch.setattr("tempfile.tempdir", str(passable))
-    assert folders.runtime_base() == closed / BASE
-    assert folders.temporary_folder(12345) == passable
+    assert host_paths.runtime_base() == closed / BASE
+    assert host_paths.temporary_folder(12345) == passable
     monkeypatch.setattr("os.access", lambda place, _: str(place).startswith(str(short)))
-    assert folders.runtime_base(stranger=12345) == passable / BASE
+    assert host_paths.runtime_base(stranger=12345) == passable / BASE
     monkeypatch.undo()
     monkeypatch.setattr("tempfile.tempdir", str(closed))
-    assert folders.temporary_folder() == closed
-    assert folders.temporary_folder(12345) == Path("/tmp")
+    assert host_paths.temporary_folder() == closed
+    assert host_paths.temporary_folder(12345) == Path("/tmp")
 
 
 def test_a_configured_folder_that_is_not_there_yet_is_made_for_those_who_must_pass(
     short: Path,
 ) -> None:
-    assert folders.runtime_base(short / "own") == short / "own" / BASE
+    assert host_paths.runtime_base(short / "own") == short / "own" / BASE
     assert stat.S_IMODE((short / "own").stat().st_mode) == 0o700
-    assert folders.runtime_base(short / "passable", stranger=12345) == short / "passable" / BASE
+    assert host_paths.runtime_base(short / "passable", stranger=12345) == short / "passable" / BASE
     assert stat.S_IMODE((short / "passable").stat().st_mode) == 0o701
     assert stat.S_IMODE((short / "passable" / BASE).stat().st_mode) == 0o700
 
@@ -104,12 +106,12 @@ def test_a_temporary_folder_without_room_for_a_sockets_path_is_passed_over(
     deep = short / ("d" * 60)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    assert folders.temporary_folder() == deep
-    assert folders.temporary_folder(longest=40) == Path("/tmp")
+    assert host_paths.temporary_folder() == deep
+    assert host_paths.temporary_folder(longest=40) == Path("/tmp")
 
 
 def test_runtime_folders_get_names_that_nothing_else_has(short: Path) -> None:
-    made = {folders.new_runtime_dir(short) for _ in range(50)}
+    made = {host_paths.new_runtime_dir(short) for _ in range(50)}
     assert len(made) == 50
     for folder in made:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -122,7 +124,7 @@ def test_a_private_file_replaces_a_planted_link_and_does_not_write_through_it(
     victim = tmp_path / "victim"
     victim.write_text("untouched", encoding="utf-8")
     (tmp_path / "key").symlink_to(victim)
-    folders.write_private(tmp_path / "key", b"secret")
+    host_paths.write_private(tmp_path / "key", b"secret")
     assert victim.read_text(encoding="utf-8") == "untouched"
     assert not (tmp_path / "key").is_symlink()
     assert (tmp_path / "key").read_bytes() == b"secret"
@@ -131,9 +133,9 @@ def test_a_private_file_replaces_a_planted_link_and_does_not_write_through_it(
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    folders.write_private(tmp_path / "file", b"old")
+    host_paths.write_private(tmp_path / "file", b"old")
     with pytest.raises(TypeError):
-        folders.write_private(tmp_path / "file", None)  # type: ignore[arg-type]
+        host_paths.write_private(tmp_path / "file", None)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
 
@@ -142,7 +144,7 @@ def test_giving_a_link_away_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to("target")
     with pytest.raises(RuntimeFailure, match="link"):
-        folders.give_folder(tmp_path / "link", uid=12345)
+        host_paths.give_folder(tmp_path / "link", uid=12345)
     assert (tmp_path / "target").stat().st_uid == os.geteuid()
 
 
@@ -169,10 +171,10 @@ def test_a_link_in_an_agents_folder_decides_nothing(short: Path) -> None:
     os.chown(project, 12345, 12345)
     for name in ("planted", "relative", "file"):
         with pytest.raises(RuntimeFailure, match=f"{name} is a link"):
-            folders.open_source(project / name)
+            host_paths.open_source(project / name)
         with pytest.raises(RuntimeFailure, match="is a link"):
-            folders.open_source(project / name / "below")
-    assert names(folders.open_source(project / "real")) == []
+            host_paths.open_source(project / name / "below")
+    assert names(host_paths.open_source(project / "real")) == []
 
 
 @ours
@@ -185,18 +187,18 @@ def test_links_of_root_are_followed_as_far_as_they_lead_through_folders_of_root(
     (short / "relative").symlink_to("a/b")
     (short / "up").symlink_to("a/b/../../absolute/b")
     for name in ("absolute/b", "relative", "up"):
-        assert names(folders.open_source(short / name)) == ["found"]
+        assert names(host_paths.open_source(short / name)) == ["found"]
     (short / "one").symlink_to("two")
     (short / "two").symlink_to("one")
     with pytest.raises(RuntimeFailure, match="is a link"):
-        folders.open_source(short / "one")
+        host_paths.open_source(short / "one")
 
 
 def test_a_missing_source_leaves_no_descriptor_open(short: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for path in (short / "none", short / "none" / "below"):
         with pytest.raises(FileNotFoundError):
-            folders.open_source(path)
+            host_paths.open_source(path)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -207,7 +209,7 @@ def test_clearing_away_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "inner").symlink_to(tmp_path / "target")
     for name in ("link", "folder", "missing"):
-        folders.clear_away(tmp_path / name)
+        host_paths.clear_away(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
     assert (tmp_path / "target" / "file").exists()
 
@@ -218,11 +220,11 @@ def test_closed_folders_on_a_way_are_named_and_can_be_opened(short: Path) -> Non
     (short / "closed").chmod(0o700)
     stranger = os.geteuid() + 1
     short.chmod(0o755)
-    assert folders.closed_folders(inner, stranger) == [short / "closed"]
-    assert folders.closed_folders(inner, os.geteuid()) == []
+    assert host_paths.closed_folders(inner, stranger) == [short / "closed"]
+    assert host_paths.closed_folders(inner, os.geteuid()) == []
     (short / "closed").chmod(0o711)
-    assert folders.closed_folders(inner, stranger) == []
+    assert host_paths.closed_folders(inner, stranger) == []
     (short / "closed").chmod(0o700)
-    folders.let_pass(short / "closed")
+    host_paths.let_pass(short / "closed")
     assert stat.S_IMODE((short / "closed").stat().st_mode) == 0o701
-    assert folders.closed_folders(short / "none", stranger) == [short / "none"]
+    assert host_paths.closed_folders(short / "none", stranger) == [short / "none"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime import home as homes
+from oubliette.runtime.files import home as homes
 
 if TYPE_CHECKING:
     from pathlib import Path

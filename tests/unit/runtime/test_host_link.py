@@ -13,7 +13,7 @@ import pytest
 
 from oubliette.errors import DeadlineExceeded, InvalidParameter, ProtocolViolation
 from oubliette.incontainer import wire
-from oubliette.runtime.host import (
+from oubliette.runtime.guest import (
     Exit,
     Gap,
     HostImpostor,

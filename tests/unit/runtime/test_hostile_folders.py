@@ -13,8 +13,8 @@ import pytest
 
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.records import Project
-from oubliette.runtime import safe_files
-from oubliette.runtime.folders import Folders
+from oubliette.runtime.files import safe_files
+from oubliette.runtime.files.project_dirs import Folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from oubliette.runtime.agents import AgentSession, OpencodeAcpRuntime, OpencodeRuntime
-from oubliette.runtime.agents.acp_runtime import AcpRuntime
-from oubliette.runtime.containers.port import Inside
+from oubliette.runtime.agents.acp.runtime import AcpRuntime
+from oubliette.runtime.containers.base import Inside
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from oubliette.errors import DeadlineExceeded
 from oubliette.runtime.containers import image_errors as errors
-from oubliette.runtime.containers.auto import pull_command
-from oubliette.runtime.containers.image_progress import ImageProgress
+from oubliette.runtime.containers.docker.pull_progress import ImageProgress
+from oubliette.runtime.containers.selection import pull_command
 
 # Of docker 20.10 and podman 4.3, as they were seen.
 SAID = [

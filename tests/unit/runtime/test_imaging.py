@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from oubliette.config import Config, ContainersConfig
-from oubliette.container_options import ContainerOverrides
+from oubliette.config.container_options import ContainerOverrides
+from oubliette.config.schema import Config, ContainersConfig
 from oubliette.errors import ConfigError, InvalidParameter
 from oubliette.records import Project
-from oubliette.runtime.containers.imaging import FOLDER, Imaging, built_from
-from oubliette.runtime.containers.port import Capabilities, Logs
-from oubliette.runtime.containers.settings import options_of
+from oubliette.runtime.containers.base import Capabilities, Logs
+from oubliette.runtime.containers.images import FOLDER, Imaging, built_from
+from oubliette.runtime.containers.options import options_of
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from oubliette.runtime.containers import launch, procfs
+from oubliette.runtime.containers.process import launch, procfs
 
 # As bwrap does once, but all the time: it forks what would wait for it for ever.
 FORKS = """

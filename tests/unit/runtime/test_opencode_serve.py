@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.runtime.agents import AgentSession, OpencodeAdapter, OpencodeRuntime
-from oubliette.runtime.agents.opencode_parts import stamp_of, turn_of
-from oubliette.runtime.agents.turns import Opening
+from oubliette.runtime.agents.handshake_adapter import Opening
+from oubliette.runtime.agents.opencode.parts import stamp_of, turn_of
 from oubliette.runtime.containers import Inside
 
 WIRE = Path(__file__).parents[2] / "conformance" / "wire" / "opencode.jsonl"

@@ -11,8 +11,8 @@ import sys
 import msgspec
 import pytest
 
-from oubliette.runtime.containers import adoption, procfs
-from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.containers.process import adoption, procfs
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 
 from oubliette.errors import RuntimeFailure
 from oubliette.records import Project
-from oubliette.runtime.folders import Folders
+from oubliette.runtime.files.project_dirs import Folders
 
 PROJECT = Project(
     id="proj_x", name="x", created_at=1.0, default_workspace_id="ws", uid=os.geteuid()

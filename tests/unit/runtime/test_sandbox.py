@@ -17,22 +17,18 @@ import msgspec
 import pytest
 
 from oubliette.errors import DeadlineExceeded, InvalidParameter, RuntimeFailure
-from oubliette.runtime.containers import (
-    ContainerSpec,
-    Inside,
-    Mount,
-    ProcessRuntime,
+from oubliette.runtime.containers import ContainerSpec, Inside, Mount, ProcessRuntime, guest_bundle
+from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.containers.host_paths import make_owned, new_runtime_dir, runtime_base
+from oubliette.runtime.containers.process import (
     adoption,
     bubblewrap,
-    kit,
-    probe,
     procfs,
-    record,
+    sandbox_probe,
+    state_file,
 )
-from oubliette.runtime.containers.folders import make_owned, new_runtime_dir, runtime_base
-from oubliette.runtime.containers.plan import NOBODY, Plan
-from oubliette.runtime.containers.port import LABEL_CONTAINER, LABEL_INSTANCE
-from oubliette.runtime.host import Exit
+from oubliette.runtime.containers.process.sandbox_plan import NOBODY, Plan
+from oubliette.runtime.guest import Exit
 from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance.engines import ENGINES, Bench, zipapp_cache
 
@@ -249,29 +245,31 @@ def test_the_kit_is_a_copy_by_content_that_everybody_may_read(short: Path) -> No
     zipapp = short / "z"
     zipapp.write_bytes(b"one")
     zipapp.chmod(0o600)
-    first = kit.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz")
-    assert kit.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz") == first
+    first = guest_bundle.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz")
+    assert (
+        guest_bundle.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz") == first
+    )
     zipapp.write_bytes(b"two")
-    second = kit.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz")
+    second = guest_bundle.install(short, zipapp, python="/usr/bin/python3", inside="/opt/x.pyz")
     assert first.zipapp.read_bytes() == b"one"
     assert second.zipapp.read_bytes() == b"two"
     assert stat.S_IMODE(second.zipapp.stat().st_mode) == 0o644
     assert os.access(second.wrappers / "oubliette-client", os.X_OK)
-    plain = kit.install(short, zipapp, python="/a b/python3", inside=None)
+    plain = guest_bundle.install(short, zipapp, python="/a b/python3", inside=None)
     text = (plain.wrappers / "oubliette-relay").read_text(encoding="utf-8")
     assert text == f"#!/bin/sh\nexec '/a b/python3' -S {plain.zipapp} relay \"$@\"\n"
 
 
 def test_a_record_is_read_back_as_it_was_and_a_broken_one_is_left_alone(short: Path) -> None:
     spec = spec_in(short, mounts=(Mount(short, "/workspace"),), env={"A": "b"}, spool_dir=short)
-    kept = record.Record(spec=spec, started_at=1.5)
-    record.save(kept)
+    kept = state_file.Record(spec=spec, started_at=1.5)
+    state_file.save(kept)
     (short / "ffffffff.json").write_text('{"of": "another release"}', encoding="utf-8")
     (short / "eeeeeeee.json").write_bytes(b"\xff")
-    assert list(record.load_all(short)) == [kept]
-    assert stat.S_IMODE(record.beside(spec.runtime_dir, "json").stat().st_mode) == 0o600
-    record.forget(spec.runtime_dir)
-    assert list(record.load_all(short)) == []
+    assert list(state_file.load_all(short)) == [kept]
+    assert stat.S_IMODE(state_file.beside(spec.runtime_dir, "json").stat().st_mode) == 0o600
+    state_file.forget(spec.runtime_dir)
+    assert list(state_file.load_all(short)) == []
     assert (short / "ffffffff.json").exists()
 
 
@@ -290,8 +288,8 @@ def test_the_end_of_a_log_is_cut_by_lines_and_bytes(
     tmp_path: Path, content: bytes, lines: int, expected: tuple
 ) -> None:
     (tmp_path / "log").write_bytes(content)
-    assert record.tail(tmp_path / "log", lines, limit=11) == expected
-    assert record.tail(tmp_path / "none", lines) == ("", False)
+    assert state_file.tail(tmp_path / "log", lines, limit=11) == expected
+    assert state_file.tail(tmp_path / "none", lines) == ("", False)
 
 
 # ---------------------------------------------------------------- the probe
@@ -350,8 +348,8 @@ async def test_an_old_bubblewrap_is_refused(short: Path) -> None:
 async def test_a_bubblewrap_that_hangs_is_given_up(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PROBE_TIMEOUT", 0.1)
-    code, text = probe._run(["sleep", "1000"], timeout=0.05)
+    monkeypatch.setattr(sandbox_probe, "PROBE_TIMEOUT", 0.1)
+    code, text = sandbox_probe._run(["sleep", "1000"], timeout=0.05)
     assert code == 124
     assert "no answer" in text
 
@@ -374,7 +372,7 @@ async def test_without_a_python_below_usr_the_servers_own_is_bound(
     """Also where only root may pass to it: agents see empty folders on the way."""
     if Path(sys.base_prefix).is_relative_to("/usr"):
         pytest.skip("the tests run with the system's Python")
-    monkeypatch.setattr(probe, "_SYSTEM_PYTHONS", ())
+    monkeypatch.setattr(sandbox_probe, "_SYSTEM_PYTHONS", ())
     bench = Bench(ENGINES[0])
     bench.runtime._probe = None  # type: ignore[attr-defined] -- to probe anew
     try:
@@ -433,7 +431,7 @@ def test_empty_folders_of_servers_that_died_are_cleared_and_no_others(short: Pat
     empty, used = new_runtime_dir(short), new_runtime_dir(short)
     (used / "relay.sock").touch()
     spec = spec_in(short)
-    record.save(record.Record(spec=spec))
+    state_file.save(state_file.Record(spec=spec))
     (short / "kit-0123456789ab").mkdir()
     adoption.clear_empty(short)
     assert not empty.exists()
@@ -503,7 +501,7 @@ async def test_a_start_that_cannot_be_written_down_is_undone(
     def full(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(record, "save", full)
+    monkeypatch.setattr(state_file, "save", full)
     with pytest.raises(RuntimeFailure, match="No space left"):
         await bench.runtime.start(spec.id, key=b"k" * 32)
     found = subprocess.run(["pgrep", "-f", "--", spec.id], capture_output=True, check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from oubliette import failpoints
 from oubliette.runtime.store import MEMORY, Database, Reader, Writer
-from oubliette.runtime.store.ops import Op, Result
+from oubliette.runtime.store.operations import Op, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import sqlite3
 
 import pytest
 
-from oubliette.runtime.store import Database, ops, queries
+from oubliette.runtime.store import Database, operations, queries
 from tests.unit.store.conftest import Store
 from tests.unit.store.processes import WritingProcess
 
@@ -26,7 +26,7 @@ def check(path, acknowledged) -> None:
             found |= {(session, event.index, event.seq) for event in log.events}
         assert acknowledged <= found
         assert len(found) == 2 * transactions
-        store.write(ops.BumpMeta("checks"))  # and it goes on
+        store.write(operations.BumpMeta("checks"))  # and it goes on
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from oubliette.errors import Conflict
 from oubliette.records import Event
-from oubliette.runtime.store import MEMORY, Database, ops, queries
+from oubliette.runtime.store import MEMORY, Database, operations, queries
 from tests.unit.store.conftest import Store
 
 SESSIONS = st.sampled_from(["s1", "s2", "s3"])
@@ -86,7 +86,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(s=SESSIONS, count=st.integers(0, 5), size=SIZES, caller=CALLERS, numbered=st.booleans())
     def append(self, s, count, size, caller, numbered):
         batch = self._fresh(s, count, size, caller, numbered)
-        (stored,) = self.store.write(ops.AppendEvents(tuple(batch)))
+        (stored,) = self.store.write(operations.AppendEvents(tuple(batch)))
         assert len(stored) == count
         self._accept(stored)
 
@@ -99,7 +99,7 @@ class LogMachine(RuleBasedStateMachine):
         sources = [*old, *new] if in_front else [*new, *old]
         start = self.next.get(s, 0)
         batch = [self._event(s, start + n, 5, None, source) for n, source in enumerate(sources)]
-        (stored,) = self.store.write(ops.AppendEvents(tuple(batch)))
+        (stored,) = self.store.write(operations.AppendEvents(tuple(batch)))
         assert [event.source for event in stored] == new
         self._accept(stored)
 
@@ -112,8 +112,8 @@ class LogMachine(RuleBasedStateMachine):
         harmless = () if other == s else tuple(self._fresh(other, 2, 1, "me", numbered=True))
         with pytest.raises(Conflict):
             self.store.write(
-                ops.PutMeta("gap", "stored"),
-                ops.AppendEvents((*harmless, self._event(s, index, 1, None, None))),
+                operations.PutMeta("gap", "stored"),
+                operations.AppendEvents((*harmless, self._event(s, index, 1, None, None))),
             )
         assert self.store.read(queries.meta, "gap") is None
         assert self.store.read(queries.last_seq) == before
@@ -122,16 +122,16 @@ class LogMachine(RuleBasedStateMachine):
     def append_to_several_in_one_batch(self, one, two):
         """Three requests, the middle one bad, handed in so that they may share a commit."""
         first = self.store.writer.submit(
-            (ops.AppendEvents(tuple(self._fresh(one, 2, 1, "me", numbered=False))),)
+            (operations.AppendEvents(tuple(self._fresh(one, 2, 1, "me", numbered=False))),)
         )
         bad = self.store.writer.submit(
             (
-                ops.AppendEvents(tuple(self._fresh(two, 2, 1, "me", numbered=False))),
-                ops.SettleCallerRequest("nothing", "result", 1.0),
+                operations.AppendEvents(tuple(self._fresh(two, 2, 1, "me", numbered=False))),
+                operations.SettleCallerRequest("nothing", "result", 1.0),
             )
         )
         last = self.store.writer.submit(
-            (ops.AppendEvents(tuple(self._fresh(two, 1, 1, "you", numbered=False))),)
+            (operations.AppendEvents(tuple(self._fresh(two, 1, 1, "you", numbered=False))),)
         )
         self._accept(first.result(10)[0])
         assert bad.exception(10) is not None
@@ -139,7 +139,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(s=SESSIONS, up_to=st.integers(-2, 30))
     def cut(self, s, up_to):
-        self.store.write(ops.DeleteSessionEvents(s, up_to))
+        self.store.write(operations.DeleteSessionEvents(s, up_to))
         kept = self.kept.get(s, [])
         gone = [event for event in kept if event.index <= up_to]
         self.kept[s] = kept[len(gone) :]

@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from oubliette.errors import ConfigError, DatabaseTooNew, StorageUnavailable
-from oubliette.runtime.store import MEMORY, Database, ops, queries
+from oubliette.runtime.store import MEMORY, Database, operations, queries
 from oubliette.runtime.store.migrations import (
     APPLICATION_ID,
     Migration,
@@ -65,7 +65,8 @@ def test_what_an_older_release_stored_is_read_after_its_migration(tmp_path):
     newest = old[-1].version
     with contextlib.closing(Store(Database(tmp_path / "store.db")).start()) as store:
         store.write(
-            ops.PutSession(samples.session()), ops.AppendEvents((event(0), event(1, data={})))
+            operations.PutSession(samples.session()),
+            operations.AppendEvents((event(0), event(1, data={}))),
         )
     changed = (
         "UPDATE sessions SET data = CAST(json_set(CAST(data AS TEXT), '$.agent', 'x') AS BLOB);\n"
@@ -75,7 +76,7 @@ def test_what_an_older_release_stored_is_read_after_its_migration(tmp_path):
     with contextlib.closing(Store(database).start()) as store:
         assert store.read(queries.session, "s1") == samples.session(agent="x")
         assert [one.index for one in store.read(queries.log, "s1").events] == [0, 1]
-        store.write(ops.AppendEvents((event(2),)))
+        store.write(operations.AppendEvents((event(2),)))
     with pytest.raises(DatabaseTooNew):
         Database(tmp_path / "store.db")
 
@@ -117,7 +118,7 @@ def test_what_is_no_database_is_refused(tmp_path):
 def test_the_files_are_for_the_owner_only(tmp_path):
     path = tmp_path / "store.db"
     with contextlib.closing(Store(Database(path)).start()) as store:
-        store.write(ops.PutMeta("a", "b"))
+        store.write(operations.PutMeta("a", "b"))
         modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
     assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
 
@@ -171,7 +172,7 @@ def test_a_script_is_split_into_whole_statements():
 
 def test_each_database_in_memory_is_its_own():
     one, two = Store(Database(MEMORY)).start(), Store(Database(MEMORY)).start()
-    one.write(ops.PutMeta("a", "b"))
+    one.write(operations.PutMeta("a", "b"))
     assert two.read(queries.meta, "a") is None
     one.close()
     two.close()
@@ -189,7 +190,7 @@ def test_a_path_may_have_any_characters(tmp_path):
     folder = tmp_path / "a b?c#d%41&é"
     folder.mkdir()
     with contextlib.closing(Store(Database(folder / "st?re.db")).start()) as store:
-        store.write(ops.PutMeta("a", "b"))
+        store.write(operations.PutMeta("a", "b"))
     assert (folder / "st?re.db").stat().st_size > 0
     assert [one.name for one in tmp_path.iterdir()] == [folder.name]
 
@@ -205,7 +206,9 @@ def test_a_database_that_has_vanished_is_not_begun_anew(tmp_path):
 def test_damage_is_found(tmp_path):
     path = tmp_path / "store.db"
     with contextlib.closing(Store(Database(path)).start()) as store:
-        store.write(ops.AppendEvents(tuple(event(n, data={"t": "x" * 500}) for n in range(200))))
+        store.write(
+            operations.AppendEvents(tuple(event(n, data={"t": "x" * 500}) for n in range(200)))
+        )
         assert store.read(queries.damage) == []
     content = bytearray(path.read_bytes())
     content[len(content) // 2 : len(content) // 2 + 4096] = b"\xff" * 4096

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from oubliette.runtime.store import Database, ops, queries
-from oubliette.runtime.store.transaction import perform
+from oubliette.runtime.store import Database, operations, queries
+from oubliette.runtime.store.execute import perform
 from tests.unit.store import samples
 from tests.unit.store.samples import event
 
@@ -34,15 +34,15 @@ READS = [
     (queries.workspaces, ("proj_1",)),
 ]
 WRITES = [
-    ops.AppendEvents((event(0, source="p:1:0"), event(1))),
-    ops.PutSession(samples.session()),
-    ops.PutTurn(samples.turn()),
-    ops.PutCallerRequest(samples.request()),
-    ops.SettleCallerRequest("req1", "result", 1.0),
-    ops.PutIdempotency(samples.key()),
-    ops.PurgeSession("s2"),
-    ops.DeleteSessionEvents("s1", 0),
-    ops.ExpireIdempotency(1.0),
+    operations.AppendEvents((event(0, source="p:1:0"), event(1))),
+    operations.PutSession(samples.session()),
+    operations.PutTurn(samples.turn()),
+    operations.PutCallerRequest(samples.request()),
+    operations.SettleCallerRequest("req1", "result", 1.0),
+    operations.PutIdempotency(samples.key()),
+    operations.PurgeSession("s2"),
+    operations.DeleteSessionEvents("s1", 0),
+    operations.ExpireIdempotency(1.0),
 ]
 PARTIAL = ("sessions_live", "caller_requests_open")
 """Indexes of what is live or open only: walking one of these is walking what is asked for."""
@@ -55,8 +55,8 @@ def connection(tmp_path):
             opened,
             (
                 *WRITES[:4],
-                ops.PutSession(samples.session(2, status="failed")),
-                ops.PutIdempotency(samples.key("other")),
+                operations.PutSession(samples.session(2, status="failed")),
+                operations.PutIdempotency(samples.key("other")),
             ),
         )
         yield opened

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import AlreadyExists, Unavailable
-from oubliette.runtime.store import Database, ops
+from oubliette.runtime.store import Database, operations
 from oubliette.runtime.store.remembered import MOST, Remembered
 from tests.unit.store import samples
 from tests.unit.store.conftest import WAIT, Store
@@ -26,29 +26,29 @@ async def listed(store: Store, part: str | None = None) -> tuple[list[str], list
 
 async def test_a_listing_tells_of_each_change_that_was_acknowledged(store):
     assert await listed(store) == ([], [])
-    store.write(ops.PutProject(samples.project(1, name="A")))
+    store.write(operations.PutProject(samples.project(1, name="A")))
     assert await listed(store) == (["A"], [])
-    store.write(ops.PutContainer(samples.container(1)))
+    store.write(operations.PutContainer(samples.container(1)))
     assert await listed(store) == (["A"], ["cont_1"])
-    store.write(ops.PutProject(samples.project(1, name="B")), ops.PutMeta("a", "b"))
+    store.write(operations.PutProject(samples.project(1, name="B")), operations.PutMeta("a", "b"))
     assert await listed(store) == (["B"], ["cont_1"])
-    store.write(ops.DeleteContainer("cont_1"))
+    store.write(operations.DeleteContainer("cont_1"))
     assert await listed(store) == (["B"], [])
     assert await listed(store, "a") == ([], [])
 
 
 async def test_a_change_that_failed_leaves_the_listing_as_it_was(store):
-    store.write(ops.PutProject(samples.project(1, name="A")))
+    store.write(operations.PutProject(samples.project(1, name="A")))
     assert (await listed(store))[0] == ["A"]
     with pytest.raises(AlreadyExists):
-        store.write(ops.PutProject(samples.project(2, name="A")))
+        store.write(operations.PutProject(samples.project(2, name="A")))
     assert (await listed(store))[0] == ["A"]
 
 
 async def test_a_listing_is_not_read_again_while_nothing_of_it_changes(store):
-    store.write(ops.PutProject(samples.project(1, name="A")))
+    store.write(operations.PutProject(samples.project(1, name="A")))
     first = await store.reader.projects_with_containers(None, 100, None)
-    store.write(ops.AppendEvents((samples.event(0),)))
+    store.write(operations.AppendEvents((samples.event(0),)))
     assert await store.reader.projects_with_containers(None, 100, None) is first
 
 
@@ -59,7 +59,7 @@ async def test_readers_beside_a_busy_writer_never_see_the_past(store):
     def write() -> None:
         nonlocal acknowledged
         for number in range(1, 201):
-            store.write(ops.PutProject(samples.project(1, name=f"{number:03}")))
+            store.write(operations.PutProject(samples.project(1, name=f"{number:03}")))
             acknowledged = number
 
     thread = threading.Thread(target=write)
@@ -82,10 +82,10 @@ async def test_readers_beside_a_busy_writer_never_see_the_past(store):
 async def test_who_cannot_write_remembers_nothing(tmp_path):
     path = tmp_path / "store.db"
     with contextlib.closing(Store(Database(path)).start()) as store:
-        store.write(ops.PutProject(samples.project(1, name="A")))
+        store.write(operations.PutProject(samples.project(1, name="A")))
         with contextlib.closing(Store(Database(path, read_only=True))) as other:
             assert (await listed(other))[0] == ["A"]
-            store.write(ops.PutProject(samples.project(1, name="B")))
+            store.write(operations.PutProject(samples.project(1, name="B")))
             assert (await listed(other))[0] == ["B"]
 
 
@@ -107,7 +107,7 @@ def test_what_was_asked_before_or_during_a_change_is_not_remembered_after_it(ste
             now, answer = asked.pop()
             remembered.put("q", now, [answer])
         elif step == "begin" and not under_way:
-            under_way = remembered.begin([ops.DeleteContainer("c")])
+            under_way = remembered.begin([operations.DeleteContainer("c")])
         elif step == "end" and under_way:
             stored, under_way = stored + 1, False
             remembered.end()

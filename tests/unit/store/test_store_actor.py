@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from oubliette import failpoints
-from oubliette.actors.protocol import EventsCommitted, caller_key
-from oubliette.actors.store import (
+from oubliette.actors.messages import EventsCommitted, caller_key
+from oubliette.actors.store.actor import (
     GetStoreState,
     StoreActor,
     StoreState,
@@ -22,7 +22,7 @@ from oubliette.actors.store import (
 from oubliette.errors import Conflict, StorageUnavailable
 from oubliette.kit import Actor, ActorDead, ChildSpec, Message, Supervisor, System, handles
 from oubliette.records import Event
-from oubliette.runtime.store import Database, Reader, ops
+from oubliette.runtime.store import Database, Reader, operations
 from tests.unit.store import samples
 from tests.unit.store.samples import event
 
@@ -80,7 +80,7 @@ def mine(index: int, **changes) -> Event:
 
 
 def append(*events: Event) -> Transact:
-    return Transact(ops=(ops.AppendEvents(events),))
+    return Transact(ops=(operations.AppendEvents(events),))
 
 
 async def until(condition) -> None:
@@ -96,10 +96,10 @@ async def test_a_transaction_is_answered_once_it_can_be_read(store, reader):
     answer = await store.ask(
         Transact(
             ops=(
-                ops.PutSession(samples.session()),
-                ops.AppendEvents((mine(0), event(1, data={"a": [None, 1.5, "x"]}))),
-                ops.BumpMeta("epoch"),
-                ops.RevokeToken("nothing", 1.0),
+                operations.PutSession(samples.session()),
+                operations.AppendEvents((mine(0), event(1, data={"a": [None, 1.5, "x"]}))),
+                operations.BumpMeta("epoch"),
+                operations.RevokeToken("nothing", 1.0),
             )
         )
     )
@@ -131,7 +131,7 @@ async def test_many_askers_at_once_get_each_their_own_answer(store, reader):
 
 
 async def test_a_transaction_may_be_told_without_waiting(store, reader):
-    store.tell(Transact(ops=(ops.PutMeta("a", "b"),)))
+    store.tell(Transact(ops=(operations.PutMeta("a", "b"),)))
     store.tell(append(event(9)))  # its failure is nobody's
     await store.ask(Transact(ops=()))
     assert await reader.meta("a") == "b"
@@ -217,7 +217,7 @@ async def test_a_subscriber_whose_mailbox_is_full_is_told_everything_later_in_or
 
 
 async def test_a_subscriber_that_takes_nothing_at_all_is_cut_off(system, store, monkeypatch):
-    monkeypatch.setattr("oubliette.actors.store.MAX_BEHIND", 5)
+    monkeypatch.setattr("oubliette.actors.store.actor.MAX_BEHIND", 5)
     ref = system.spawn(Listener, [], name="listener")
     await store.ask(Subscribe(caller_key=ME, name="listener"))
     ref.tell(_Hold())

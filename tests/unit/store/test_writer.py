@@ -12,8 +12,8 @@ import pytest
 from oubliette import failpoints
 from oubliette.errors import Conflict, StorageUnavailable, Unavailable
 from oubliette.failpoints import FailpointError
-from oubliette.runtime.store import MEMORY, Database, Writer, ops, queries
-from oubliette.runtime.store.faults import storage_fault
+from oubliette.runtime.store import MEMORY, Database, Writer, operations, queries
+from oubliette.runtime.store.errors import storage_fault
 from oubliette.runtime.store.writer import MAX_BATCH
 from tests.unit.store import samples
 from tests.unit.store.conftest import WAIT, Store
@@ -60,8 +60,8 @@ def test_what_waits_is_committed_in_one_batch_and_answered_once(database):
         Store(database, on_batch=lambda batch: batches.append([r.tag for r in batch]))
     ) as store:
         for number in range(MAX_BATCH + 10):
-            store.writer.post((ops.AppendEvents((event(number),)),), number)
-        store.start().write(ops.PutMeta("a", "b"))
+            store.writer.post((operations.AppendEvents((event(number),)),), number)
+        store.start().write(operations.PutMeta("a", "b"))
         assert batches == [list(range(MAX_BATCH)), list(range(MAX_BATCH, MAX_BATCH + 10))]
         assert store.read(queries.bounds, "s1") == (0, MAX_BATCH + 9)
 
@@ -73,10 +73,14 @@ def test_a_request_that_fails_takes_nothing_of_its_batch_with_it(database):
         outcomes.update({r.tag: r.error or r.result for r in batch})
 
     with contextlib.closing(Store(database, on_batch=on_batch)) as store:
-        store.writer.post((ops.AppendEvents((event(0),)),), "good")
-        store.writer.post((ops.PutMeta("a", "b"), ops.AppendEvents((event(7),))), "gap")
-        store.writer.post((ops.AppendEvents((event(1),)), ops.PutMeta("c", "d")), "also good")
-        store.writer.post((ops.PutMeta("e", object()),), "broken")  # type: ignore[arg-type]
+        store.writer.post((operations.AppendEvents((event(0),)),), "good")
+        store.writer.post(
+            (operations.PutMeta("a", "b"), operations.AppendEvents((event(7),))), "gap"
+        )
+        store.writer.post(
+            (operations.AppendEvents((event(1),)), operations.PutMeta("c", "d")), "also good"
+        )
+        store.writer.post((operations.PutMeta("e", object()),), "broken")  # type: ignore[arg-type]
         store.start().write()
         assert outcomes["good"][0][0].index == 0
         assert outcomes["also good"][0][0].seq == outcomes["good"][0][0].seq + 1
@@ -113,7 +117,8 @@ def test_a_reader_sees_all_of_a_transaction_or_nothing(store):
     try:
         for number in range(200):
             store.write(
-                ops.AppendEvents((event(number),)), ops.AppendEvents((event(number, "s2"),))
+                operations.AppendEvents((event(number),)),
+                operations.AppendEvents((event(number, "s2"),)),
             )
     finally:
         stop.set()
@@ -124,13 +129,13 @@ def test_a_reader_sees_all_of_a_transaction_or_nothing(store):
 
 def test_what_was_committed_before_a_read_began_is_in_it(store):
     for number in range(100):
-        store.write(ops.AppendEvents((event(number),)))
+        store.write(operations.AppendEvents((event(number),)))
         assert store.read(queries.bounds, "s1") == (0, number)
 
 
 def test_a_reader_cannot_write(tmp_path):
     with contextlib.closing(Store(Database(tmp_path / "store.db")).start()) as store:
-        store.write(ops.PutMeta("a", "b"))
+        store.write(operations.PutMeta("a", "b"))
         with pytest.raises(StorageUnavailable, match="readonly"):
             store.read(lambda connection: connection.execute("DELETE FROM meta"))
         assert store.read(queries.meta, "a") == "b"
@@ -140,7 +145,7 @@ def test_a_reader_cannot_write(tmp_path):
 
 
 def test_nothing_is_answered_while_the_disk_is_full_and_all_of_it_afterwards(paused, states):
-    futures = [paused.writer.submit((ops.AppendEvents((event(n),)),)) for n in range(3)]
+    futures = [paused.writer.submit((operations.AppendEvents((event(n),)),)) for n in range(3)]
     assert "No space left" in states.wait_for("paused")
     assert (paused.writer.state, paused.writer.reason) != ("running", "")
     assert paused.read(queries.bounds, "s1") == (0, -1)
@@ -157,11 +162,11 @@ def test_a_write_that_waits_too_long_for_the_disk_is_refused_and_not_stored(data
         failpoints.activate("store.commit_io=enospc")
         store.start()
         with pytest.raises(StorageUnavailable, match="No space left"):
-            store.write(ops.PutMeta("a", "refused"))
+            store.write(operations.PutMeta("a", "refused"))
         failpoints.activate("")
         states.wait_for("running")  # by itself, with nothing to write
         assert store.read(queries.meta, "a") is None
-        store.write(ops.PutMeta("a", "taken"))
+        store.write(operations.PutMeta("a", "taken"))
         assert store.read(queries.meta, "a") == "taken"
 
 
@@ -171,9 +176,9 @@ def test_only_those_whose_time_is_up_are_refused(database, states):
         Store(database, on_state=states, hold_seconds=0.2, on_batch=refused.set_result)
     ) as store:
         failpoints.activate("store.commit_io=enospc")
-        store.writer.post((ops.PutMeta("a", "early"),), "early")
+        store.writer.post((operations.PutMeta("a", "early"),), "early")
         store.writer._hold_seconds = 60.0
-        late = store.start().writer.submit((ops.PutMeta("b", "late"),))
+        late = store.start().writer.submit((operations.PutMeta("b", "late"),))
         (early,) = refused.result(WAIT)
         assert isinstance(early.error, StorageUnavailable)
         assert not late.done()
@@ -186,7 +191,8 @@ def test_more_than_one_batch_can_wait_for_the_disk(paused, states):
     paused.writer.submit(())
     states.wait_for("paused")
     futures = [
-        paused.writer.submit((ops.AppendEvents((event(n),)),)) for n in range(MAX_BATCH * 2 + 5)
+        paused.writer.submit((operations.AppendEvents((event(n),)),))
+        for n in range(MAX_BATCH * 2 + 5)
     ]
     failpoints.activate("")
     assert [f.result(WAIT)[0][0].index for f in futures] == list(range(MAX_BATCH * 2 + 5))
@@ -195,7 +201,7 @@ def test_more_than_one_batch_can_wait_for_the_disk(paused, states):
 def test_a_fault_of_ours_ends_the_writer_and_every_request_is_answered(database, states):
     failpoints.activate("store.before_commit=raise")
     with contextlib.closing(Store(database, on_state=states)) as store:
-        futures = [store.writer.submit((ops.PutMeta("a", "b"),)) for _ in range(3)]
+        futures = [store.writer.submit((operations.PutMeta("a", "b"),)) for _ in range(3)]
         store.start()
         for future in futures:
             with pytest.raises(Unavailable):
@@ -234,7 +240,7 @@ def test_another_process_lock_is_waited_for_like_a_full_disk(tmp_path, states, m
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     with contextlib.closing(Store(database, on_state=states)) as store:
         other.execute("BEGIN IMMEDIATE")
-        future = store.start().writer.submit((ops.PutMeta("a", "b"),))
+        future = store.start().writer.submit((operations.PutMeta("a", "b"),))
         assert "locked" in states.wait_for("paused")
         other.execute("ROLLBACK")
         assert future.result(WAIT) == (None,)
@@ -247,7 +253,7 @@ def test_another_process_lock_is_waited_for_like_a_full_disk(tmp_path, states, m
 def test_closing_commits_what_was_handed_in_and_takes_nothing_more(tmp_path):
     database = Database(tmp_path / "store.db")
     store = Store(database)
-    futures = [store.writer.submit((ops.AppendEvents((event(n),)),)) for n in range(600)]
+    futures = [store.writer.submit((operations.AppendEvents((event(n),)),)) for n in range(600)]
     store.writer.start()
     store.writer.close().result(WAIT)
     assert all(future.done() and future.exception() is None for future in futures)
@@ -260,7 +266,7 @@ def test_closing_commits_what_was_handed_in_and_takes_nothing_more(tmp_path):
 
 
 def test_closing_while_the_disk_is_full_refuses_what_waits_at_once(paused, states):
-    future = paused.writer.submit((ops.PutMeta("a", "b"),))
+    future = paused.writer.submit((operations.PutMeta("a", "b"),))
     states.wait_for("paused")
     paused.writer.close().result(WAIT)
     with pytest.raises(StorageUnavailable):
@@ -274,9 +280,9 @@ def test_a_writer_that_never_started_can_be_closed():
 
 def test_a_request_that_was_cancelled_while_it_waited_harms_nobody(database):
     with contextlib.closing(Store(database)) as store:
-        gone: Future = store.writer.submit((ops.PutMeta("a", "b"),))
+        gone: Future = store.writer.submit((operations.PutMeta("a", "b"),))
         gone.cancel()
-        other = store.writer.submit((ops.PutMeta("c", "d"),))
+        other = store.writer.submit((operations.PutMeta("c", "d"),))
         store.start()
         assert other.result(WAIT) == (None,)
 
@@ -294,14 +300,14 @@ def test_a_purge_gives_space_back_to_the_disk(tmp_path):
     path = tmp_path / "store.db"
     with contextlib.closing(Store(Database(path)).start()) as store:
         data = {"text": "x" * 10_000}
-        store.write(ops.PutSession(samples.session(status="failed")))
-        store.write(ops.AppendEvents(tuple(event(n, data=data) for n in range(2000))))
+        store.write(operations.PutSession(samples.session(status="failed")))
+        store.write(operations.AppendEvents(tuple(event(n, data=data) for n in range(2000))))
     full = path.stat().st_size
     with contextlib.closing(Store(Database(path)).start()) as store:
-        store.write(ops.PurgeSession("s1"))
+        store.write(operations.PurgeSession("s1"))
     with contextlib.closing(Store(Database(path)).start()) as store:
         # Ends by itself: each step is one before the writer looks for the next request.
-        store.write(ops.DeleteTurns("s1", 1))
+        store.write(operations.DeleteTurns("s1", 1))
         store.writer.close().result(WAIT)
     assert full > 20_000_000
     assert path.stat().st_size < full
@@ -312,6 +318,6 @@ def test_the_write_ahead_log_stays_small_although_commits_never_checkpoint(tmp_p
     with contextlib.closing(Store(Database(path)).start()) as store:
         for number in range(400):
             batch = tuple(event(number * 20 + n, data={"t": "x" * 200}) for n in range(20))
-            store.write(ops.AppendEvents(batch))
+            store.write(operations.AppendEvents(batch))
         size = (tmp_path / "store.db-wal").stat().st_size
     assert size < 16 * 1024 * 1024

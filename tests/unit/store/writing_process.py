@@ -17,7 +17,7 @@ import threading
 
 from oubliette.errors import StorageUnavailable
 from oubliette.records import Event
-from oubliette.runtime.store import Database, Reader, Writer, ops, queries
+from oubliette.runtime.store import Database, Reader, Writer, operations, queries
 
 
 def say(*words: object) -> None:
@@ -90,7 +90,7 @@ def main() -> None:
             for n in range(2)
         )
         following[session] += 2
-        writer.post((ops.AppendEvents(batch), ops.BumpMeta("transactions")), number)
+        writer.post((operations.AppendEvents(batch), operations.BumpMeta("transactions")), number)
     writer.close().result(10)
     say("ended")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oubliette import ids
 from oubliette.clock import SystemClock
 from oubliette.errors import Forbidden
-from oubliette.tools.table import TABLE, call, input_schema
+from oubliette.tools.registry import TABLE, call, input_schema
 from tests.unit.tools import toolkit
 
 if TYPE_CHECKING:

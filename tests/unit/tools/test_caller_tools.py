@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.config import CallersConfig
+from oubliette.config.schema import CallersConfig
 from oubliette.errors import InvalidParameter
 from oubliette.tools.caller_tools import LentTool, normalised
 

@@ -9,12 +9,16 @@ from typing import get_args
 
 import oubliette
 from oubliette.records import EventType
-from oubliette.runtime.agents.port import EventKind
+from oubliette.runtime.agents.base import EventKind
 
 ROOT = Path(oubliette.__file__).parent
 PAGE = (ROOT.parent / "docs" / "events.md").read_text(encoding="utf-8")
 TYPES = set(get_args(EventType))
-SOURCES = [*(ROOT / "actors").glob("session*.py"), *(ROOT / "runtime" / "agents").glob("*.py")]
+SOURCES = [
+    *(ROOT / "actors" / "session").glob("*.py"),
+    *(ROOT / "actors" / "agent_requests").glob("*.py"),
+    *(ROOT / "runtime" / "agents").rglob("*.py"),
+]
 
 
 def told_kinds() -> set[str]:

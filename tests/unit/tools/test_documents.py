@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from oubliette import config
-from oubliette.tools.table import TABLE, input_schema, output_schema
+from oubliette.config import schema as config_schema
+from oubliette.tools.registry import TABLE, input_schema, output_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -35,8 +35,8 @@ def test_every_tool_is_described_with_all_it_takes_and_gives() -> None:
 
 def test_every_key_of_the_configuration_is_described() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    for name, part in config.schema()["properties"].items():
-        if name in config.SECTIONS_OF_TABLES:
+    for name, part in config_schema.schema()["properties"].items():
+        if name in config_schema.SECTIONS_OF_TABLES:
             continue
         table = section(page, f"[{name}]")
         named = re.findall(r"^\| `(\w+)` \|", table, re.M)
@@ -48,13 +48,13 @@ def test_every_key_of_the_configuration_is_described() -> None:
 def test_every_key_of_a_credential_is_described() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     table = section(page, "[credentials.NAME]")
-    docs = config.field_docs(config.CredentialConfig)
+    docs = config_schema.field_docs(config_schema.CredentialConfig)
     assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(docs)
     assert all(text in table for text in docs.values())
 
 
 def test_every_exit_code_is_described() -> None:
-    from oubliette.cli.control_client import exit_codes
+    from oubliette.cli.client.control import exit_codes
 
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
     assert {int(code) for code in re.findall(r"^\| (\d) \|", page, re.M)} == {

@@ -9,8 +9,8 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import Forbidden, Unauthenticated
-from oubliette.tools import scopes
-from oubliette.tools.table import TABLE
+from oubliette.tools.auth import scopes
+from oubliette.tools.registry import TABLE
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench

@@ -11,9 +11,9 @@ import pytest
 
 from oubliette import ids
 from oubliette.records import Event
-from oubliette.runtime.store.ops import DeleteSessionEvents, PutSession
-from oubliette.tools import sizes
-from oubliette.tools.views import event_view
+from oubliette.runtime.store.operations import DeleteSessionEvents, PutSession
+from oubliette.tools.schema import response_size
+from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
@@ -106,7 +106,7 @@ async def test_waiting_goes_on_when_the_actor_is_restarted(
 
 
 async def test_a_waiting_caller_counts_as_present(bench: Bench) -> None:
-    from oubliette.actors.caller_messages import GetCaller
+    from oubliette.actors.caller.messages import GetCaller
 
     session = await started(bench, caller_id="ant")
     await read(bench, session)
@@ -200,7 +200,7 @@ async def test_a_large_event_is_told_by_reference_and_read_in_pieces(bench: Benc
     await bench.write(session, text=text)
     (event,) = (await read(bench, session))["events"]
     assert event["ref"] == {"session_id": session.id, "index": 0}
-    assert event["size"] == sizes.size({"text": text})
+    assert event["size"] == response_size.size({"text": text})
     assert "text" not in event
     whole, offset, pieces = "", 0, 0
     while offset is not None:
@@ -249,7 +249,7 @@ async def test_reading_begins_between_characters_only(bench: Bench) -> None:
 def test_an_event_with_half_a_surrogate_pair_can_be_told() -> None:
     """Agents print such things; JSON cannot hold them."""
     event = Event(session_id="s", index=0, ts=0.0, type="message", data={"text": "\ud800"})
-    assert sizes.size(event_view(event)) > 0
+    assert response_size.size(event_view(event)) > 0
 
 
 async def test_long_texts_are_cut_where_many_are_told(bench: Bench) -> None:

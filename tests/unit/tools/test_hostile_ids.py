@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter
-from oubliette.tools.arguments import decode
-from oubliette.tools.table import TABLE, input_schema
+from oubliette.tools.registry import TABLE, input_schema
+from oubliette.tools.schema.validation import decode
 from tests.unit.tools.test_table import GOOD
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import pytest
 from oubliette import ids
 from oubliette.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
 from oubliette.records import Session
-from oubliette.runtime.store.ops import PutSession
+from oubliette.runtime.store.operations import PutSession
 from oubliette.testing.clock import VirtualClock
-from oubliette.tools import scopes
-from oubliette.tools.keys import Keys, minted_scope
-from oubliette.tools.scopes import Scope
-from oubliette.tools.tool import CallContext
+from oubliette.tools.auth import scopes
+from oubliette.tools.auth.api_keys import Keys, minted_scope
+from oubliette.tools.auth.scopes import Scope
+from oubliette.tools.spec import CallContext
 from tests.unit.tools import toolkit
 
 if TYPE_CHECKING:

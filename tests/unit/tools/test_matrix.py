@@ -9,8 +9,8 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import Forbidden, NotFound
-from oubliette.tools import matrix
-from oubliette.tools.table import TABLE, call
+from oubliette.tools.auth import permission_matrix
+from oubliette.tools.registry import TABLE, call
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
@@ -45,7 +45,7 @@ async def arguments_about(bench: Bench, tool: Any, place: str, mine: Any, other:
         "scope": "read",
         "token_id": ids.new_id(ids.TOKEN),
     }
-    fields = matrix._fields(tool)
+    fields = permission_matrix._fields(tool)
     wanted = {field.name for field in fields if field.required} | {"max_seconds"}
     named = {field.name for field in fields}
     if place != "none":
@@ -82,17 +82,17 @@ async def told(bench: Bench, tool: Any, scope: Any, door: str, arguments: Any, l
 HAS_NONE = {"token_revoke", "image_rebuild", "container_refresh"}
 
 
-@pytest.mark.parametrize("door", matrix.DOORS)
+@pytest.mark.parametrize("door", permission_matrix.DOORS)
 @pytest.mark.parametrize("tool", TABLE.values(), ids=lambda tool: tool.name)
 async def test_each_cell_of_the_matrix_holds(bench: Bench, tool: Any, door: Any) -> None:
-    for place in matrix.places(tool):
-        for name in matrix.SCOPES:
+    for place in permission_matrix.places(tool):
+        for name in permission_matrix.SCOPES:
             mine, other = (
                 await bench.project(f"m{name}{place}"),
                 await bench.project(f"o{name}{place}"),
             )
-            scope = matrix.SCOPES[name]
-            wanted = matrix.answer(tool, scope, place, door)
+            scope = permission_matrix.SCOPES[name]
+            wanted = permission_matrix.answer(tool, scope, place, door)
             bound = type(scope)(level=scope.level, project=scope.project and mine.id)
             arguments = await arguments_about(bench, tool, place, mine, other)
             link = (await bench.session(mine)).id
@@ -103,4 +103,4 @@ async def test_each_cell_of_the_matrix_holds(bench: Bench, tool: Any, door: Any)
 
 
 def test_the_page_is_made_from_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == matrix.markdown()
+    assert PAGE.read_text(encoding="utf-8") == permission_matrix.markdown()

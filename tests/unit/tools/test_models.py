@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oubliette.config import Config, DroidConfig, OpencodeConfig
+from oubliette.config.schema import Config, DroidConfig, OpencodeConfig
 from oubliette.tools.models import configured, known
 
 CONFIG = Config(opencode=OpencodeConfig(model="anthropic/big"), droid=DroidConfig(model="small"))

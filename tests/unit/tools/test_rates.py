@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from oubliette.errors import RateLimited
 from oubliette.testing.clock import VirtualClock
-from oubliette.tools import rates
-from oubliette.tools.rates import Rates
+from oubliette.tools.auth import rate_limits
+from oubliette.tools.auth.rate_limits import Rates
 
 
 def taken(limits: Rates, principal: str, calls: int) -> int:
@@ -48,7 +48,7 @@ def test_a_slow_rate_says_how_many_seconds_to_wait() -> None:
 
 
 def test_principals_without_end_take_no_memory_without_end(monkeypatch) -> None:
-    monkeypatch.setattr(rates, "MAX_KNOWN", 10)
+    monkeypatch.setattr(rate_limits, "MAX_KNOWN", 10)
     limits = Rates(10, 20, VirtualClock())
     for number in range(1000):
         limits.take(f"p{number}")

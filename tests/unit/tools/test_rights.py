@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
-from oubliette.tools.table import TABLE
+from oubliette.tools.registry import TABLE
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench

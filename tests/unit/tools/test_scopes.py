@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import InvalidParameter
-from oubliette.tools import scopes
-from oubliette.tools.scopes import Scope
-from oubliette.tools.table import TABLE, listed
+from oubliette.tools.auth import scopes
+from oubliette.tools.auth.scopes import Scope
+from oubliette.tools.registry import TABLE, listed
 
 A, B = (
     "proj_11111111111111111111111111",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
-from oubliette.actors.protocol import (
+from oubliette.actors.messages import (
     AnswerCallerTool,
     AnswerPermission,
     CreateProject,
@@ -17,7 +17,7 @@ from oubliette.actors.protocol import (
     EndSession,
 )
 from oubliette.records import Container, Limits, Workspace
-from oubliette.runtime.store.ops import PutContainer, PutWorkspace
+from oubliette.runtime.store.operations import PutContainer, PutWorkspace
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
@@ -241,7 +241,7 @@ async def test_a_session_that_is_being_resumed_is_not_cleaned_up(bench: Bench) -
 
 async def test_many_sessions_are_cleaned_up_in_one_call(bench: Bench) -> None:
     project = await bench.project()
-    from oubliette.runtime.store.ops import PutSession
+    from oubliette.runtime.store.operations import PutSession
 
     one = await bench.session(project, updated_at=1.0)
     import msgspec

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.actors.caller_messages import OpenListener
+from oubliette.actors.caller.messages import OpenListener
 from oubliette.errors import Unauthenticated
 from oubliette.records import CallerTool
 
 if TYPE_CHECKING:
-    from oubliette.actors.protocol import SpawnSession
+    from oubliette.actors.messages import SpawnSession
     from tests.unit.tools.toolkit import Bench
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter, NotFound
-from oubliette.tools.arguments import decode
-from oubliette.tools.table import TABLE, input_schema, listed, output_schema
-from oubliette.tools.tool import Tool
+from oubliette.tools.registry import TABLE, input_schema, listed, output_schema
+from oubliette.tools.schema.validation import decode
+from oubliette.tools.spec import Tool
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
@@ -196,7 +196,7 @@ def test_reads_say_that_they_change_nothing() -> None:
 
 
 def test_listings_are_in_a_stable_order() -> None:
-    from oubliette.tools.scopes import Scope
+    from oubliette.tools.auth.scopes import Scope
 
     first = [tool.name for tool in listed(Scope(level="admin"), "http")]
     assert first == [tool.name for tool in listed(Scope(level="admin"), "http")] == list(TABLE)

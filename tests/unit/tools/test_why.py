@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.actors import container_stages
-from oubliette.actors.caller_messages import OpenListener
-from oubliette.actors.container_stages import Stages, start_of
-from oubliette.actors.session_waits import ContainerStart, GetStart, SessionWaits, Wait
-from oubliette.config import ContainersConfig
+from oubliette.actors.caller.messages import OpenListener
+from oubliette.actors.container import start_stages
+from oubliette.actors.container.start_stages import Stages, start_of
+from oubliette.actors.session.waits import ContainerStart, GetStart, SessionWaits, Wait
+from oubliette.config.schema import ContainersConfig
 from oubliette.kit import Actor, handles
 from oubliette.records import TERMINAL
-from oubliette.tools import why
+from oubliette.tools import session_waits
 
 if TYPE_CHECKING:
-    from oubliette.actors.container_messages import StageName
+    from oubliette.actors.container.messages import StageName
     from oubliette.records import Session
     from tests.unit.tools.toolkit import Bench
 
@@ -141,7 +141,7 @@ async def test_an_actor_that_does_not_answer_is_told_of(
     session = await bench.session(await bench.project(), status="running")
     ref = bench.system.spawn(Stuck, name="stuck")
     bench.directory.enter(session.id, ref)
-    monkeypatch.setattr(why, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(session_waits, "ASK_SECONDS", 0.05)
     (told,) = await waiting(bench, session)
     assert told["kind"] == "server"
     assert told["detail"].startswith(LONE)
@@ -163,7 +163,7 @@ def test_a_stage_that_runs_says_since_when_and_until_when(name: StageName) -> No
         assert told.until is not None
         assert 990.0 < told.since <= 1000.0
         assert told.until - told.since == (900.0 if name == "image" else 60.0)
-        assert told.what == container_stages._DOING[name]
+        assert told.what == start_stages._DOING[name]
     assert start_of(state, stages, config, 1000.0) is None
     assert start_of("up", stages, config, 1000.0) is None
 

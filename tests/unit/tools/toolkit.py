@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from oubliette import ids
-from oubliette.actors.caller import CallersActor
-from oubliette.actors.container_messages import (
+from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.container.messages import (
     Acquire,
     CommandResult,
     GetContainer,
@@ -19,8 +19,7 @@ from oubliette.actors.container_messages import (
     RunCommand,
     StopContainer,
 )
-from oubliette.actors.directory import Directory
-from oubliette.actors.protocol import (
+from oubliette.actors.messages import (
     AnswerCallerTool,
     AnswerPermission,
     CreateProject,
@@ -35,15 +34,16 @@ from oubliette.actors.protocol import (
     SpawnResult,
     SpawnSession,
 )
-from oubliette.actors.session_waits import GetWaits, SessionWaits, Wait
-from oubliette.actors.store import StoreActor, Transact
+from oubliette.actors.session.waits import GetWaits, SessionWaits, Wait
+from oubliette.actors.session_registry import Directory
+from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
-from oubliette.config import Config
+from oubliette.config.schema import Config
 from oubliette.errors import Conflict
 from oubliette.kit import Actor, Message, System, handles
 from oubliette.records import Event, Project, Session, Turn, Workspace
 from oubliette.runtime.store.database import Database
-from oubliette.runtime.store.ops import (
+from oubliette.runtime.store.operations import (
     AppendEvents,
     PutProject,
     PutSession,
@@ -51,12 +51,12 @@ from oubliette.runtime.store.ops import (
     PutWorkspace,
 )
 from oubliette.runtime.store.reader import Reader
-from oubliette.tools import scopes
-from oubliette.tools.door import SocketDoor, context_of
-from oubliette.tools.house import House, Offers, commits
-from oubliette.tools.keys import Keys
-from oubliette.tools.table import ToolResult, call
-from oubliette.tools.tool import CallContext
+from oubliette.tools.agent_endpoint import SocketDoor, context_of
+from oubliette.tools.auth import scopes
+from oubliette.tools.auth.api_keys import Keys
+from oubliette.tools.registry import ToolResult, call
+from oubliette.tools.services import House, Offers, commits
+from oubliette.tools.spec import CallContext
 
 IDLE = SessionWaits(waits=(Wait(kind="message", what="a message"),))
 

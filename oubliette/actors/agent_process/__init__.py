@@ -1,0 +1,1 @@
+"""Agent processes: one actor for each running agent."""

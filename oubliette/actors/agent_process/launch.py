@@ -1,0 +1,151 @@
+"""What it takes to start the agent of a session: its HOME, its command, its environment.
+
+All of it is made anew at each start from what the server has: the record, the workspace's
+`config.json`, the credentials that the project was given. Nothing that an agent has written is
+read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from oubliette.errors import NotFound, OublietteError
+from oubliette.runtime.agents.base import AgentSession
+from oubliette.runtime.agents.credentials import Given, filled, given
+from oubliette.runtime.files.git_identity import gitconfig
+from oubliette.runtime.guest.messages import ProcessLimits, StartProcess
+from oubliette.runtime.store import queries
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from oubliette.actors.context import Services
+    from oubliette.records import Project, Session, Workspace
+    from oubliette.runtime.agents.base import AgentCommand
+    from oubliette.runtime.containers.base import ContainerInfo
+
+log = structlog.get_logger(__name__)
+
+
+async def agent_session(services: Services, session: Session) -> AgentSession:
+    """What the agent of `session` was told about itself when it was started.
+
+    What cannot be read any more is left out: the agent is running and has what it needs.
+
+    Raises:
+        NotFound: its project is gone.
+    """
+    project, workspace = await _places(services, session)
+    try:
+        secrets, servers = await asyncio.to_thread(_read, services, session, project, workspace)
+    except OublietteError as error:
+        log.info("made without its secrets", session_id=session.id, reason=str(error))
+        secrets, servers = Given(), {}
+    return _told(services, session, secrets, servers)
+
+
+def _read(
+    services: Services, session: Session, project: Project, workspace: Workspace | None
+) -> tuple[Given, dict[str, Any]]:
+    """The secrets of a session, and its MCP servers with those in their places."""
+    config = services.folders.configs.add_workspace(project, session.workspace_id)
+    secrets = given(
+        services.config.credentials,
+        project=(project.id, project.name),
+        user=workspace.external_id if workspace is not None else None,
+        agent=session.agent,
+    )
+    return secrets, filled(config, secrets.values)
+
+
+async def _places(services: Services, session: Session) -> tuple[Project, Workspace | None]:
+    def read(connection: sqlite3.Connection) -> tuple[Project | None, Workspace | None]:
+        return (
+            queries.project(connection, session.project_id),
+            queries.workspace(connection, session.workspace_id),
+        )
+
+    project, workspace = await services.reader.run(read)
+    if project is None:
+        raise NotFound(f"there is no project {session.project_id}")
+    return project, workspace
+
+
+def _told(
+    services: Services, session: Session, secrets: Given, servers: dict[str, Any]
+) -> AgentSession:
+    return AgentSession(
+        session_id=session.id,
+        project_id=session.project_id,
+        depth=session.depth,
+        cwd=f"/workspace/workspaces/{session.workspace_id}",
+        home=f"/home/agent/{session.id}",
+        pairing_secret=session.pairing_secret or "",
+        api_key=services.secrets.get(session.id),
+        model=session.model,
+        autonomy=session.autonomy,
+        mcp_servers=identified(servers, session),
+        outage_seconds=services.config.containers.orphan_grace_seconds,
+        agent_session_id=session.agent_session_id,
+        env=secrets.env,
+        credentials=secrets.values,
+    )
+
+
+def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
+    """MCP servers, those over HTTP with headers that say whose call it is.
+
+    They say so to servers of the project; to us the record says it, whatever a header claims.
+    """
+    identity = {
+        "X-Oubliette-Session": session.id,
+        "X-Oubliette-Project": session.project_id,
+        "X-Oubliette-Depth": str(session.depth),
+    }
+    return {
+        name: {**server, "headers": {**(server.get("headers") or {}), **identity}}
+        if server.get("url")
+        else server
+        for name, server in servers.items()
+    }
+
+
+async def start_request(
+    services: Services, session: Session, info: ContainerInfo, process: str
+) -> tuple[StartProcess, AgentSession]:
+    """The request that starts the agent of `session` in the container `info`, and what it is told.
+
+    Secrets go into the environment of that one process, or into files in memory that end with it,
+    and nowhere else.
+
+    Raises:
+        NotFound: its project is gone.
+        ConfigError: its configuration cannot be used, or a secret is not where its reference says.
+    """
+    project, workspace = await _places(services, session)
+
+    def prepare() -> tuple[Given, AgentSession, AgentCommand]:
+        secrets, servers = _read(services, session, project, workspace)
+        told = _told(services, session, secrets, servers)
+        command = services.agents[session.agent].command(told, info.inside)
+        files = {file.path: (file.content, file.mode) for file in command.files}
+        identity = gitconfig(services.config.agents)
+        services.folders.create_session_home(project, session.id, files, identity)
+        return secrets, told, command
+
+    secrets, told, command = await asyncio.to_thread(prepare)
+    request = StartProcess(
+        proc=process,
+        argv=command.argv,
+        env=command.env,
+        cwd=command.cwd,
+        uid=info.inside.uid,
+        gid=info.inside.uid,
+        session=session.id,
+        limits=ProcessLimits(core=0),
+        secret_files=secrets.files,
+    )
+    return request, told

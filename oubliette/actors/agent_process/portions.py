@@ -1,0 +1,29 @@
+"""Portions of an agent's output are cut for its session, and acknowledged to the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from oubliette.actors.session.messages import AgentItem
+    from oubliette.runtime.agents.base import AgentEvent
+
+PORTION: Final = 200  # items handed over at once
+MAX_REPLAY: Final = 16 << 20  # bytes of one turn that are kept to be read again
+
+
+def ack_of(event: AgentEvent) -> int:
+    """Up to where output may be forgotten; a spool that is full would hold the agent for good."""
+    lag = event.end_offset - event.ack_offset
+    return event.ack_offset if lag <= MAX_REPLAY else event.end_offset
+
+
+def portions(items: list[AgentItem]) -> list[tuple[AgentItem, ...]]:
+    """Cut between lines only: what one line says is committed together."""
+    cut: list[list[AgentItem]] = []
+    for item in items:
+        full = cut and len(cut[-1]) >= PORTION
+        if not cut or (full and cut[-1][-1].offset != item.offset):
+            cut.append([])
+        cut[-1].append(item)
+    return [tuple(portion) for portion in cut]

@@ -1,0 +1,262 @@
+"""The children that one session's agent spawns and waits for.
+
+A `session_message` is named by its `call_id`, as a caller tool call is: asked again after a
+reconnect or a restart, it joins the turn that it has started, or gets that turn's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from oubliette import ids
+from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
+from oubliette.actors.agent_requests.params import optional_id, optional_text, rpc_error, text_param
+from oubliette.actors.messages import OpenProject, SpawnResult, SpawnSession
+from oubliette.actors.session.messages import AgentWaits, ChildSpawned, ChildTurnEnded
+from oubliette.actors.session.waits import Wait
+from oubliette.errors import ChangingHands, InvalidParameter
+from oubliette.failpoints import failpoint
+from oubliette.kit import ActorDead
+from oubliette.kit.retry import ask_again
+
+if TYPE_CHECKING:
+    from oubliette.actors.agent_requests.caller_tools import Asker
+    from oubliette.actors.session.actor import SessionActor
+
+MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
+MAX_CALL_ID: Final = 128
+RESTART_SECONDS: Final = 10.0  # for the project's actor to be there again
+
+
+class Reply(Protocol):
+    """Answers a JSON-RPC request of the agent's client."""
+
+    def __call__(
+        self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None
+    ) -> None:
+        """With a result or with an error."""
+        ...
+
+
+Heard = Callable[["dict[str, Any] | None", "dict[str, Any] | None"], None]
+"""Takes the result of a call, or its JSON-RPC error."""
+
+
+@dataclass
+class ChildCall:
+    """A `session_message` of the agent that is not answered yet."""
+
+    askers: list[Asker]
+    wait: bool
+    heard: Heard | None = None
+    """Told of the answer besides the askers."""
+    session_id: str = ""
+    spawned: bool = False
+    ended: ChildTurnEnded | None = None
+    accepted: bool = False
+    since: float = 0.0
+    """Wall second at which the agent asked."""
+
+
+class ChildCalls:
+    """Open `session_message` calls by call id. Lives and dies with its SessionActor."""
+
+    def __init__(self, session: SessionActor, reply: Reply) -> None:
+        self._session = session
+        self._reply = reply
+        self._open: dict[str, ChildCall] = {}
+
+    def cancel_all(self, reason: str) -> None:
+        """Answer every waiting call; the children themselves go on."""
+        calls, self._open = self._open, {}
+        for call in calls.values():
+            _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
+        self._session.services.waiting.discard(self._session.session_id)
+
+    def waits(self) -> Iterator[Wait]:
+        """The children whose answers the agent waits for."""
+        for call in self._open.values():
+            if call.wait:
+                known = call.session_id or None
+                yield Wait(
+                    kind="child",
+                    what=f"its child {known}" if known else "a child to be started",
+                    since=call.since,
+                    session_id=known,
+                )
+
+    def cancelled(self, target: Asker) -> None:
+        """The agent gave up a call; the child goes on."""
+        for call_id, call in list(self._open.items()):
+            if target in call.askers:
+                call.askers.remove(target)
+                if not call.askers:
+                    del self._open[call_id]
+                    self._tell_waiting()
+
+    def asked(self, asker: Asker, params: dict[str, Any], *, wait: bool = True) -> None:
+        """`session_message`: spawn a child, or send one a message.
+
+        `wait`: what holds where the parameters do not say whether the turn's end is waited for.
+        """
+        message = text_param(params, "message", MAX_MESSAGE)
+        session_id = optional_id(params, "session_id")
+        if session_id is not None:
+            ids.check_id(session_id, ids.SESSION, "session_id")
+        call_id = optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
+        waits: object = params.get("wait", wait)
+        if not isinstance(waits, bool):
+            raise InvalidParameter("wait: must be true or false", field="wait")
+        known = self._open.get(call_id)
+        if known is not None:
+            known.askers.append(asker)
+            return
+        self._begin(call_id, ChildCall([asker], waits), message, session_id)
+
+    def begin(
+        self,
+        call_id: str,
+        message: str,
+        session_id: str | None,
+        heard: Heard,
+        *,
+        own_workspace: bool = False,
+    ) -> None:
+        """Start a call of which no link waits for the answer, but `heard` does (`session_map`)."""
+        call = ChildCall([], wait=True, heard=heard)
+        self._begin(call_id, call, message, session_id, own_workspace=own_workspace)
+
+    def drop(self, call_id: str) -> None:
+        """Nobody waits for this call any more; the child goes on."""
+        if self._open.pop(call_id, None) is not None:
+            self._tell_waiting()
+
+    def _begin(
+        self,
+        call_id: str,
+        call: ChildCall,
+        message: str,
+        session_id: str | None,
+        *,
+        own_workspace: bool = False,
+    ) -> None:
+        self._open[call_id] = call
+        call.since = self._session.clock.time()
+        if call.wait:
+            self._tell_waiting()
+
+        async def ask() -> ChildSpawned:
+            return await self._ask_project(
+                call_id, message, session_id, own_workspace=own_workspace
+            )
+
+        self._session.pipe_to_self(
+            # As the call id allows, over a restart of the project too.
+            ask_again(ask, (ActorDead, ChangingHands), seconds=RESTART_SECONDS),
+            lambda spawned: spawned,
+            lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
+        )
+
+    async def _ask_project(
+        self,
+        call_id: str,
+        message: str,
+        session_id: str | None,
+        *,
+        own_workspace: bool,
+    ) -> ChildSpawned:
+        record = self._session.journal.record
+        system = self._session.system
+        name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
+        spawned: SpawnResult = await system.ref(name).ask(
+            SpawnSession(
+                principal=record.principal,
+                prompt=message,
+                session_id=session_id,
+                workspace_id=None if own_workspace else record.workspace_id,
+                create_workspace=own_workspace,
+                new_session=session_id is None,
+                caller_id=record.caller_id,
+                caller_tools=record.caller_tools,
+                parent_session_id=record.id,
+                call_id=f"{record.id}/{call_id}",
+            )
+        )
+        turn = await self._session.services.reader.turn(spawned.session_id, spawned.turn)
+        return ChildSpawned(
+            call_id=call_id,
+            session_id=spawned.session_id,
+            spawned=spawned.spawned,
+            done=turn is not None and turn.state == "done",
+            outcome=turn.outcome if turn else None,
+            result=turn.result if turn else None,
+        )
+
+    def spawned(self, message: ChildSpawned) -> None:
+        """The child's turn was accepted or refused; it may even have ended already."""
+        call = self._open.get(message.call_id)
+        if call is None:
+            return
+        if message.error is not None:
+            self._answer(message.call_id, error=message.error)
+            return
+        call.session_id = message.session_id
+        call.spawned = message.spawned
+        call.accepted = True
+        failpoint("session.child_spawned")
+        if not call.wait:
+            self._answer(message.call_id, result=None)
+        elif message.done:
+            self._end_with(message.call_id, message.outcome or "failed", message.result)
+        elif call.ended is not None:
+            self._end_with(message.call_id, call.ended.outcome, call.ended.result)
+
+    def turn_ended(self, message: ChildTurnEnded) -> None:
+        """The turn that a call of our agent waits for is over."""
+        call = self._open.get(message.call_id)
+        if call is None:
+            return
+        if not call.accepted:
+            call.ended = message
+            return
+        self._end_with(message.call_id, message.outcome, message.result)
+
+    def _end_with(self, call_id: str, outcome: str, result: str | None) -> None:
+        if outcome == "completed":
+            self._answer(call_id, result=result or "")
+            return
+        session_id = self._open[call_id].session_id
+        error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
+        error["data"]["session_id"] = session_id
+        self._answer(call_id, error=error)
+
+    def _answer(
+        self, call_id: str, *, result: str | None = None, error: dict[str, Any] | None = None
+    ) -> None:
+        call = self._open.pop(call_id)
+        if call.wait:
+            self._tell_waiting()
+        answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
+        _tell(self._reply, call, None if error else answer, error)
+
+    def _tell_waiting(self) -> None:
+        waits = any(call.wait for call in self._open.values())
+        # Noted too for the tree's actor that starts later, or again.
+        waiting = self._session.services.waiting
+        (waiting.add if waits else waiting.discard)(self._session.session_id)
+        tree = self._session.system.lookup(
+            f"explorations/{self._session.journal.record.exploration_id}"
+        )
+        if tree is not None and tree.is_alive():
+            tree.tell(AgentWaits(session_id=self._session.journal.record.id, waits=waits))
+
+
+def _tell(
+    reply: Reply, call: ChildCall, result: dict[str, Any] | None, error: dict[str, Any] | None
+) -> None:
+    for asker in call.askers:
+        reply(asker, result=result, error=error)
+    if call.heard is not None:
+        call.heard(result, error)

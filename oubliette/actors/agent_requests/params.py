@@ -1,0 +1,55 @@
+"""Parameters that arrive on a session's link, and the errors that go back (JSON-RPC 2.0)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oubliette.actors.agent_requests.caller_tools import outcome_error
+from oubliette.errors import InvalidParameter, OublietteError
+
+
+class OutcomeError(OublietteError):
+    """A settled call that was no result, found again by its call id."""
+
+    def __init__(self, outcome: str, text: str | None) -> None:
+        super().__init__(text or outcome)
+        self.outcome = outcome
+
+
+def rpc_error(error: BaseException) -> dict[str, Any]:
+    """The JSON-RPC error object for whatever went wrong; nothing internal stands in it."""
+    if isinstance(error, OutcomeError):
+        return outcome_error(error.outcome, error.message)
+    if isinstance(error, OublietteError):
+        return {
+            "code": error.jsonrpc_code,
+            "message": str(error),
+            "data": {"kind": error.code},
+        }
+    if isinstance(error, TimeoutError):
+        return outcome_error("deadline_exceeded", "the server did not answer in time")
+    return outcome_error("error", f"the server could not do it ({type(error).__name__})")
+
+
+def text_param(params: dict[str, Any], field_: str, limit: int) -> str:
+    """The string `field_`, of 1 to `limit` characters.
+
+    Raises:
+        InvalidParameter: it is something else; names the field.
+    """
+    value = params.get(field_)
+    if not isinstance(value, str) or not value:
+        raise InvalidParameter(f"{field_}: must be a string that is not empty", field=field_)
+    if len(value) > limit:
+        raise InvalidParameter(f"{field_}: longer than {limit} characters", field=field_)
+    return value
+
+
+def optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None:
+    """As `text_param`; None where the field is missing or null."""
+    return None if params.get(field_) is None else text_param(params, field_, limit)
+
+
+def optional_id(params: dict[str, Any], field_: str) -> str | None:
+    """The id `field_`, unchecked; None where it is missing, null or empty."""
+    return None if params.get(field_) == "" else optional_text(params, field_, 64)

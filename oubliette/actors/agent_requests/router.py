@@ -1,0 +1,454 @@
+"""What a session's agent asks for over its link, and how it is answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import msgspec
+
+from oubliette import ids
+from oubliette.actors.agent_requests.bare_events import first_form
+from oubliette.actors.agent_requests.caller_tools import (
+    Asker,
+    Calls,
+    OpenCall,
+    count_open,
+    lent_tool,
+    new_request_id,
+    outcome_error,
+    request_data,
+)
+from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID, ChildCalls
+from oubliette.actors.agent_requests.params import (
+    OutcomeError,
+    optional_text,
+    rpc_error,
+    text_param,
+)
+from oubliette.actors.agent_requests.session_map import MapCalls
+from oubliette.actors.messages import AnswerCallerTool, ReadEvents
+from oubliette.actors.session.caller_request import CallerRequestActor
+from oubliette.actors.session.messages import (
+    LinkAnswered,
+    LinkReady,
+    LinkReply,
+    LinkRequest,
+    RequestOver,
+    RequestSettled,
+)
+from oubliette.actors.session.tool_listing import LentTools
+from oubliette.actors.session.waits import Wait
+from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
+from oubliette.failpoints import failpoint
+from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
+from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+
+    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.session.recovery import StoredSession
+    from oubliette.kit import Deferred, Down
+
+MAX_WAIT: Final = 600.0  # seconds that session_events may wait
+
+Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
+
+
+class SessionLink:
+    """The part of a SessionActor that serves its agent's client. Lives and dies with it."""
+
+    def __init__(self, session: SessionActor, stored: StoredSession) -> None:
+        self._session = session
+        self._services = session.services
+        self.tools = LentTools(session)
+        self.children = ChildCalls(self._session, self._reply)
+        self._maps = MapCalls(self._session, self.children, self._reply)
+        self._calls = Calls()
+        self._answering = 0
+        self.ancestry = list(stored.ancestry)
+        """Session ids from the root down to this one."""
+        self._root = stored.root
+
+    @property
+    def _record(self) -> Session:
+        return self._session.journal.record
+
+    # ------------------------------------------------------------------ life
+
+    def take_over(self, stored: StoredSession) -> None:
+        """Take over the requests that an earlier actor left open."""
+        if not self._record.parent_session_id:
+            self._note_caller()
+        for request in stored.requests:
+            if request.outcome is None:
+                call = OpenCall(self._with_time_again(request))
+                self._calls.add(call)
+                self._count()
+                self._watch_over(call, adopted=True)
+            elif request.call_id is not None and request.settled_at is not None:
+                self._calls.remember(request.call_id, request.id, request.settled_at)
+
+    def _with_time_again(self, request: CallerRequest) -> CallerRequest:
+        """A call that was open when a server ended: its caller could not answer meanwhile."""
+        timeout = self._services.config.sessions.caller_tool_timeout_seconds
+        deadline = max(request.deadline, self._services.clock.time() + timeout)
+        return msgspec.structs.replace(request, deadline=deadline)
+
+    def cancel_all(self, reason: str) -> None:
+        """Settle every open call as cancelled, answer every waiting one."""
+        for request_id in list(self._calls.open):
+            self._settle(request_id, "cancelled", error=f"cancelled: {reason}")
+        self._maps.cancel_all(reason)
+        self.children.cancel_all(reason)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the agent waits for a caller's tool, or for children."""
+        waiting = self._services.waiting
+        return bool(self._calls.open) or self._session.session_id in waiting
+
+    @property
+    def serves(self) -> bool:
+        """Whether a request of its client waits for an answer of ours."""
+        return self._answering > 0 or next(self.waits(), None) is not None
+
+    def waits(self) -> Iterator[Wait]:
+        """The calls that the agent has open: of its caller's tools, and of children."""
+        for call in self._calls.open.values():
+            request = call.request
+            yield Wait(
+                kind="caller_tool",
+                what=f"{request.tool}, a tool of the caller {request.caller_id}",
+                since=request.created_at,
+                until=request.deadline,
+                detail=f"caller_tool_response answers request {request.id}"
+                + (", even when the caller was away" if request.durable else ""),
+                caller=(request.principal, request.caller_id),
+            )
+        yield from self.children.waits()
+        yield from self._maps.waits()
+
+    # ------------------------------------------------------------------ connection
+
+    def ready(self, message: LinkReady) -> None:
+        """A new connection: tell the agent's client which tools its caller lends."""
+        self.tools.connected(message.link, bare=message.bare)
+
+    def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> tuple[str, ...]:
+        """Take over new tools of a caller; what is to be said of them to whoever sent them."""
+        warnings = self.tools.lend(caller_id, tools)
+        if warnings is not None and not self._record.parent_session_id:
+            self._note_caller()
+        return warnings or ()
+
+    def _note_caller(self) -> None:
+        record = self._record
+        self._services.root_callers[record.id] = (record.principal, record.caller_id)
+
+    @property
+    def root_caller(self) -> tuple[str, str | None]:
+        """Principal and caller of the tree's root, as of now: who decides on permissions."""
+        root = self._root
+        return self._services.root_callers.get(root.id, (root.principal, root.caller_id))
+
+    def _reply(self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> None:
+        self._session.patience.silence.broken()
+        ref = self._session.system.lookup(asker.link)
+        if ref is not None and ref.is_alive():
+            ref.tell(
+                LinkReply(generation=asker.generation, id=asker.id, result=result, error=error)
+            )
+
+    def reply_to(self, message: LinkAnswered) -> None:
+        """Answer a request that a job of ours has worked on."""
+        self._answering -= 1
+        asker = Asker(message.link, message.generation, message.id)
+        self._reply(asker, message.result, message.error)
+
+    # ------------------------------------------------------------------ requests
+
+    def request(self, message: LinkRequest) -> None:
+        """Serve one request or notification of the agent's client."""
+        asker = Asker(message.link, message.generation, message.id)
+        try:
+            match message.method:
+                case "caller_tool":
+                    self._caller_tool(asker, message.params)
+                case "session_message":
+                    self.children.asked(asker, message.params, wait=not message.bare)
+                case "session_map":
+                    self._maps.asked(asker, message.params)
+                case "session_events":
+                    answer = self._session_events(message.params)
+                    self._answer_later(asker, self._first_form(answer) if message.bare else answer)
+                case "oubliette_tools":
+                    self._answer_later(asker, self._oubliette_tools(message.params))
+                case "oubliette_call_tool":
+                    self._answer_later(asker, self._oubliette_call_tool(message.params))
+                case "notifications/cancelled":
+                    self._cancelled(asker, message.params)
+                case "tools_listed":
+                    self.tools.listed(message.params)
+                case _ if message.id is not None:
+                    self._reply(
+                        asker,
+                        error={"code": -32601, "message": f"Method not found: {message.method}"},
+                    )
+                case _:
+                    pass  # an unknown notification is no fault (JSON-RPC 2.0, section 4.1)
+        except OublietteError as error:
+            self._reply(asker, error=rpc_error(error))
+
+    def _answer_later(self, asker: Asker, work: Awaitable[Any]) -> None:
+        self._answering += 1
+        self._session.pipe_to_self(
+            work,
+            lambda result: _answer(asker, result=result),
+            lambda error: _answer(asker, error=rpc_error(error)),
+        )
+
+    def _cancelled(self, asker: Asker, params: dict[str, Any]) -> None:
+        """The agent gave up a call; a call that was settled meanwhile is no fault."""
+        target = Asker(asker.link, asker.generation, params.get("requestId"))
+        call = self._calls.asked_by(target)
+        if call is not None:
+            call.askers.remove(target)
+            if not call.askers:
+                self._settle(call.request.id, "cancelled", error="the agent cancelled the call")
+            return
+        self.children.cancelled(target)
+        self._maps.cancelled(target)
+
+    # ------------------------------------------------------------------ the caller's tools
+
+    def _caller_tool(self, asker: Asker, params: dict[str, Any]) -> None:
+        name = text_param(params, "tool", 256)
+        call_id = optional_text(params, "call_id", MAX_CALL_ID)
+        arguments = params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            raise InvalidParameter("arguments: must be an object", field="arguments")
+        if call_id is not None and (known := self._calls.request_of(call_id)) is not None:
+            self._join(asker, known)
+            return
+        record = self._record
+        tool = lent_tool(record, name)
+        if record.caller_id is None or tool is None:
+            raise NotFound(f"no caller lends a tool {ids.shown(name)} to this session")
+        if self._session.stopping:
+            raise NotFound("the session is ending")
+        limit = self._services.config.callers.max_pending_requests
+        if sum(self._services.pending.get(record.principal, {}).values()) >= limit:
+            raise LimitExceeded(f"callers.max_pending_requests: {limit} calls are pending already")
+        now = self._services.clock.time()
+        timeout = self._services.config.sessions.caller_tool_timeout_seconds
+        request = CallerRequest(
+            id=new_request_id(),
+            session_id=record.id,
+            principal=record.principal,
+            caller_id=record.caller_id,
+            tool=tool.name,
+            arguments=cast("dict[str, Any]", arguments),
+            created_at=now,
+            deadline=now + timeout,
+            event_index=-1,
+            call_id=call_id,
+            durable=tool.durable,
+        )
+        event = self._session.journal.append(
+            "caller_tool_request", request_data(request, self.ancestry)
+        )
+        request = msgspec.structs.replace(request, event_index=event.index)
+        self._session.journal.put(PutCallerRequest(request))
+        call = OpenCall(request, askers=[asker])
+        self._calls.add(call)
+        self._count()
+        self._watch_over(call, adopted=False)
+        failpoint("session.caller_request")
+
+    def _count(self) -> None:
+        """Note how many calls are open here; the limit is that of their principal."""
+        count_open(self._services.pending, self._record, len(self._calls.open))
+
+    def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
+        session = self._session
+        ref = session.spawn(
+            CallerRequestActor,
+            self._services,
+            session.ref,
+            call.request,
+            adopted=adopted,
+            name=f"{session.name}/req/{call.request.id}",
+        )
+        session.watch(ref)
+
+    def _join(self, asker: Asker, request_id: str) -> None:
+        call = self._calls.joinable(request_id)
+        if call is not None:
+            call.askers.append(asker)
+            return
+
+        async def read() -> Any:
+            request = await self._services.reader.request(request_id)
+            if request is None or request.outcome is None:
+                raise NotFound("this call is not known any more")
+            if request.outcome != "result":
+                raise OutcomeError(request.outcome, request.error)
+            return request.result
+
+        self._answer_later(asker, read())
+
+    def answered(self, message: AnswerCallerTool) -> bool | None:
+        """A caller's answer: False if it is not open here or not theirs, else deferred."""
+        call = self._calls.open.get(message.request_id)
+        if call is None or call.answered or call.request.principal != message.principal:
+            return False
+        # To itself, not at once: an error in a tell fails the session, which starts anew from the
+        # store; an error in this ask would leave it with a call that is settled by half.
+        self._session.ref.tell(
+            RequestSettled(
+                request_id=message.request_id,
+                outcome="result" if message.error is None else "tool_error",
+                result=message.result if message.error is None else None,
+                error=message.error,
+            )
+        )
+        call.answered = True
+        answer: Deferred = self._session.defer()
+        call.answers.append(answer)
+        return None
+
+    def settled(self, message: RequestSettled) -> None:
+        """A request has ended: its actor says how, or its answer is there."""
+        outcome = cast("Outcome", message.outcome)
+        self._settle(message.request_id, outcome, result=message.result, error=message.error)
+
+    def request_down(self, message: Down) -> None:
+        """A request's actor ended; if it said nothing, the call is settled here, once."""
+        request_id = message.name.rpartition("/req/")[2]
+        self._settle(request_id, "cancelled", error=message.error or "the request was dropped")
+
+    def _settle(
+        self, request_id: str, outcome: Outcome, *, result: Any = None, error: str | None = None
+    ) -> None:
+        now = self._services.clock.time()
+        call = self._calls.settle(request_id, now)
+        if call is None:
+            return
+        self._count()
+        actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
+        if actor is not None and actor.is_alive():
+            self._session.unwatch(actor)  # its Down would say nothing new
+            actor.tell(RequestOver())
+        journal = self._session.journal
+        journal.append(
+            "caller_tool_settled",
+            {
+                "request_id": request_id,
+                "tool": call.request.tool,
+                "outcome": outcome,
+                "error": error,
+                "caller_id": call.request.caller_id,
+            },
+            caller_id=call.request.caller_id,  # who was asked, whoever lends by now
+        )
+        journal.put(
+            SettleCallerRequest(
+                id=request_id,
+                outcome=outcome,
+                settled_at=now,
+                result=result,
+                error=error,
+            )
+        )
+
+        def tell() -> None:
+            failpoint("session.request_settled")
+            self._calls.stored(request_id)
+            for asker in call.askers:
+                if outcome == "result":
+                    self._reply(asker, result=result)
+                else:
+                    self._reply(asker, error=outcome_error(outcome, error))
+            for answer in call.answers:
+                answer.set(outcome in {"result", "tool_error"})
+
+        journal.then(tell)
+
+    # ------------------------------------------------------------------ sessions of its tree
+
+    async def _session_events(self, params: dict[str, Any]) -> dict[str, Any]:
+        session_id = ids.check_id(text_param(params, "session_id", 64), ids.SESSION, "session_id")
+        since = params.get("since_index", -1)
+        wait = params.get("wait_seconds", 0)
+        if not isinstance(since, int) or isinstance(since, bool) or since < -1:
+            raise InvalidParameter("since_index: must be -1 or more", field="since_index")
+        if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 <= wait <= MAX_WAIT:
+            raise InvalidParameter(
+                f"wait_seconds: must be 0 to {MAX_WAIT:.0f}", field="wait_seconds"
+            )
+        record = await self._services.reader.session(session_id)
+        if record is None or record.exploration_id != self._record.exploration_id:
+            raise NotFound(f"session_id: there is no session {session_id} in this tree")
+        live = self._services.directory.session(session_id)
+        if live is not None:
+            found = await live.ask(
+                ReadEvents(since_index=since, wait_seconds=float(wait)), timeout=wait + 30.0
+            )
+            record, events, done = found.session, found.events, found.turn_done
+        else:
+            events = tuple(
+                await self._services.reader.events(session_id, since, 500, 4 * 1024 * 1024)
+            )
+            done = True
+        return {
+            "session_id": session_id,
+            "status": record.status,
+            "last_index": events[-1].index if events else since,
+            "events": [
+                {"type": event.type, "index": event.index, "ts": event.ts, **event.data}
+                for event in events
+            ],
+            "completed": done or record.status in TERMINAL,
+            "failed": record.status == "failed",
+            "final_response": record.final_response,
+        }
+
+    async def _first_form(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        page = await answer
+        record = await self._services.reader.session(page["session_id"])
+        turn = None
+        if record is not None and page["completed"]:
+            turn = await self._services.reader.turn(record.id, record.turn_count)
+        return first_form(page, turn)
+
+    # ------------------------------------------------------------------ Oubliette's own tools
+
+    async def _oubliette_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+        door = self._door()
+        key = text_param(params, "api_key", 512)
+        return {"tools": await door.tools(key, self._record.id)}
+
+    async def _oubliette_call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
+        door = self._door()
+        key = text_param(params, "api_key", 512)
+        tool = text_param(params, "tool", 256)
+        arguments = params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            raise InvalidParameter("arguments: must be an object", field="arguments")
+        return await door.call(key, self._record.id, tool, cast("dict[str, Any]", arguments))
+
+    def _door(self) -> Any:
+        if self._services.door is None:
+            raise NotFound("this server offers no tools of its own to agents")
+        return self._services.door
+
+
+def _answer(asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> LinkAnswered:
+    return LinkAnswered(
+        link=asker.link, generation=asker.generation, id=asker.id, result=result, error=error
+    )

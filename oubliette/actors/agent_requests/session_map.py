@@ -1,0 +1,286 @@
+"""`session_map` of an agent: one call that fans out to children and gathers in order.
+
+Each part is a `session_message` of its own (`child_sessions`), named `<call_id>/<number>`: asked
+again after a reconnect or a restart, the map joins the turns that it has started, and gets the
+results of those that have ended. A child that has given its answer is put to rest; a message to its
+session wakes it up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from oubliette import ids
+from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
+from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID, MAX_MESSAGE
+from oubliette.actors.agent_requests.params import optional_id, optional_text, text_param
+from oubliette.actors.exploration.limits import effective
+from oubliette.actors.messages import EndSession
+from oubliette.actors.session.waits import Wait
+from oubliette.errors import InvalidParameter
+from oubliette.runtime.agents.memory import need_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oubliette.actors.agent_requests.caller_tools import Asker
+    from oubliette.actors.agent_requests.child_sessions import ChildCalls, Reply
+    from oubliette.actors.session.actor import SessionActor
+
+MAX_PARTS: Final = 1000
+MAX_PARALLEL: Final = 1000
+FULL: Final = "max_agents_at_once:"
+"""How the refusal begins of a tree that has room again once an agent has finished."""
+MAP_EVENT: Final = "session_map"
+_ITEM: Final = frozenset({"message", "session_id", "own_workspace"})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One message of a map."""
+
+    message: str
+    session_id: str | None = None
+    own_workspace: bool = False
+
+
+@dataclass
+class MapCall:
+    """A `session_map` that is not answered yet."""
+
+    askers: list[Asker]
+    parts: list[Part]
+    limit: int
+    """How many at once, at most."""
+    parallel: int
+    """How many at once for now: fewer, while others fill the tree."""
+    waiting: list[int]
+    """Numbers of parts that are not started, the next one last."""
+    since: float
+    """Wall second at which the agent asked."""
+    running: set[int] = field(default_factory=set[int])
+    results: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+
+    @property
+    def failed(self) -> int:
+        """How many parts have no result."""
+        return sum(each["status"] != "completed" for each in self.results.values())
+
+
+class MapCalls:
+    """Open `session_map` calls by call id. Lives and dies with its SessionActor."""
+
+    def __init__(self, session: SessionActor, children: ChildCalls, reply: Reply) -> None:
+        self._session = session
+        self._children = children
+        self._reply = reply
+        self._open: dict[str, MapCall] = {}
+
+    def asked(self, asker: Asker, params: dict[str, Any]) -> None:
+        """Start a map, or join the one of this `call_id`.
+
+        Raises:
+            InvalidParameter: names the field.
+        """
+        call_id = optional_text(params, "call_id", MAX_CALL_ID - 8) or new_request_id()
+        known = self._open.get(call_id)
+        if known is not None:
+            known.askers.append(asker)
+            return
+        parts = parts_of(params)
+        record = self._session.journal.record
+        room = effective(record.limits, self._session.services).max_agents_at_once or 1
+        parallel = min(parallel_of(params) or room, self._fitting())
+        now = self._session.clock.time()
+        numbers = list(reversed(range(len(parts))))
+        call = MapCall([asker], parts, parallel, parallel, numbers, now)
+        self._open[call_id] = call
+        self._tell(call_id, call)
+        self._go_on(call_id, call)
+
+    def _fitting(self) -> int:
+        """How many more agents of this session's kind its container has memory for."""
+        session = self._session
+        agent = session.journal.record.agent
+        need = need_of(session.services.config, agent, session.services.agents.get(agent))
+        fitting = session.host_gate.memory.fits(need)
+        return MAX_PARALLEL if fitting is None else fitting
+
+    def waits(self) -> Iterator[Wait]:
+        """Maps with parts that are not started, for want of a place."""
+        for call in self._open.values():
+            if call.waiting:
+                yield Wait(
+                    kind="place",
+                    what=f"places for {len(call.waiting)} of {len(call.parts)} messages of a"
+                    f" session_map, {call.parallel} at a time",
+                    since=call.since,
+                )
+
+    def cancelled(self, target: Asker) -> None:
+        """The agent gave up a map: nothing more is started; children that run go on."""
+        for call_id, call in list(self._open.items()):
+            if target in call.askers:
+                call.askers.remove(target)
+                if not call.askers:
+                    del self._open[call_id]
+                    for number in call.running:
+                        self._children.drop(f"{call_id}/{number}")
+
+    def cancel_all(self, reason: str) -> None:
+        """Answer every map; the children themselves go on."""
+        calls, self._open = self._open, {}
+        for call in calls.values():
+            for asker in call.askers:
+                self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
+
+    def _go_on(self, call_id: str, call: MapCall) -> None:
+        while call.waiting and len(call.running) < call.parallel:
+            number = call.waiting.pop()
+            part = call.parts[number]
+            call.running.add(number)
+
+            def heard(
+                result: dict[str, Any] | None, error: dict[str, Any] | None, number: int = number
+            ) -> None:
+                self._heard(call_id, number, result, error)
+
+            self._children.begin(
+                f"{call_id}/{number}",
+                part.message,
+                part.session_id,
+                heard,
+                own_workspace=part.own_workspace,
+            )
+
+    def _heard(
+        self,
+        call_id: str,
+        number: int,
+        result: dict[str, Any] | None,
+        error: dict[str, Any] | None,
+    ) -> None:
+        call = self._open.get(call_id)
+        if call is None:
+            return
+        call.running.discard(number)
+        if error is not None and _text(error).startswith(FULL) and call.running:
+            # There will be room when one of ours has finished: until then, fewer at once.
+            call.waiting.append(number)
+            call.parallel = len(call.running)
+            return
+        call.results[number] = outcome = part_result(result, error)
+        if result is not None:
+            call.parallel = min(call.limit, call.parallel + 1)
+        if result is not None and result["spawned"]:
+            self._put_to_rest(outcome["session_id"])
+        self._tell(call_id, call)
+        if len(call.results) < len(call.parts):
+            self._go_on(call_id, call)
+            return
+        del self._open[call_id]
+        answer = {"results": [call.results[place] for place in range(len(call.parts))]}
+        for asker in call.askers:
+            self._reply(asker, result=answer)
+
+    def _put_to_rest(self, session_id: str) -> None:
+        child = self._session.services.directory.session(session_id)
+        if child is not None and child.is_alive():
+            child.tell(EndSession(reason="its part of session_map is done", final=False))
+
+    def _tell(self, call_id: str, call: MapCall) -> None:
+        """Progress, as an event of this session."""
+        self._session.journal.append(
+            MAP_EVENT,
+            {
+                "call_id": call_id,
+                "total": len(call.parts),
+                "done": len(call.results),
+                "failed": call.failed,
+            },
+        )
+
+
+def parts_of(params: dict[str, Any]) -> list[Part]:
+    """The messages of a map: strings, or objects with `message`.
+
+    Raises:
+        InvalidParameter: names the field.
+    """
+    given: object = params.get("messages")
+    if not isinstance(given, list) or not 1 <= len(cast("list[Any]", given)) <= MAX_PARTS:
+        raise InvalidParameter(
+            f"messages: must be a list of 1 to {MAX_PARTS} messages", field="messages"
+        )
+    return [_part(item, f"messages[{n}]") for n, item in enumerate(cast("list[Any]", given))]
+
+
+def _part(item: object, where: str) -> Part:
+    fields = {"message": item} if isinstance(item, str) else item
+    if not isinstance(fields, dict):
+        raise InvalidParameter(f"{where}: must be a text, or an object", field=where)
+    fields = cast("dict[str, Any]", fields)
+    for name in fields:
+        if name not in _ITEM:
+            raise InvalidParameter(
+                f"{where}: unknown field {ids.shown(str(name))}; it takes: message, session_id, "
+                "own_workspace",
+                field=where,
+            )
+    own = fields.get("own_workspace", False)
+    if not isinstance(own, bool):
+        raise InvalidParameter(f"{where}.own_workspace: must be true or false", field=where)
+    try:
+        message = text_param(fields, "message", MAX_MESSAGE)
+        session_id = optional_id(fields, "session_id")
+        if session_id is not None:
+            ids.check_id(session_id, ids.SESSION, "session_id")
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{where}.{error.message}", field=where) from error
+    if own and session_id is not None:
+        raise InvalidParameter(
+            f"{where}: own_workspace is for new sessions; leave it out with session_id",
+            field=where,
+        )
+    return Part(message, session_id, own)
+
+
+def parallel_of(params: dict[str, Any]) -> int | None:
+    """How many children at once, if the map says.
+
+    Raises:
+        InvalidParameter: names the field.
+    """
+    given: object = params.get("max_parallel")
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= MAX_PARALLEL:
+        raise InvalidParameter(
+            f"max_parallel: must be a number from 1 to {MAX_PARALLEL}", field="max_parallel"
+        )
+    return given
+
+
+def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
+    """What a map says of one part: session_id, status, result and error."""
+    if error is None:
+        assert result is not None
+        return {
+            "session_id": result["session_id"],
+            "status": "completed",
+            "result": result["result"],
+            "error": None,
+        }
+    data: dict[str, Any] = error.get("data") or {}
+    kind = str(data.get("kind", "error"))
+    return {
+        "session_id": data.get("session_id"),
+        "status": kind.removeprefix("child_") if kind.startswith("child_") else "refused",
+        "result": None,
+        "error": _text(error),
+    }
+
+
+def _text(error: dict[str, Any]) -> str:
+    return str(error.get("message", ""))

@@ -1,0 +1,1 @@
+"""Containers: one actor for each container, and what starts, adopts and stops it."""

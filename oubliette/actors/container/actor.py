@@ -1,0 +1,549 @@
+"""The life of one container: start on demand, leases, idle stop, adoption, loss."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+import structlog
+from tenacity import wait_exponential_jitter
+
+from oubliette import ids
+from oubliette.actors.container.exec import run_command
+from oubliette.actors.container.jobs import (
+    AdoptAgain,
+    Answered,
+    ClearAway,
+    Cleared,
+    Ended,
+    IdleStop,
+    Looked,
+    Relayed,
+    Started,
+    StartFailed,
+    Stopped,
+    start_failed,
+)
+from oubliette.actors.container.messages import (
+    Acquire,
+    ContainerIsUp,
+    GetContainer,
+    GetStages,
+    HostGone,
+    LogText,
+    ReadLogs,
+    Release,
+    RunCommand,
+    SocketStarted,
+    StageChanged,
+    StopContainer,
+)
+from oubliette.actors.container.spec_builder import Recipe
+from oubliette.actors.container.start_stages import Stages, adoption_of, start_of
+from oubliette.actors.session.waits import ContainerStart, GetStart
+from oubliette.actors.store.actor import Transact
+from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
+from oubliette.failpoints import failpoint
+from oubliette.kit import Actor, handles
+from oubliette.kit.backoff import backoff_delay
+from oubliette.kit.retry import ask_again
+from oubliette.records import Container
+from oubliette.runtime.store.operations import DeleteContainer, PutContainer
+
+if TYPE_CHECKING:
+    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.container.unit import UnitKey
+    from oubliette.actors.context import Services
+    from oubliette.kit import Deferred
+    from oubliette.kit.timers import Timer
+    from oubliette.records import Project
+    from oubliette.runtime.containers.base import ContainerInfo
+
+log = structlog.get_logger(__name__)
+
+GONE_REPORTS: Final = 3  # times that its host may be gone while the engine says that it runs
+STOP_GRACE: Final = 4.0  # seconds from TERM to KILL
+IMAGE_SLACK: Final = 5.0  # seconds beyond the deadline of a pull, for the engine to be asked
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.1, max=10.0, jitter=0.1)
+
+State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
+
+
+class ContainerActor(Actor):
+    """One container of a ContainerKey."""
+
+    def __init__(self, services: Services, gate: HostGate, project: Project, key: UnitKey) -> None:
+        super().__init__()
+        self._services = services
+        self._host_gate = gate
+        self._project = project
+        self._key = key
+        self._recipe = Recipe(services, project, key)
+        self._record: Container | None = None
+        self._state: State = "down"
+        self._outdated = False
+        """It was made by other settings, and is kept for the sessions that hold it."""
+        self._waiting: list[Deferred] = []
+        self._stop_answers: list[Deferred] = []
+        self._idle_timer: Timer | None = None
+        self._stages: dict[str, float] = {}
+        self._starting: Stages | None = None
+        """Of the start that goes on, or went on last."""
+        self._failing_since: float | None = None
+        """Wall second since which the engine does not tell what there is."""
+        self._gone_reports = 0
+        self._remains: dict[str, Container] = {}
+        """What has ended and is still to be removed from the engine."""
+        self._clearing: Timer | None = None
+        self._failures = 0
+
+    # ------------------------------------------------------------------ what is there
+
+    async def on_start(self) -> None:
+        """Adopt the container of an earlier server, where it still runs."""
+        await self._adopt()
+
+    async def _adopt(self) -> None:
+        """Keep the one container that can be used and remove the others, once the engine tells."""
+        known = [
+            record
+            for record in await self._services.reader.containers()
+            if record.project_id == self._project.id
+            and record.workspace_id == self._key.workspace_id
+            and record.container_type == self._key.container_type
+        ]
+        holders = await self._holders()
+        self._state = "down"
+        for record in known:
+            try:
+                info = await self._services.runtime.inspect(record.id)
+            except (NotFound, ContainerLost):
+                await self._forget(record)
+                continue
+            except OublietteError as error:
+                self._not_now(error)
+                return
+            # Else its start was cut off halfway.
+            whole = info.state == "running" and record.state == "running"
+            same = self._is_as_it_should_be(record)
+            if not whole or self._record is not None or not (same or holders.get(record.id)):
+                self._remains[record.id] = record
+                continue
+            self._outdated = not same
+            self._host_gate.leases |= holders.get(record.id, set())
+            self._up(record, info)
+        self._failing_since = None
+        if self._record is None:
+            self._host_gate.lost("container lost: it did not outlive the server")
+        for record in list(self._remains.values()):
+            await self._clear(record)
+        self._answer_waiting()
+        self._consider_idle()
+        self._begin_if_wanted()
+
+    def _is_as_it_should_be(self, record: Container) -> bool:
+        try:
+            return record.spec_hash == self._recipe.digest()
+        except OublietteError:  # its type is not configured any more
+            return False
+
+    async def _holders(self) -> dict[str, set[str]]:
+        """Container id → ids of the sessions whose agents live in it."""
+        found: dict[str, set[str]] = {}
+        for session in await self._services.reader.live_sessions(
+            self._project.id, workspace_id=self._key.workspace_id
+        ):
+            if session.container_id is not None:
+                found.setdefault(session.container_id, set()).add(session.id)
+        return found
+
+    def _not_now(self, error: OublietteError) -> None:
+        log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
+        self._state = "adopting"
+        self._failing_since = self._failing_since or self._services.clock.time()
+        self._failures += 1
+        self.after(backoff_delay(_BACKOFF, self._failures), AdoptAgain())
+
+    @handles(AdoptAgain)
+    async def _adopt_again(self, _: AdoptAgain) -> None:
+        if self._state == "adopting":
+            await self._adopt()
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Refuse those who wait; the container itself goes on, a successor adopts it."""
+        del error
+        if reason == "failed":
+            return  # they get ActorDead, and ask the successor
+        for answer in self._waiting:
+            answer.set_error(ContainerLost("the container's actor ended"))
+
+    async def _store(self, op: PutContainer | DeleteContainer) -> None:
+        await ask_again(lambda: self._services.store.ask(Transact(ops=(op,))))
+
+    async def _forget(self, record: Container) -> None:
+        await asyncio.to_thread(self._services.folders.remove_spool, record.id)
+        await self._store(DeleteContainer(record.id))
+
+    # ------------------------------------------------------------------ leases
+
+    @handles(Acquire)
+    def _acquire(self, message: Acquire) -> str | None:
+        self._host_gate.leases.add(message.session_id)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if not message.start:
+            return self._record.id if self._record is not None else None
+        if self._state == "up" and self._record is not None:
+            if not self._outdated or self._host_gate.leases - {message.session_id}:
+                return self._record.id
+            self._begin_stop()  # nobody else is in it: the next one is made as it should be
+        self._waiting.append(self.defer())
+        self._begin_if_wanted()
+        return None
+
+    @handles(Release)
+    def _release(self, message: Release) -> None:
+        self._host_gate.leases.discard(message.session_id)
+        self._consider_idle()
+
+    def _consider_idle(self) -> None:
+        if self._host_gate.leases or self._state != "up":
+            return
+        if self._outdated:
+            self._begin_stop()
+        elif self._idle_timer is None:
+            after = self._services.config.containers.idle_stop_seconds
+            self._idle_timer = self.after(after, IdleStop())
+
+    @handles(IdleStop)
+    def _idle_stop(self, _: IdleStop) -> None:
+        self._idle_timer = None
+        if not self._host_gate.leases and self._state == "up":
+            self._begin_stop()
+
+    # ------------------------------------------------------------------ start
+
+    def _begin_if_wanted(self) -> None:
+        if not self._waiting or self._state != "down":
+            return
+        self._state = "starting"
+        self._host_gate.starting()
+        self.pipe_to_self(self._start(), lambda started: started, start_failed)
+
+    async def _start(self) -> Started:
+        services = self._services
+        self._starting = stages = Stages(self._tell_sessions)
+        container_id = ids.new_id(ids.CONTAINER)
+        limits = services.config.containers
+        with stages.stage("image"):
+            # The pull has this deadline itself, and tells more of it.
+            async with asyncio.timeout(limits.pull_timeout_seconds + IMAGE_SLACK):
+                await self._fetch_image(stages)
+        key = secrets.token_bytes(32)
+        try:
+            with stages.stage("create"):
+                async with asyncio.timeout(limits.start_timeout_seconds):
+                    spec = await asyncio.to_thread(self._recipe.spec, container_id)
+                    record = Container(
+                        id=container_id,
+                        project_id=self._project.id,
+                        workspace_id=self._key.workspace_id,
+                        container_type=self._key.container_type,
+                        runtime=services.runtime.name,
+                        state="creating",
+                        created_at=services.clock.time(),
+                        spec_hash=self._recipe.digest(),
+                        host_key=key,
+                        folder=str(spec.runtime_dir),
+                    )
+                    await self._store(PutContainer(record))
+                    failpoint("container.created")
+                    await services.runtime.create(spec)
+            with stages.stage("start"):
+                async with asyncio.timeout(limits.start_timeout_seconds):
+                    info = await services.runtime.start(
+                        container_id, key=key, timeout=limits.start_timeout_seconds
+                    )
+        except BaseException:
+            await self._undo(container_id)
+            raise
+        failpoint("container.started")
+        record = msgspec.structs.replace(record, state="running", handle=info.handle)
+        await self._store(PutContainer(record))
+        return Started(record=record, info=info, seconds=stages.seconds)
+
+    async def _undo(self, container_id: str) -> None:
+        """Take back half a start. Where the engine is away, the next server reaps what it left."""
+        try:
+            await self._services.runtime.remove(container_id)
+            await self._store(DeleteContainer(container_id))
+        except OublietteError as error:
+            log.warning("half a container is left", container_id=container_id, reason=str(error))
+
+    async def _fetch_image(self, stages: Stages) -> None:
+        image, runtime = self._recipe.image, self._services.runtime
+        if image is None or await runtime.image_exists(image):
+            return
+        stages.progress("image", f"fetching {image}")
+        await runtime.pull(
+            image,
+            timeout=self._services.config.containers.pull_timeout_seconds,
+            progress=lambda line: stages.progress("image", line),
+        )
+
+    @handles(Started)
+    def _started(self, message: Started) -> None:
+        self._stages = message.seconds
+        self._up(message.record, message.info, relay=True)
+
+    def _up(self, record: Container, info: ContainerInfo, *, relay: bool = False) -> None:
+        """It runs. With `relay` nobody is told before its host has proved itself."""
+        self._record, self._state = record, "relay" if relay else "up"
+        self._gone_reports = self._failures = 0
+        self._host_gate.info = info
+        self._host_gate.starting()
+        self._host_gate.socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key))
+        self.pipe_to_self(
+            self._services.runtime.watch(record.id),
+            lambda ended: Ended(container_id=ended.id, exit_code=ended.exit_code),
+            lambda _: Ended(container_id=record.id),
+        )
+        if relay:
+            self._starting = stages = Stages(self._tell_sessions, record.id, info.warnings)
+            stages.seconds = self._stages
+            self.pipe_to_self(
+                self._relay(record.id, stages),
+                lambda relayed: relayed,
+                lambda error: start_failed(error, record.id),
+            )
+
+    async def _relay(self, container_id: str, stages: Stages) -> Relayed:
+        with stages.stage("relay"):
+            await self._host_gate.wait(self._services.config.containers.start_timeout_seconds)
+        return Relayed(container_id=container_id, seconds=stages.seconds)
+
+    @handles(Relayed)
+    def _relayed(self, message: Relayed) -> None:
+        if self._record is None or self._record.id != message.container_id:
+            return
+        self._stages = message.seconds
+        if self._state == "relay":
+            self._state, self._outdated = "up", False
+        self._answer_waiting()
+        self._consider_idle()
+
+    def _answer_waiting(self) -> None:
+        if self._state != "up" or self._record is None:
+            return
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer.set(self._record.id)
+
+    @handles(StartFailed)
+    def _start_failed(self, message: StartFailed) -> None:
+        if not message.container_id:
+            self._state = "down"
+            self._fail_waiting(message.reason, message.hint)
+        elif self._record is not None and self._record.id == message.container_id:
+            self._give_up(self._record, message.reason, message.hint)
+
+    def _fail_waiting(self, reason: str, hint: str | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer.set_error(RuntimeFailure(reason, hint=hint))
+
+    def _tell_sessions(self, stage: StageChanged) -> None:
+        """Those that hold it see how far it is; from a job of ours, so nothing is changed here."""
+        for lease in list(self._host_gate.leases):
+            session = self._services.directory.session(lease)
+            if session is not None and session.is_alive():
+                session.tell(stage)
+
+    @handles(SocketStarted)
+    def _socket_started(self, _: SocketStarted) -> None:
+        if self._record is not None and self._state in {"relay", "up"}:
+            self._host_gate.socket.tell(
+                ContainerIsUp(container_id=self._record.id, key=self._record.host_key)
+            )
+
+    # ------------------------------------------------------------------ end
+
+    @handles(Ended)
+    def _ended(self, message: Ended) -> None:
+        record = self._record
+        if record is None or record.id != message.container_id:
+            return
+        code = "" if message.exit_code is None else f" (exit code {message.exit_code})"
+        self._give_up(record, f"container lost: it ended{code}")
+
+    def _give_up(self, record: Container, reason: str, hint: str | None = None) -> None:
+        """It is gone, or as good as: its sessions hear why; the engine's part is cleared away."""
+        state, self._record = self._state, None
+        self._remains[record.id] = record
+        self._host_gate.lost(reason)
+        if state == "stopping":
+            return  # that clears it away
+        self._state = "down"
+        self._begin_clearing(record)
+        if state == "relay":  # they wait for this very start
+            self._fail_waiting(reason, hint)
+
+    def _begin_clearing(self, record: Container) -> None:
+        self.pipe_to_self(
+            self._remove(record),
+            lambda _: Cleared(container_id=record.id),
+            lambda error: Cleared(container_id=record.id, error=str(error)),
+        )
+
+    async def _remove(self, record: Container) -> None:
+        await self._services.runtime.remove(record.id)
+        await self._forget(record)
+
+    async def _clear(self, record: Container) -> None:
+        try:
+            await self._remove(record)
+        except OublietteError as error:
+            self._cleared(Cleared(container_id=record.id, error=str(error)))
+        else:
+            self._remains.pop(record.id, None)
+
+    @handles(Cleared)
+    def _cleared(self, message: Cleared) -> None:
+        if message.error is None:
+            self._remains.pop(message.container_id, None)
+            self._failures = 0
+            return
+        log.warning("not removed", container_id=message.container_id, reason=message.error)
+        if self._clearing is None:
+            self._failures += 1
+            self._clearing = self.after(backoff_delay(_BACKOFF, self._failures), ClearAway())
+
+    @handles(ClearAway)
+    def _clear_away(self, _: ClearAway) -> None:
+        self._clearing = None
+        for record in self._remains.values():
+            self._begin_clearing(record)
+
+    @handles(HostGone)
+    def _host_gone(self, message: HostGone) -> None:
+        record = self._record
+        if record is None or record.id != message.container_id:
+            return
+        if self._state not in {"relay", "up"}:
+            return
+        if message.unusable:
+            self._give_up(record, f"container lost: {message.reason}")
+            return
+        self.pipe_to_self(
+            self._services.runtime.inspect(record.id),
+            lambda info: Looked(
+                container_id=record.id, running=info.state == "running", reason=message.reason
+            ),
+            lambda error: Looked(
+                container_id=record.id, running=False, error=str(error), reason=message.reason
+            ),
+        )
+
+    @handles(Looked)
+    def _looked(self, message: Looked) -> None:
+        record = self._record
+        if record is None or record.id != message.container_id or self._state == "stopping":
+            return
+        self._gone_reports += 1
+        if message.running and self._gone_reports < GONE_REPORTS:
+            return  # its end is on its way, or the host is about to listen again
+        why = message.error or ("it runs" if message.running else "it has ended")
+        self._give_up(record, f"container lost: {message.reason}; of the container is known: {why}")
+
+    @handles(StopContainer)
+    def _stop_container(self, message: StopContainer) -> None:
+        leases = self._host_gate.leases
+        if leases and not message.force:
+            raise Conflict(
+                f"{len(leases)} sessions use this container",
+                hint="end them first, or stop it with force",
+            )
+        if self._state not in {"relay", "up", "stopping"}:
+            return
+        self._stop_answers.append(self.defer())
+        if self._state != "stopping":
+            self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        record = self._record
+        assert record is not None
+        self._state = "stopping"
+        self.pipe_to_self(
+            self._stop_and_remove(record),
+            lambda _: Stopped(container_id=record.id),
+            lambda error: Stopped(container_id=record.id, error=str(error)),
+        )
+
+    async def _stop_and_remove(self, record: Container) -> None:
+        await self._services.runtime.stop(record.id, timeout=STOP_GRACE)
+        await self._remove(record)
+
+    @handles(Stopped)
+    def _stopped(self, message: Stopped) -> None:
+        record = self._record
+        answers, self._stop_answers = self._stop_answers, []
+        for answer in answers:
+            if message.error is None:
+                answer.set(None)
+            else:
+                answer.set_error(RuntimeFailure(message.error, hint="oubliette doctor"))
+        if message.error is None or record is None:
+            self._state, self._record = "down", None
+            if record is not None:
+                self._host_gate.lost("container lost: it was stopped")
+            self._cleared(Cleared(container_id=message.container_id, error=message.error))
+            self._begin_if_wanted()
+            return
+        self._state = "up"  # it goes on, as far as is known
+        self._answer_waiting()
+        self._failures += 1
+        if self._idle_timer is None:
+            self._idle_timer = self.after(backoff_delay(_BACKOFF, self._failures), IdleStop())
+
+    # ------------------------------------------------------------------ for tools
+
+    @handles(GetStages)
+    def _get_stages(self, _: GetStages) -> dict[str, float]:
+        return self._stages
+
+    @handles(GetStart)
+    def _get_start(self, _: GetStart) -> ContainerStart | None:
+        if self._state == "adopting":
+            return adoption_of(self._services.runtime.name, self._failing_since)
+        limits = self._services.config.containers
+        return start_of(self._state, self._starting, limits, self._services.clock.time())
+
+    @handles(RunCommand)
+    def _run(self, message: RunCommand) -> None:
+        running = run_command(self._host_gate, message, self.defer())
+        self.pipe_to_self(running, lambda _: Answered(), lambda _: Answered())
+
+    @handles(ReadLogs)
+    def _read_logs(self, message: ReadLogs) -> None:
+        if self._record is None:
+            raise NotFound("no container runs", hint="container_start starts it")
+        reading = self._logs(self._record.id, message.tail, self.defer())
+        self.pipe_to_self(reading, lambda _: Answered(), lambda _: Answered())
+
+    async def _logs(self, container_id: str, tail: int, answer: Deferred) -> None:
+        try:
+            logs = await self._services.runtime.logs(container_id, tail=tail)
+            answer.set(LogText(text=logs.text, truncated=logs.truncated))
+        except Exception as error:
+            answer.set_error(error)
+
+    @handles(Answered)
+    def _answered(self, _: Answered) -> None:
+        pass
+
+    @handles(GetContainer)
+    def _get(self, _: GetContainer) -> Container | None:
+        return self._record

@@ -1,0 +1,151 @@
+"""Run one command in a container for a person or a tool, by the host's protocol.
+
+The host holds the deadline, so the command and all that it started are gone afterwards, whatever
+becomes of this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from oubliette import ids
+from oubliette.actors.container.messages import CommandResult
+from oubliette.errors import DeadlineExceeded, OublietteError, RuntimeFailure
+from oubliette.runtime.guest import Exit, Output, StartProcess
+from oubliette.runtime.guest.control_link import REQUEST_TIMEOUT
+
+if TYPE_CHECKING:
+    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.container.messages import RunCommand
+    from oubliette.kit import Deferred
+    from oubliette.runtime.guest.control_link import HostLink
+
+GATE_SECONDS: Final = 30.0  # for the control link to be there
+GRACE_SECONDS: Final = 10.0  # beyond the command's own deadline, which the host holds
+STUCK_SECONDS: Final = 3600.0  # for a host that is paused to take the signal to what it ran
+KEPT_BYTES: Final = 128 * 1024  # of the beginning, and as much of the end, of each stream
+ACK_BYTES: Final = 1 << 20  # read before the host is told that it may forget
+
+
+class Kept:
+    """The beginning and the end of a stream; what is left out between them is counted."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """One more piece."""
+        self.size += len(data)
+        room = KEPT_BYTES - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(room, 0) :]
+        if len(self._tail) > KEPT_BYTES:
+            del self._tail[:-KEPT_BYTES]
+
+    @property
+    def left_out(self) -> int:
+        """Bytes between the two parts."""
+        return self.size - len(self._head) - len(self._tail)
+
+    def text(self) -> str:
+        """Both parts, and between them how much is missing."""
+        if not self.left_out:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
+        return f"{head}\n[… {self.left_out} bytes left out …]\n{tail}"
+
+
+async def run_command(gate: HostGate, request: RunCommand, answer: Deferred) -> None:
+    """Start it, read it to its end, have the host forget it, and answer with its CommandResult.
+
+    The answer is an error where it cannot be started (VerbFailed names the program or the folder),
+    where there is no host to ask (ContainerLost), and where the host has not said how it ended
+    `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
+    """
+    proc = ids.new_id(ids.PROCESS)
+    limit = request.timeout_seconds + GRACE_SECONDS
+    until = asyncio.get_running_loop().time() + limit
+    try:
+        link = await gate.wait(min(GATE_SECONDS, limit))
+        try:
+            async with asyncio.timeout_at(until):
+                result = await _run(gate, link, proc, request)
+        except TimeoutError:
+            answer.set_error(_stuck(limit))
+            # A paused host reads this when it goes on, right after what it has not read yet.
+            await _end(link, proc, STUCK_SECONDS)
+            return
+        except BaseException:
+            await asyncio.shield(_end(link, proc))
+            raise
+        await asyncio.shield(_end(link, proc))
+        answer.set(result)
+    except Exception as error:
+        answer.set_error(error)
+
+
+def _stuck(limit: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the container has not said within {limit:g} s how the command ended, which is"
+        f" {GRACE_SECONDS:g} s beyond the command's own deadline: it is paused, or it hangs",
+        hint="let it go on (docker unpause, podman unpause), whereupon what is left of the command"
+        " is killed, or end it with container_stop and force",
+    )
+
+
+async def _end(link: HostLink, proc: str, timeout: float = REQUEST_TIMEOUT) -> None:
+    with contextlib.suppress(OublietteError, OSError):
+        await link.end(proc, timeout=timeout)
+
+
+async def _run(gate: HostGate, link: HostLink, proc: str, request: RunCommand) -> CommandResult:
+    if gate.info is None:
+        raise RuntimeFailure("the container is not known yet", hint="try again in a moment")
+    inside = gate.info.inside
+    began = time.monotonic()
+    await link.start(
+        StartProcess(
+            proc=proc,
+            argv=request.argv,
+            env={
+                **inside.env,
+                "HOME": inside.path("/tmp"),  # noqa: S108 -- inside
+                "OUBLIETTE_WORKSPACE": inside.path(request.workspace),
+                **request.env,
+            },
+            cwd=inside.path(request.working_dir),
+            uid=inside.uid,
+            gid=inside.uid,
+            stdin=False,
+            deadline_seconds=request.timeout_seconds,
+        )
+    )
+    out, err, ended = await _read(link, proc)
+    return CommandResult(
+        exit_code=ended.status if ended.status is not None else -1,
+        stdout=out.text(),
+        stderr=err.text(),
+        truncated=bool(out.left_out or err.left_out),
+        timed_out=time.monotonic() - began >= request.timeout_seconds,
+    )
+
+
+async def _read(link: HostLink, proc: str) -> tuple[Kept, Kept, Exit]:
+    kept = {1: Kept(), 2: Kept()}
+    ended = Exit()
+    acked = 0
+    async with await link.attach(proc) as stream:
+        async for item in stream:
+            if isinstance(item, Output):
+                kept[item.stream].add(item.data)
+                if kept[1].size + kept[2].size - acked > ACK_BYTES:
+                    acked = kept[1].size + kept[2].size
+                    await link.ack(proc, kept[1].size, kept[2].size)
+            elif isinstance(item, Exit):
+                ended = item
+    return kept[1], kept[2], ended

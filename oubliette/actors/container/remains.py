@@ -1,0 +1,60 @@
+"""What a killed server has left, cleared away by the next before it takes anything over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from oubliette.actors.store.actor import Transact
+from oubliette.runtime.containers.process import adoption
+from oubliette.runtime.files import leftovers
+from oubliette.runtime.store.operations import DeleteContainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.kit import Ref
+    from oubliette.runtime.containers.base import ContainerRuntime
+    from oubliette.runtime.files.leftovers import Clearance
+    from oubliette.runtime.files.project_dirs import Folders
+    from oubliette.runtime.store.reader import Reader
+
+log = structlog.get_logger("oubliette.server")
+
+
+async def clear_remains(
+    *,
+    runtime: ContainerRuntime,
+    base: Path,
+    reader: Reader,
+    store: Ref,
+    instance: str,
+    folders: Folders,
+) -> Clearance:
+    """Remove containers that nobody knows; what lies in the home is removed while the server runs.
+
+    The caller closes what is returned.
+    """
+    deleted = await reader.run(leftovers.deleted)
+    await _reap_orphans(runtime, reader, store, instance, deleted.projects)
+    known = {record.id for record in await reader.containers()}
+    await asyncio.to_thread(folders.clear_spools, known)
+    await asyncio.to_thread(adoption.clear_half_made, base)
+    return leftovers.Clearance(await asyncio.to_thread(leftovers.find, folders, deleted))
+
+
+async def _reap_orphans(
+    runtime: ContainerRuntime, reader: Reader, store: Ref, instance: str, deleted: frozenset[str]
+) -> None:
+    """Remove containers of ours that no record knows, or whose project is `deleted`."""
+    records = await reader.containers()
+    known = {record.id for record in records if record.project_id not in deleted}
+    for info in await runtime.adopt(instance):
+        if info.id not in known:
+            log.warning("removing an orphan", container_id=info.id)
+            await runtime.remove(info.id)
+    gone = tuple(DeleteContainer(record.id) for record in records if record.id not in known)
+    if gone:
+        await store.ask(Transact(ops=gone))

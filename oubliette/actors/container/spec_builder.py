@@ -1,0 +1,138 @@
+"""What a container is made of, by the configuration of now; and a hash of that."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.runtime.containers import options
+from oubliette.runtime.containers.base import (
+    LABEL_CONTAINER,
+    LABEL_INSTANCE,
+    LABEL_PROJECT,
+    LABEL_SPEC,
+    ContainerSpec,
+    Mount,
+)
+from oubliette.runtime.containers.host_paths import new_runtime_dir
+from oubliette.runtime.files.project_dirs import CONTEXT
+
+if TYPE_CHECKING:
+    from oubliette.actors.container.unit import UnitKey
+    from oubliette.actors.context import Services
+    from oubliette.records import Project
+    from oubliette.runtime.containers.base import Hardening
+
+
+class Recipe:
+    """Makes the specs of one ContainerKey."""
+
+    def __init__(self, services: Services, project: Project, key: UnitKey) -> None:
+        self._services = services
+        self._project = project
+        self._key = key
+
+    @property
+    def image(self) -> str | None:
+        """Its image; None where there are no images.
+
+        Raises:
+            RuntimeFailure: its container type is not configured any more.
+        """
+        if not self._services.runtime.capabilities.images:
+            return None
+        config = self._services.config
+        options.check_type(config, self._key.container_type)
+        return options.image_of(config, self._key.container_type, self._project)
+
+    def digest(self) -> str:
+        """The same for containers that are the same, but for their names and folders."""
+        services = self._services
+        parts = (
+            services.runtime.name,
+            _content(services.zipapp, services.zipapp.stat().st_mtime_ns),
+            services.config.process if self.image is None else None,
+            self._key.container_type,
+            self._key.workspace_id,
+            self._draft("", Path()),
+        )
+        data = msgspec.json.encode([repr(part) for part in parts])
+        return hashlib.sha256(data).hexdigest()[:16]
+
+    def spec(self, container_id: str) -> ContainerSpec:
+        """A spec with a new runtime folder. Blocks."""
+        services = self._services
+        draft = self._draft(container_id, new_runtime_dir(services.runtime_base))
+        labels = {
+            LABEL_INSTANCE: services.instance,
+            LABEL_PROJECT: self._project.id,
+            LABEL_CONTAINER: container_id,
+            LABEL_SPEC: self.digest(),
+        }
+        return msgspec.structs.replace(
+            draft, labels=labels, spool_dir=services.folders.spool(container_id)
+        )
+
+    def _draft(self, container_id: str, runtime_dir: Path) -> ContainerSpec:
+        services, project, kind = self._services, self._project, self._key.container_type
+        config, name = services.config, services.runtime.name
+        return ContainerSpec(
+            id=container_id,
+            labels={},
+            runtime_dir=runtime_dir,
+            mounts=tuple(self._mounts()),
+            image=self.image,
+            network=options.network_of(config, name, kind, project),
+            limits=options.limits_of(config, name, kind, project),
+            hardening=self._hardening(),
+            uid=project.uid if services.runtime.capabilities.uid_per_container else None,
+            orphan_grace=config.containers.orphan_grace_seconds,
+            accept_bare=options.accepts_bare(config, project),
+        )
+
+    def _hardening(self) -> Hardening | None:
+        name = self._services.runtime.name
+        if self.image is None:
+            return None
+        flavour = "podman" if name == "podman" else "docker"
+        return options.hardening_of(
+            self._services.config, flavour, self._key.container_type, self._project
+        )
+
+    def _mounts(self) -> list[Mount]:
+        services, project = self._services, self._project
+        folders = services.folders
+        if self._key.workspace_id is None:
+            workspace = folders.project(project.id)
+            mounts = [Mount(workspace, "/workspace")]
+            mounts += [
+                Mount(workspace / name, f"/workspace/{name}", read_only=True)
+                for name in ("metadata.json", "config.json")
+            ]
+        else:
+            name = self._key.workspace_id
+            workspace = folders.workspace(project.id, name)
+            mounts = [Mount(workspace, f"/workspace/workspaces/{name}")]
+            if services.runtime.capabilities.isolation != "none":
+                root = folders.workspace_root(project.id, name)
+                mounts.insert(0, Mount(root, "/workspace", read_only=True))
+            else:  # nothing is mounted: it is where the workspace is
+                mounts.append(Mount(workspace / CONTEXT, f"/workspace/{CONTEXT}"))
+        mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
+        # The agents' programs, each once: two agents may share one. Without a sandbox they are
+        # where they are.
+        if services.runtime.capabilities.isolation != "none":
+            agents = services.agents.values()
+            mounts += dict.fromkeys(mount for agent in agents for mount in agent.mounts)
+        return mounts
+
+
+@functools.lru_cache(maxsize=8)
+def _content(path: Path, changed: int) -> str:
+    """What the zipapp holds; read once, as long as it is not written again."""
+    del changed
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,145 @@
+"""One container and all that belongs to it: its life, its links, its sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from tenacity import wait_exponential_jitter
+
+from oubliette.actors.container.actor import ContainerActor
+from oubliette.actors.container.guest_connection import HostGate
+from oubliette.actors.relay.actor import SocketActor
+from oubliette.actors.session.actor import SessionActor
+from oubliette.kit import (
+    ChildSpec,
+    Message,
+    Reply,
+    StartChild,
+    StopChild,
+    Supervisor,
+    handles,
+)
+from oubliette.runtime.containers.options import accepts_bare, options_of
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import Services
+    from oubliette.records import Project
+
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=5.0, jitter=0.02)
+
+
+class UnitKey(msgspec.Struct, frozen=True):
+    """What a container is shared by; `workspace_id` is set exactly when isolation is on."""
+
+    container_type: str
+    workspace_id: str | None = None
+
+    @property
+    def label(self) -> str:
+        """As a name under the project's units."""
+        return self.container_type + (f":{self.workspace_id}" if self.workspace_id else "")
+
+
+class StartSession(Message, Reply[None]):
+    """To a ContainerUnit: run this session, which is in the store."""
+
+    session_id: str
+    anew: bool = False
+    """It was resumed: an actor that runs it still is on its way out."""
+
+
+class ContainerUnit(Supervisor):
+    """one_for_one over the ContainerActor, the SocketActor and the sessions' supervisor."""
+
+    def __init__(self, services: Services, project: Project, key: UnitKey) -> None:
+        super().__init__([], max_restarts=20, within=10.0, backoff=_BACKOFF)
+        self._services = services
+        self._project = project
+        self._key = key
+        self._host_gate: HostGate
+
+    def on_start(self) -> None:
+        """Make the gate and start the three."""
+        services, kind = self._services, self._key.container_type
+        options = options_of(services.config, kind, self._project)
+        self._host_gate = gate = HostGate(
+            socket=self.system.ref(f"{self.name}/socket"),
+            container=self.system.ref(f"{self.name}/container"),
+            accept_bare=accepts_bare(services.config, self._project),
+            memory_mb=options.memory_mb if services.runtime.capabilities.images else None,
+        )
+        for spec in (
+            ChildSpec(name="socket", cls=SocketActor, args=(self._services, gate)),
+            ChildSpec(
+                name="container",
+                cls=ContainerActor,
+                args=(self._services, gate, self._project, self._key),
+                shutdown=8.0,
+            ),
+            ChildSpec(
+                name="sessions",
+                cls=SessionsActor,
+                args=(self._services, gate, self._project.id, self._key.workspace_id),
+            ),
+        ):
+            self._specs[spec.name] = spec
+        super().on_start()
+
+    @handles(StartSession)
+    async def _start_session(self, message: StartSession) -> None:
+        await self.system.ref(f"{self.name}/sessions").ask(message)
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Nobody waits for a container that no one runs."""
+        del reason, error
+        self._host_gate.lost("container lost: its unit ended")
+
+
+class SessionsActor(Supervisor):
+    """Supervises the sessions of one container: those that the store says are live.
+
+    A session that fails again and again ends itself (see SessionActor), so the limit here is only
+    against a storm.
+    """
+
+    def __init__(
+        self, services: Services, gate: HostGate, project_id: str, workspace_id: str | None
+    ) -> None:
+        super().__init__([], max_restarts=200, within=10.0, backoff=_BACKOFF)
+        self._services = services
+        self._host_gate = gate
+        self._project_id = project_id
+        self._workspace_id = workspace_id
+
+    async def on_start(self) -> None:  # type: ignore[override]
+        """Take over the live sessions, whoever ran them before."""
+        super().on_start()
+        for session in await self._services.reader.live_sessions(
+            self._project_id, workspace_id=self._workspace_id
+        ):
+            self._begin(session.id)
+
+    @handles(StartSession)
+    async def _start_session(self, message: StartSession) -> None:
+        if message.session_id in self._specs:
+            if not message.anew:
+                return
+            await self._stop_child(StopChild(name=message.session_id))
+        self._begin(message.session_id)
+
+    def _begin(self, session_id: str) -> None:
+        name = self._start_child(
+            StartChild(
+                spec=ChildSpec(
+                    name=session_id,
+                    cls=SessionActor,
+                    args=(self._services, self._host_gate, session_id),
+                    restart="transient",
+                )
+            )
+        )
+        self._services.directory.enter(session_id, self.system.ref(name))
+
+
+__all__ = ["ContainerUnit", "SessionsActor", "StartSession", "UnitKey"]

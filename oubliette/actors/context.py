@@ -1,0 +1,84 @@
+"""What the domain actors share: ports and settings, built once by the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oubliette.actors.session_registry import Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from oubliette.clock import Clock
+    from oubliette.config.schema import Config
+    from oubliette.kit import Ref
+    from oubliette.runtime.agents.base import AgentRuntime, Availability
+    from oubliette.runtime.containers.base import ContainerRuntime
+    from oubliette.runtime.files.project_dirs import Folders
+    from oubliette.runtime.store.reader import Reader
+
+
+class SocketDoor(Protocol):
+    """Oubliette's own tools, for an agent that shows a key."""
+
+    async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
+        """The tools that this key may call on this session's link."""
+        ...
+
+    async def call(
+        self, api_key: str, session_id: str, tool: str, arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Call one; the answer has the shape of an MCP tool result."""
+        ...
+
+
+class KeyRing(Protocol):
+    """The part of the keys that sessions need."""
+
+    async def end_session(self, session_id: str) -> None:
+        """Revoke the keys that were minted for this session."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Services:
+    """Ports of one server. Mutable parts are owned by the actor named beside them."""
+
+    config: Config
+    clock: Clock
+    home: Path
+    instance: str
+    epoch: int
+    """Counts the starts of the server on this home: a newer one evicts an older link."""
+    store: Ref
+    reader: Reader
+    folders: Folders
+    runtime: ContainerRuntime
+    agents: Mapping[str, AgentRuntime]
+    missing_agents: Mapping[str, Availability]
+    """Those that cannot be used here, and why."""
+    zipapp: Path
+    started: float
+    """Monotonic second of this server's start."""
+    runtime_base: Path
+    """Folder for the folders of relay sockets."""
+    door: SocketDoor | None = None
+    keys: KeyRing | None = None
+    directory: Directory = field(default_factory=Directory)
+    keep_agents: bool = False
+    """Whether agents live on when the server ends: it does not end of its own will."""
+    secrets: dict[str, str] = field(default_factory=dict[str, str])
+    """Session id → API key for its agent's environment; in memory only, never stored."""
+    pending: dict[str, dict[str, int]] = field(default_factory=dict[str, "dict[str, int]"])
+    """Principal → session id → its open calls of lent tools; kept by each session."""
+    waiting: set[str] = field(default_factory=set[str])
+    """Ids of sessions whose agents wait for children now; kept by their SessionActors."""
+    root_callers: dict[str, tuple[str, str | None]] = field(
+        default_factory=dict[str, "tuple[str, str | None]"]
+    )
+    """Id of a root session → its principal and its caller now; kept by its SessionActor,
+    dropped with its tree by the ExplorationActor."""
+    crashes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Session id → when its SessionActor failed lately; kept over its restarts."""

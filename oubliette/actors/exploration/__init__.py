@@ -1,0 +1,1 @@
+"""Explorations: trees of sessions and the limits that they share."""

@@ -1,0 +1,298 @@
+"""One tree of sessions and its limits.
+
+Slots are reserved before a spawn. An agent that waits for its children holds none, so that a
+parent never blocks the children it waits for. When the time of a tree is over, its agents are
+ended; the clock begins anew when its root is resumed after that.
+
+The actor of a tree ends when none of its sessions lives: what it counts is in the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from oubliette.actors.exploration.limits import effective, exceeded, limit_sources
+from oubliette.actors.session import lifecycle
+from oubliette.actors.session.messages import (
+    AgentCost,
+    AgentWaits,
+    AgentWorks,
+    LimitNotice,
+    SessionRests,
+)
+from oubliette.actors.store.actor import Transact
+from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
+from oubliette.kit.retry import ask_again
+from oubliette.records import Limits
+from oubliette.runtime.store import queries
+from oubliette.runtime.store.operations import PutMeta
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from oubliette.actors.context import Services
+    from oubliette.actors.session.messages import LimitAction
+    from oubliette.records import Session
+
+WARN_AT: Final = 0.8  # share of a limit
+AGAIN_SECONDS: Final = 1.0  # until those are looked for again that should have ended
+
+
+class Reserve(Message, Reply[None]):
+    """A place for a session that is about to be made, or whose agent is to work again.
+
+    `LimitExceeded` names the limit, its value and where it comes from.
+    """
+
+    session_id: str
+    depth: int
+    new: bool = True
+
+
+class Unreserve(Message):
+    """The session was not made, or did not begin to live again, after all."""
+
+    session_id: str
+    new: bool = True
+
+
+class GetUsage(Message, Reply[dict[str, float]]):
+    """What of the limits is used, by the names of `records.Limits`."""
+
+
+class OpenExploration(Message, Reply[str]):
+    """To `explorations`: the name of the tree's actor; starts it."""
+
+    exploration_id: str
+    limits: Limits
+
+
+class _TimeCheck(Message):
+    pass
+
+
+class ExplorationsActor(Supervisor):
+    """Starts the actors of trees on demand, and of those with live sessions: their time runs."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__([], max_restarts=50, within=10.0)
+        self._services = services
+
+    async def on_start(self) -> None:  # type: ignore[override]
+        """Open the trees that live."""
+        super().on_start()
+        for session in await self._services.reader.live_sessions():
+            self._open(
+                OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+            )
+
+    @handles(OpenExploration)
+    def _open(self, message: OpenExploration) -> str:
+        name = f"{self.name}/{message.exploration_id}"
+        if message.exploration_id in self._specs:
+            return name
+        spec = ChildSpec(
+            name=message.exploration_id,
+            cls=ExplorationActor,
+            args=(self._services, message.exploration_id, message.limits),
+            restart="transient",
+        )
+        return self._start_child(StartChild(spec=spec))
+
+
+class ExplorationActor(Actor):
+    """Counts the agents of one tree; its state is read from the store at each start."""
+
+    def __init__(self, services: Services, exploration_id: str, limits: Limits) -> None:
+        super().__init__()
+        self._services = services
+        self._id = exploration_id
+        self._limits = limits
+        self._lives: Counter[str] = Counter()
+        """Sessions that live, or are about to; 2 is one that is resumed while it comes to rest."""
+        self._working: frozenset[str] = frozenset()
+        self._waiting: frozenset[str] = frozenset()
+        self._cost: dict[str, float] = {}
+        """Every session of the tree, and what it has cost, USD."""
+        self._began = self._services.clock.time()
+        self._warned = False
+        self._near: frozenset[str] = frozenset()
+        """Limits, but for the time, that the root was warned of."""
+        self._root: str | None = None
+
+    async def on_start(self) -> None:
+        """Count what is there, and see how long it has been there."""
+        sessions, anew = await self._services.reader.run(self._stored)
+        for session in sessions:
+            self._cost[session.id] = session.cost_usd
+            self._began = min(self._began, session.created_at)
+            if session.depth == 0:
+                self._root = session.id
+            if lifecycle.live(session):
+                self._lives[session.id] = 1
+            if session.status in {"created", "running"}:
+                self._working |= {session.id}
+        self._waiting = frozenset(self._cost.keys() & self._services.waiting)
+        if anew is not None:
+            self._began = float(anew)
+        self._time_check(_TimeCheck())
+
+    def _stored(self, connection: sqlite3.Connection) -> tuple[Sequence[Session], str | None]:
+        """The sessions of this tree, and when its clock began anew, if it did."""
+        page = queries.sessions(connection, exploration_id=self._id, limit=100_000)
+        return page.records, queries.meta(connection, self._key)
+
+    def _end_unless_live(self) -> None:
+        """Whoever has its name and asks then is answered by its successor (see `ask_again`)."""
+        if not self._lives:
+            if self._root is not None:  # there is no child that could ask its caller
+                self._services.root_callers.pop(self._root, None)
+            self.stop()
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def _key(self) -> str:
+        """Under which the store keeps when the clock of this tree began anew."""
+        return f"tree_began:{self._id}"
+
+    @property
+    def _age(self) -> float:
+        return self._services.clock.time() - self._began
+
+    @handles(_TimeCheck)
+    def _time_check(self, _: _TimeCheck) -> None:
+        """Warn, then end what lives; and look again when the next of the two is due."""
+        limit = effective(self._limits, self._services).max_wall_seconds
+        if limit is None:
+            return
+        age = self._age
+        if age >= limit:
+            told = self._tell_all("time_out", f"its time is over, {limit:g} s")
+            if told or self._working:  # one may be starting, or be started anew, just now
+                self.after(AGAIN_SECONDS, _TimeCheck())
+            return
+        if age >= limit * WARN_AT and not self._warned:
+            self._warned = True
+            left = limit - age
+            self._tell_all("warn", f"{left:.0f} s are left of {limit:g} s")
+        due = limit if self._warned else limit * WARN_AT
+        self.after(max(due - age, 0.0) + 0.001, _TimeCheck())
+
+    def _tell_all(self, action: LimitAction, text: str) -> int:
+        """Tell its live sessions; how many there are."""
+        told = 0
+        for session_id in self._cost:
+            session = self._services.directory.session(session_id)
+            if session is not None and session.is_alive():
+                message = f"max_wall_seconds of this tree: {text}"
+                session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
+                told += 1
+        return told
+
+    async def _begin_anew(self) -> None:
+        """The root is resumed after the time was over: its tree gets as much again."""
+        self._began, self._warned = self._services.clock.time(), False
+        put = Transact(ops=(PutMeta(self._key, str(self._began)),))
+        await ask_again(lambda: self._services.store.ask(put))
+        self._time_check(_TimeCheck())
+
+    # ------------------------------------------------------------------ places
+
+    @handles(Reserve)
+    async def _reserve(self, message: Reserve) -> None:
+        try:
+            await self._check(message)
+        except BaseException:
+            self._end_unless_live()
+            raise
+        self._cost.setdefault(message.session_id, 0.0)
+        self._lives[message.session_id] += 1
+        self._working |= {message.session_id}
+        if message.depth == 0:
+            self._root = message.session_id
+            return
+        limits = effective(self._limits, self._services)
+        self._warn("max_agents", len(self._cost), limits.max_agents)
+        busy = self._working - self._waiting
+        self._warn("max_agents_at_once", len(busy), limits.max_agents_at_once)
+
+    async def _check(self, message: Reserve) -> None:
+        limits = effective(self._limits, self._services)
+        source = limit_sources(self._limits)
+        if message.depth > (limits.max_depth or 0):
+            raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
+        if message.new and len(self._cost) >= (limits.max_agents or 0):
+            raise exceeded("max_agents", limits.max_agents, source, "one more agent")
+        busy = self._working - self._waiting
+        if message.depth > 0 and len(busy) >= (limits.max_agents_at_once or 0):
+            raise exceeded(
+                "max_agents_at_once", limits.max_agents_at_once, source, "one more at once"
+            )
+        cost = sum(self._cost.values())
+        if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
+            raise exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
+        age = self._age
+        if age >= (limits.max_wall_seconds or 0):
+            if message.depth > 0:
+                raise exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
+            await self._begin_anew()
+
+    @handles(Unreserve)
+    def _unreserve(self, message: Unreserve) -> None:
+        if message.new:
+            self._cost.pop(message.session_id, None)
+        self._rests(message)
+
+    @handles(SessionRests)
+    def _rests(self, message: SessionRests | Unreserve) -> None:
+        session_id = message.session_id
+        self._lives[session_id] -= 1
+        if self._lives[session_id] <= 0:
+            del self._lives[session_id]
+            self._working -= {session_id}
+            self._waiting -= {session_id}
+        self._end_unless_live()
+
+    @handles(AgentWaits)
+    def _waits(self, message: AgentWaits) -> None:
+        if message.waits:
+            self._waiting |= {message.session_id}
+        else:
+            self._waiting -= {message.session_id}
+
+    @handles(AgentWorks)
+    def _works(self, message: AgentWorks) -> None:
+        if message.works:
+            self._working |= {message.session_id}
+        else:
+            self._working -= {message.session_id}
+            self._waiting -= {message.session_id}
+
+    @handles(AgentCost)
+    def _costs(self, message: AgentCost) -> None:
+        self._cost[message.session_id] = message.cost_usd
+        limit = effective(self._limits, self._services).max_cost_usd
+        self._warn("max_cost_usd", sum(self._cost.values()), limit)
+
+    def _warn(self, name: str, used: float, limit: float | None) -> None:
+        """Tell the root, once, that a limit is near: its caller can still do something."""
+        if not limit or used < limit * WARN_AT or name in self._near:
+            return
+        root = self._services.directory.session(self._root) if self._root else None
+        if root is not None and root.is_alive():
+            self._near |= {name}
+            text = f"{name} of this tree: {used:g} of {limit:g} are taken"
+            root.tell(LimitNotice(limit=name, action="warn", message=text))
+
+    @handles(GetUsage)
+    def _usage(self, _: GetUsage) -> dict[str, float]:
+        self._end_unless_live()
+        return {
+            "max_agents": len(self._cost),
+            "max_agents_at_once": len(self._working - self._waiting),
+            "max_cost_usd": sum(self._cost.values()),
+            "max_wall_seconds": self._age,
+        }

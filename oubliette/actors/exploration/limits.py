@@ -1,0 +1,40 @@
+"""The limits of a tree of sessions: which count, and what is said of those that are reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import Services
+    from oubliette.records import Limits
+
+
+def effective(limits: Limits, services: Services) -> Limits:
+    """`limits` with the configured defaults in the gaps."""
+    trees = services.config.trees
+    defaults = {name: getattr(trees, name) for name in limits.__struct_fields__}
+    chosen = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    return msgspec.structs.replace(
+        limits,
+        **{name: chosen[name] if chosen[name] is not None else defaults[name] for name in chosen},
+    )
+
+
+def limit_sources(limits: Limits) -> dict[str, str]:
+    """Where each limit comes from: `project` or `configuration`."""
+    return {
+        name: "configuration" if getattr(limits, name) is None else "project"
+        for name in limits.__struct_fields__
+    }
+
+
+def exceeded(name: str, value: float | None, sources: dict[str, str], wanted: str) -> LimitExceeded:
+    """The refusal of what would go beyond a limit."""
+    return LimitExceeded(
+        f"{name}: the limit of this tree is {value} (set by the {sources[name]}), "
+        f"{wanted} is above it"
+    )

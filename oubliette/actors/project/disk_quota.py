@@ -1,0 +1,139 @@
+"""Watches how much room a project takes on the disk: warns, then interrupts.
+
+No file system tells when a folder has grown, and quotas need one that has them and a server that is
+root. So the folder is measured from time to time, while sessions live: at most every
+`projects.check_seconds`, and so seldom that measuring takes at most a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from oubliette.actors.session.messages import LimitAction, LimitNotice
+from oubliette.kit import Message
+from oubliette.runtime.files.disk_usage import measure
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import Services
+    from oubliette.actors.project.actor import ProjectActor
+    from oubliette.runtime.files.disk_usage import Usage
+
+log = structlog.get_logger(__name__)
+
+LIMIT: Final = "projects.max_bytes"
+WARN_AT: Final = 0.8  # share of the limit
+AGAIN_AT: Final = 0.05  # share of the limit by which it may grow after an interrupt
+WALK_SECONDS: Final = 20.0  # for one measurement
+REST: Final = 19.0  # times as long as a measurement took, until the next one
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
+
+
+class MeasureNow(Message):
+    """From the ProjectActor to itself: it is time."""
+
+
+class Measured(Message):
+    """From the ProjectActor to itself: how much room the project takes."""
+
+    used: int
+    complete: bool
+    seconds: float
+    sessions: tuple[str, ...]
+    """Those that live now."""
+
+
+class MeasureFailed(Message):
+    """From the ProjectActor to itself: it could not be measured."""
+
+    reason: str
+
+
+class ProjectWatch:
+    """The part of a ProjectActor that knows its size. Lives and dies with it."""
+
+    def __init__(self, owner: ProjectActor, services: Services, project_id: str) -> None:
+        self._owner = owner
+        self._services = services
+        self._id = project_id
+        self._watching = False
+        self._warned = False
+        self._interrupted_at = 0
+        """Bytes at the last interrupt; 0 before the first."""
+
+    def begin(self) -> None:
+        """A session lives: measure, unless that is under way."""
+        if not self._watching and self._services.config.projects.max_bytes:
+            self._watching = True
+            self._owner.after(self._services.config.projects.check_seconds, MeasureNow())
+
+    def measure(self) -> None:
+        """Measure now, beside the mailbox."""
+        self._owner.pipe_to_self(
+            self._measure(), lambda measured: measured, lambda e: MeasureFailed(reason=repr(e))
+        )
+
+    async def _measure(self) -> Measured:
+        live = await self._services.reader.live_sessions(self._id)
+        if not live:
+            return Measured(used=0, complete=True, seconds=0.0, sessions=())
+        folders = self._services.folders
+        tops = (folders.project(self._id), folders.session_homes(self._id))
+        began = time.monotonic()
+        usage: Usage = await asyncio.to_thread(measure, tops, seconds=WALK_SECONDS)
+        return Measured(
+            used=usage.bytes,
+            complete=usage.complete,
+            seconds=time.monotonic() - began,
+            sessions=tuple(session.id for session in live),
+        )
+
+    def failed(self, message: MeasureFailed) -> None:
+        """Say so, and measure again."""
+        log.warning("a project was not measured", project_id=self._id, reason=message.reason)
+        self._owner.after(self._services.config.projects.check_seconds, MeasureNow())
+
+    def measured(self, message: Measured) -> None:
+        """Warn or interrupt, and say when to measure again; no more, once no session lives."""
+        if not message.sessions:
+            self._watching = self._warned = False
+            self._interrupted_at = 0
+            return
+        limit = self._services.config.projects.max_bytes
+        if not message.complete:
+            log.warning("a project has too many files to be measured", project_id=self._id)
+        used = f"this project takes {_shown(message.used)} of {_shown(limit)}"
+        if message.used >= limit:
+            if message.used >= self._interrupted_at + AGAIN_AT * limit or not self._interrupted_at:
+                self._interrupted_at = message.used
+                self._tell(
+                    message, "interrupt", f"{used}: its turns are interrupted; remove some files"
+                )
+        elif message.used >= WARN_AT * limit:
+            self._interrupted_at = 0
+            if not self._warned:
+                self._tell(message, "warn", f"{used}; when all is taken, turns are interrupted")
+        else:
+            self._warned, self._interrupted_at = False, 0
+        if message.used >= WARN_AT * limit:
+            self._warned = True
+        rest = max(self._services.config.projects.check_seconds, REST * message.seconds)
+        self._owner.after(rest, MeasureNow())
+
+    def _tell(self, message: Measured, action: LimitAction, text: str) -> None:
+        log.warning("the size of a project", project_id=self._id, used=message.used, action=action)
+        notice = LimitNotice(limit=LIMIT, action=action, message=f"{LIMIT}: {text}")
+        for session_id in message.sessions:
+            session = self._services.directory.session(session_id)
+            if session is not None and session.is_alive():
+                session.tell(notice)
+
+
+def _shown(size: int) -> str:
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.4g} {_UNITS[unit]}"

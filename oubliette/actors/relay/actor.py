@@ -1,0 +1,286 @@
+"""The relay links of one container: the control link, and one LinkActor a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from tenacity import wait_exponential_jitter
+
+from oubliette.actors.container.messages import ContainerIsUp, HostGone, SocketStarted
+from oubliette.actors.relay.session_connection import LinkActor
+from oubliette.actors.session.lifecycle import live
+from oubliette.actors.session.messages import ClientPaired, CloseLink, OpenLink
+from oubliette.failpoints import failpoint
+from oubliette.kit import Actor, Down, Message, handles
+from oubliette.kit.backoff import backoff_delay
+from oubliette.runtime.guest.control_link import HostLink
+from oubliette.runtime.guest.errors import HostAbsent, HostImpostor, VersionMismatch
+
+if TYPE_CHECKING:
+    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.context import Services
+    from oubliette.kit import Ref
+    from oubliette.runtime.guest.messages import HostEvent
+
+log = structlog.get_logger(__name__)
+
+CONNECT_TIMEOUT: Final = 5.0  # seconds for connect, proof and hello
+BARE: Final = "+bare"
+GONE_SECONDS: Final = 2.0  # a host that lives listens; this long without is no hiccup
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=2.0, jitter=0.02)
+
+
+class _Connected(Message):
+    attempt: int
+
+
+class _NotConnected(Message):
+    attempt: int
+    reason: str
+    absent: bool = False
+    """Nobody listens."""
+    unusable: bool = False
+    """Whoever listens is not for us, and never will be."""
+
+
+class _Broken(Message):
+    attempt: int
+    reason: str
+
+
+class _StraysEnded(Message):
+    count: int
+    error: str | None = None
+
+
+class _Connect(Message):
+    pass
+
+
+class SocketActor(Actor):
+    """Keeps the control link to the host open while the container runs."""
+
+    def __init__(self, services: Services, gate: HostGate) -> None:
+        super().__init__()
+        self._services = services
+        self._host_gate = gate
+        self._container: ContainerIsUp | None = None
+        self._link: HostLink | None = None
+        self._fresh: dict[int, HostLink] = {}
+        """By attempt: links that are open and not taken yet."""
+        self._connecting = False
+        self._attempt = 0
+        self._failures = 0
+        self._absent_since: float | None = None
+        self._links: dict[str, Ref] = {}
+        """By session id, with `BARE` behind it for those of clients without a secret."""
+
+    async def on_start(self) -> None:
+        """After a failure: take the links over, ask for the container that is up."""
+        failpoint("socket.started")
+        for spec in self._host_gate.links.values():
+            self._spawn_links(spec)
+        self._host_gate.container.tell(SocketStarted())
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Close the link; processes in the container go on."""
+        del reason, error
+        self._host_gate.closed()
+        for link in (self._link, *self._fresh.values()):
+            if link is not None:
+                await link.aclose()
+
+    @handles(ContainerIsUp)
+    async def _container_up(self, message: ContainerIsUp) -> None:
+        if self._container == message and (self._link is not None or self._connecting):
+            return  # said twice, as both of us began at the same time
+        self._absent_since = None
+        if self._link is not None:
+            await self._link.aclose()
+            self._link = None
+        self._container = message
+        self._failures = 0
+        self._begin()
+
+    @handles(_Connect)
+    def _connect_again(self, _: _Connect) -> None:
+        if self._link is None and self._container is not None and not self._connecting:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._attempt += 1
+        self._connecting = True
+        attempt = self._attempt
+        self.pipe_to_self(
+            self._connect(attempt),
+            lambda _: _Connected(attempt=attempt),
+            lambda error: _NotConnected(
+                attempt=attempt,
+                reason=getattr(error, "message", "") or str(error) or repr(error),
+                absent=isinstance(error, HostAbsent),
+                unusable=isinstance(error, VersionMismatch | HostImpostor),
+            ),
+        )
+
+    async def _connect(self, attempt: int) -> None:
+        assert self._container is not None
+        info = self._host_gate.info
+        if info is None or info.id != self._container.container_id:
+            info = await self._services.runtime.inspect(self._container.container_id)
+            self._host_gate.info = info
+        self._fresh[attempt] = await HostLink.connect(
+            self._services.runtime.dial(info),
+            self._container.key,
+            epoch=self._services.epoch,
+            timeout=CONNECT_TIMEOUT,
+            on_event=self._host_event,
+        )
+
+    def _host_event(self, event: HostEvent) -> None:
+        if event.event == "paired" and event.session is not None:
+            self._tell_paired(event.session, bare=event.bare)
+        elif event.event == "draining":
+            self._host_gate.draining = True
+
+    def _tell_paired(self, session_id: str, *, bare: bool = False) -> None:
+        """Say to the session that its agent has started our MCP server."""
+        spec = self._host_gate.links.get(session_id)
+        session = self.system.lookup(spec.session) if spec is not None else None
+        if session is not None and session.is_alive():
+            session.tell(ClientPaired(bare=bare))
+
+    @handles(_Connected)
+    async def _connected(self, message: _Connected) -> None:
+        link = self._fresh.pop(message.attempt)
+        if message.attempt != self._attempt:  # another container came up meanwhile
+            await link.aclose()
+            return
+        self._link = link
+        self._connecting = False
+        self._failures = 0
+        self._absent_since = None
+        assert self._host_gate.info is not None
+        self._host_gate.opened(link, self._host_gate.info)
+        for state in link.hello.sessions:
+            if state.paired:
+                self._tell_paired(state.session)
+        self.pipe_to_self(
+            self._end_strays(link),
+            lambda count: _StraysEnded(count=count),
+            lambda error: _StraysEnded(count=0, error=str(error)),
+        )
+        self.pipe_to_self(
+            link.closed(),
+            lambda reason: _Broken(attempt=message.attempt, reason=str(reason)),
+            lambda error: _Broken(attempt=message.attempt, reason=str(error)),
+        )
+
+    async def _end_strays(self, link: HostLink) -> int:
+        """End agents that no session owns: a server may be killed before it could do that.
+
+        A process is in a session's record before it starts, so whatever the host had when the
+        link opened and no live session names is nobody's.
+        """
+        strays = 0
+        for process in link.hello.procs:
+            if process.session is None:
+                continue
+            session = await self._services.reader.session(process.session)
+            if session is None or not live(session) or session.process_id != process.id:
+                strays += 1
+                await link.end(process.id)
+        return strays
+
+    @handles(_StraysEnded)
+    def _strays_ended(self, message: _StraysEnded) -> None:
+        if message.count or message.error:
+            log.warning("agents without a session", ended=message.count, error=message.error)
+
+    @handles(_NotConnected)
+    def _not_connected(self, message: _NotConnected) -> None:
+        if message.attempt == self._attempt and self._container is not None:
+            self._connecting = False
+            log.debug("host link not open", reason=message.reason)
+            self._consider_gone(message)
+            self._retry()
+
+    def _consider_gone(self, message: _NotConnected) -> None:
+        """Say so when there is no host; an engine that is away cannot, or will much later."""
+        assert self._container is not None
+        now = self.clock.monotonic()
+        if not message.absent:
+            self._absent_since = None
+        elif self._absent_since is None:
+            self._absent_since = now
+        gone = self._absent_since is not None and now - self._absent_since >= GONE_SECONDS
+        if gone or message.unusable:
+            self._absent_since = None
+            self._host_gate.container.tell(
+                HostGone(
+                    container_id=self._container.container_id,
+                    reason=message.reason,
+                    unusable=message.unusable,
+                )
+            )
+
+    @handles(_Broken)
+    async def _broken(self, message: _Broken) -> None:
+        if message.attempt != self._attempt:
+            return
+        log.info("host link broke", reason=message.reason)
+        if self._link is not None:
+            await self._link.aclose()
+        self._link = None
+        self._host_gate.closed()
+        self._retry()
+
+    def _retry(self) -> None:
+        if self._host_gate.is_lost:
+            self._container = None
+            return
+        self._failures += 1
+        self.after(backoff_delay(_BACKOFF, self._failures), _Connect())
+
+    # ------------------------------------------------------------------ session links
+
+    @handles(OpenLink)
+    async def _open(self, message: OpenLink) -> None:
+        for key in (message.session_id, message.session_id + BARE):
+            known = self._links.pop(key, None)
+            if known is not None:  # a new SessionActor: its agent's client has to ask again
+                await known.stop()
+        self._host_gate.links[message.session_id] = message
+        self._spawn_links(message)
+
+    def _spawn_links(self, spec: OpenLink) -> None:
+        self._spawn_link(spec, bare=False)
+        if self._host_gate.accept_bare:
+            self._spawn_link(spec, bare=True)
+
+    def _spawn_link(self, spec: OpenLink, *, bare: bool) -> None:
+        key = spec.session_id + BARE * bare
+        ref = self.spawn(
+            LinkActor, self._services, self._host_gate, spec, bare=bare, name=f"{self.name}/{key}"
+        )
+        self.watch(ref)
+        self._links[key] = ref
+
+    @handles(CloseLink)
+    def _close(self, message: CloseLink) -> None:
+        self._host_gate.links.pop(message.session_id, None)
+        for key in (message.session_id, message.session_id + BARE):
+            known = self._links.pop(key, None)
+            if known is not None:
+                self.pipe_to_self(known.stop(), lambda _: _Connect(), lambda _: _Connect())
+
+    @handles(Down)
+    def _down(self, message: Down) -> None:
+        key = message.name.rpartition("/")[2]
+        session_id = key.removesuffix(BARE)
+        known = self._links.get(key)
+        if known is None or known.incarnation != message.incarnation:
+            return
+        log.warning("session link failed", session_id=session_id, error=message.error)
+        if (spec := self._host_gate.links.get(session_id)) is not None:
+            self._spawn_link(spec, bare=key != session_id)

@@ -1,0 +1,234 @@
+"""One session's link: JSON-RPC lines of its agent's client, both ways.
+
+It reads one line, hands it on and reads the next, so that calls run side by side; it writes what
+the session answers. It knows nothing of what the methods mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import structlog
+from tenacity import wait_exponential_jitter
+
+from oubliette.actors.session.messages import (
+    LinkNotify,
+    LinkReady,
+    LinkReply,
+    LinkRequest,
+    OpenLink,
+)
+from oubliette.incontainer import wire
+from oubliette.kit import Actor, ActorDead, Message, handles
+from oubliette.kit.backoff import backoff_delay
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
+    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.context import Services
+
+log = structlog.get_logger(__name__)
+
+WAIT_FOR_HOST: Final = 60.0  # seconds; then asked for again
+WRITE_LIMIT: Final = 4 * 1024 * 1024  # bytes not taken by a client before its link is cut
+_BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
+_CHUNK: Final = 256 * 1024
+
+
+class _Opened(Message):
+    generation: int
+
+
+class _Closed(Message):
+    generation: int
+    reason: str
+
+
+class _Open(Message):
+    pass
+
+
+class LinkActor(Actor):
+    """The upstream half of one session's pair: with its client, or `bare`, with one that has no
+    secret.
+    """
+
+    mailbox_size = 10_000
+
+    def __init__(
+        self, services: Services, gate: HostGate, spec: OpenLink, *, bare: bool = False
+    ) -> None:
+        super().__init__()
+        self._services = services
+        self._host_gate = gate
+        self._spec = spec
+        self._bare = bare
+        self._generation = 0
+        self._writer: StreamWriter | None = None
+        self._failures = 0
+
+    async def on_start(self) -> None:
+        """Connect."""
+        self._begin()
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Close the connection; when nobody wants the link any more, expect its client no more."""
+        del reason, error
+        self._drop()
+        if self._bare:
+            return
+        link = self._host_gate.current
+        if self._spec.session_id not in self._host_gate.links and link is not None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await link.unexpect(self._spec.session_id)
+            except Exception as failure:
+                log.debug("unexpect failed", reason=str(failure))
+
+    def _drop(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.transport.abort()
+
+    @handles(_Open)
+    def _begin(self, _: _Open | None = None) -> None:
+        self._generation += 1
+        generation = self._generation
+        self.pipe_to_self(
+            self._serve(generation),
+            lambda reason: _Closed(generation=generation, reason=reason),
+            lambda error: _Closed(
+                generation=generation,
+                reason=str(error) or repr(error),
+            ),
+        )
+
+    async def _serve(self, generation: int) -> str:
+        """Connect, tell ourselves, then read until the link ends."""
+        spec = self._spec
+        host = await self._host_gate.wait(WAIT_FOR_HOST, next_container=True)
+        if self._bare and not host.takes_bare:  # it was started under another configuration
+            await host.closed()
+            return "the host takes no bare clients"
+        await host.expect(spec.session_id, spec.project_id, secret=spec.secret, depth=spec.depth)
+        reader, writer = await host.upstream(
+            spec.session_id, spec.project_id, spec.depth, bare=self._bare
+        )
+        if generation != self._generation or not self.ref.is_alive():
+            writer.transport.abort()
+            return "superseded"
+        self._drop()
+        self._writer = writer
+        self.ref.tell(_Opened(generation=generation))
+        try:
+            return await self._read(reader, generation)
+        finally:
+            writer.transport.abort()
+
+    async def _read(self, reader: StreamReader, generation: int) -> str:
+        lines = wire.LineReader(wire.MAX_SESSION_LINE)
+        session = self.system.ref(self._spec.session)
+        while True:
+            chunk = await reader.read(_CHUNK)
+            if not chunk:
+                return "the agent's client closed the link"
+            for line in lines.feed(chunk):
+                if isinstance(line, wire.OversizeLine):
+                    self._send_error(None, -32700, str(line))
+                    continue
+                refusal = wire.parse_error(line)
+                if refusal is not None:
+                    return f"the relay refused the link: {refusal}"
+                for request in self._requests(line, generation):
+                    try:
+                        await session.send(request)
+                    except ActorDead:
+                        return "the session's actor is gone"
+
+    def _requests(self, line: bytes, generation: int) -> list[LinkRequest]:
+        try:
+            message: Any = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._send_error(None, -32700, "Parse error: the line is not JSON")
+            return []
+        if not isinstance(message, dict):
+            self._send_error(None, -32600, "Invalid Request: not an object")
+            return []
+        fields = cast("dict[str, Any]", message)
+        method, id_ = fields.get("method"), fields.get("id")
+        if method is None and ("result" in fields or "error" in fields):
+            return []  # an answer to a request that we never make
+        if isinstance(id_, bool) or not isinstance(id_, int | str | None):
+            self._send_error(None, -32600, "Invalid Request: id must be a string or a number")
+            return []
+        if not isinstance(method, str):
+            self._send_error(id_, -32600, "Invalid Request: method must be a string")
+            return []
+        params: Any = fields.get("params")
+        if params is None:
+            params = {}
+        if not isinstance(params, dict):
+            self._send_error(id_, -32602, "Invalid params: must be an object")
+            return []
+        return [
+            LinkRequest(
+                link=self.name,
+                generation=generation,
+                id=id_,
+                method=method,
+                params=cast("dict[str, Any]", params),
+                bare=self._bare,
+            )
+        ]
+
+    @handles(_Opened)
+    def _opened(self, message: _Opened) -> None:
+        if message.generation == self._generation:
+            self._failures = 0
+            session = self.system.ref(self._spec.session)
+            if session.is_alive():  # it may have ended meanwhile
+                session.tell(
+                    LinkReady(link=self.name, generation=self._generation, bare=self._bare)
+                )
+
+    @handles(_Closed)
+    def _closed(self, message: _Closed) -> None:
+        if message.generation != self._generation:
+            return
+        self._drop()
+        self._failures += 1
+        self.after(backoff_delay(_BACKOFF, self._failures), _Open())
+
+    @handles(LinkReply, at_once=True)
+    def _answer(self, message: LinkReply) -> None:
+        if message.generation != self._generation or message.id is None:
+            return
+        body: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id}
+        if message.error is not None:
+            body["error"] = message.error
+        else:
+            body["result"] = message.result
+        self._send(body)
+
+    @handles(LinkNotify)
+    def _notify(self, message: LinkNotify) -> None:
+        body: dict[str, Any] = {"jsonrpc": "2.0", "method": message.method}
+        if message.legacy_type:
+            body["type"] = message.method
+        body["params"] = message.params
+        self._send(body)
+
+    def _send_error(self, id_: int | str | None, code: int, text: str) -> None:
+        self._send({"jsonrpc": "2.0", "id": id_, "error": {"code": code, "message": text}})
+
+    def _send(self, body: dict[str, Any]) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        writer.write(msgspec.json.encode(body) + b"\n")
+        if writer.transport.get_write_buffer_size() > WRITE_LIMIT + wire.MAX_SESSION_LINE:
+            log.warning("a client takes no answers; its link is cut", session=self._spec.session_id)
+            self._drop()

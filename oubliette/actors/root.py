@@ -1,0 +1,85 @@
+"""The actors of one server, started in order and stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.exploration.actor import ExplorationsActor
+from oubliette.actors.messages import EndSession
+from oubliette.actors.project.supervisor import ProjectsActor
+from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oubliette.actors.context import Services
+    from oubliette.kit import Ref, System
+
+log = structlog.get_logger("oubliette.server")
+
+HOUSE: Final = "house"
+END_SECONDS: Final = 5.0  # for all sessions together, at a stop
+HOUSE_SECONDS: Final = 8.0  # for all actors together, after that
+
+
+def start_house(system: System, services: Services) -> Ref:
+    """Start callers, explorations and projects; the store must run. Returns their supervisor.
+
+    When one of them fails it is started anew, and takes over from the store what it had. When that
+    does not help, the supervisor fails, and the server has to end.
+    """
+    callers = (services.store, services.reader, services.config.callers)
+    children = [
+        ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
+        ChildSpec(
+            name="explorations", cls=ExplorationsActor, args=(services,), known_as="explorations"
+        ),
+        ChildSpec(
+            name="projects",
+            cls=ProjectsActor,
+            args=(services,),
+            known_as="projects",
+            shutdown=HOUSE_SECONDS,
+        ),
+    ]
+    return system.spawn(
+        Supervisor, children, max_restarts=5, within=60.0, name=HOUSE, shutdown=HOUSE_SECONDS
+    )
+
+
+class Watchman(Actor):
+    """Says when a part has ended for good without which there is no server."""
+
+    def __init__(self, names: tuple[str, ...], tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self._names = names
+        self._say = tell
+
+    def on_start(self) -> None:
+        """Watch them."""
+        for name in self._names:
+            self.watch(self.system.ref(name))
+
+    @handles(Down)
+    def _down(self, message: Down) -> None:
+        self._say(f"{message.name} ended: {message.error or message.reason}")
+
+
+async def end_sessions(services: Services) -> None:
+    """End every live agent within `END_SECONDS`; their sessions may be resumed later."""
+    refs = services.directory.live()
+    if not refs:
+        return
+    ended = [
+        asyncio.create_task(ref.ask(EndSession(reason="the server stopped", final=False)))
+        for ref in refs
+    ]
+    _, late = await asyncio.wait(ended, timeout=END_SECONDS)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*ended, return_exceptions=True)
+    log.info("sessions ended", count=len(refs), late=len(late))

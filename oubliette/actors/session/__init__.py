@@ -1,0 +1,1 @@
+"""Sessions: one actor for each session, and the parts of its state."""

@@ -1,0 +1,191 @@
+"""A session's agent: its process, its link, what is written to it.
+
+The part of a SessionActor that has an agent and knows nothing of turns.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Final
+
+from oubliette.actors.agent_process.actor import AgentProcessActor
+from oubliette.actors.container.messages import StageChanged
+from oubliette.actors.session.event_log import LoggedSession
+from oubliette.actors.session.messages import (
+    AckOutput,
+    AgentStage,
+    AgentStarting,
+    AgentWrites,
+    OpenLink,
+    OutputRefused,
+    WriteFrame,
+)
+from oubliette.kit import handles
+from oubliette.runtime.agents.handshake_adapter import FRAMES
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from oubliette.actors.agent_requests.router import SessionLink
+    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.context import Services
+    from oubliette.actors.session.agent_watchdog import Patience
+    from oubliette.kit import Ref
+
+CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
+CRASHES: Final = 3
+
+
+class AttendedSession(LoggedSession, abc.ABC):
+    """Runs the agent's process, opens its link, numbers what is written to it."""
+
+    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
+        super().__init__(services, session_id)
+        self.host_gate = gate
+        self._agent: Ref | None = None
+        self._agent_down: asyncio.Event | None = None
+        """Set when the agent's actor has ended; there only while somebody waits for it."""
+        self._attached = False
+        self._stdin_seq = 0
+        self._seen: tuple[int, int] = (-1, -1)
+        """Place in the agent's output of the newest thing that was taken in."""
+        self._finished = False
+        self.starting_since = 0.0
+        """Wall second at which the latest stage of the agent's start began."""
+        self.patience: Patience
+        """Set by the subclass."""
+        self.link: SessionLink
+        """Set by the subclass."""
+
+    @property
+    @abc.abstractmethod
+    def _turns_done(self) -> int:
+        """The number of the last turn that is over."""
+
+    @property
+    @abc.abstractmethod
+    def prompt_seq(self) -> int:
+        """The number of the frame that carries the running turn's prompt; 0 without one."""
+
+    # ------------------------------------------------------------------ its life
+
+    def _run_agent(self) -> None:
+        """Start the agent's process, or attach to it again, reading on where the log ends."""
+        self._attached = False
+        # Frames that were not accepted are gone with whoever held them, but for the prompt, which
+        # is handed over again under its old number.
+        self._stdin_seq = self.prompt_seq
+        self.starting_since = self.clock.time()
+        self._agent = self.spawn(
+            AgentProcessActor,
+            self.services,
+            self.host_gate,
+            self.ref,
+            self.journal.record,
+            max(self._seen[0], 0),
+            turns_done=self._turns_done,
+            name=f"{self.name}/agent",
+        )
+        self.watch(self._agent)
+
+    def _note_crash(self) -> None:
+        self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
+
+    def _crashed_too_often(self) -> bool:
+        now = self.clock.monotonic()
+        crashes = self.services.crashes.get(self.session_id, [])
+        crashes[:] = [at for at in crashes if now - at < CRASH_WINDOW]
+        return len(crashes) > CRASHES
+
+    def _open_link(self) -> None:
+        record = self.journal.record
+        assert record.pairing_secret is not None
+        link = OpenLink(
+            session_id=record.id,
+            project_id=record.project_id,
+            depth=record.depth,
+            session=self.name,
+            secret=record.pairing_secret,
+        )
+        # Noted first: a SocketActor that is being restarted hears nothing, and finds it there.
+        self.host_gate.links[self.session_id] = link
+        self.host_gate.socket.tell(link)
+
+    # ------------------------------------------------------------------ what it is told
+
+    def write(self, frame: WriteFrame) -> None:
+        """Hand a frame to the agent's process; what it has already is dropped there."""
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(frame)
+
+    def next_seq(self) -> int:
+        """The sequence number of one more frame for the agent, which must be attached."""
+        self._stdin_seq += 1
+        return self._stdin_seq
+
+    @property
+    def agent(self) -> Ref | None:
+        """The actor of the agent's process, where there is one."""
+        return self._agent if self._agent is not None and self._agent.is_alive() else None
+
+    @property
+    def attached(self) -> bool:
+        """Whether the agent's process takes frames, and we know how many it took."""
+        return self._attached
+
+    @handles(OutputRefused)
+    def _output_refused(self, message: OutputRefused) -> None:
+        raise RuntimeError(f"what the agent said could not be taken in: {message.error}")
+
+    @handles(AgentWrites)
+    def _agent_writes(self, message: AgentWrites) -> None:
+        if not self._finished:
+            self.write(WriteFrame(seq=self.next_seq(), kind="raw", raw=message.data))
+
+    def _ack(self, offset: int) -> None:
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(AckOutput(out=offset))
+
+    # ------------------------------------------------------------------ its start
+
+    @handles(AgentStage)
+    def _agent_stage(self, message: AgentStage) -> None:
+        self._tell_stage("agent", message)
+
+    @handles(StageChanged)
+    def _container_stage(self, message: StageChanged) -> None:
+        self._tell_stage(message.stage, message)
+
+    def _tell_stage(self, stage: str, message: AgentStage | StageChanged) -> None:
+        """How far the start is; what is empty is left out."""
+        if message.state == "done":
+            self.starting_since = self.clock.time()
+        told = {
+            name: value
+            for name in ("container_id", "detail", "error", "remedy", "warnings")
+            if (value := getattr(message, name, None))
+        }
+        self.journal.append(
+            "system",
+            {
+                "kind": "stage",
+                "stage": stage,
+                "state": message.state,
+                "elapsed_ms": message.elapsed_ms,
+                **told,
+            },
+        )
+
+    @handles(AgentStarting)
+    def _agent_starting(self, message: AgentStarting) -> None:
+        answer = self.defer()
+        self._seen = (-1, -1)
+        self._stdin_seq = 0
+        self.journal.change(
+            process_id=message.process_id,
+            container_id=message.container_id,
+            process_frames=FRAMES,
+        )
+        self.patience.starting()
+        self.link.tools.agent_starting()
+        self.journal.then(lambda: answer.set(None))

@@ -1,0 +1,305 @@
+"""What is waited for of an agent, and for how long.
+
+That it is ready, that it starts our MCP server, that it gives signs of life in a turn, that a
+model answers within so many tries, that an interrupt is heeded. Lives and dies with its actor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.actors.agent_process.standard_error import last_words
+from oubliette.actors.session.messages import AgentGone, EndAgent, WithdrawPrompt, WriteFrame
+from oubliette.actors.session.silence import Silence, SilenceCheck
+from oubliette.actors.session.turn_limits import TurnLimits, TurnOverdue
+from oubliette.actors.session.waits import Wait
+from oubliette.kit import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.session.recovery import StoredSession
+
+INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
+
+
+class StartOverdue(Message):
+    """The agent should have been ready by now."""
+
+    process_id: str
+
+
+class ContactOverdue(Message):
+    """The agent should have started our MCP server by now."""
+
+    process_id: str
+
+
+class InterruptOverdue(Message):
+    """The agent should have ended this turn by now."""
+
+    turn: int
+
+
+class PromptWithdrawn(Message):
+    """Whether the prompt of this turn was taken back before the agent got it."""
+
+    turn: int
+    withdrawn: bool
+
+
+DEADLINES: Final = (
+    StartOverdue,
+    ContactOverdue,
+    SilenceCheck,
+    TurnOverdue,
+    InterruptOverdue,
+    PromptWithdrawn,
+)
+"""What a session has to hand to its `Patience`."""
+
+
+class Patience:
+    """Deadlines of one session's agent."""
+
+    def __init__(self, session: SessionActor) -> None:
+        self._session = session
+        self._config = session.services.config.agents
+        self.silence = Silence(session)
+        self.limits = TurnLimits(session)
+        self._turn_since: float | None = None
+        """Wall second at which the running turn began."""
+        self._attached_at = 0.0
+        self._retry: str | None = None
+        """How often the model has failed by now, and why."""
+        self._interrupted_at: float | None = None
+        self._due: int | None = None
+        """The turn to be interrupted once its agent is attached."""
+        self._given_up: str | None = None
+
+    def take(self, message: Message) -> None:
+        """One of the messages above."""
+        match message:
+            case StartOverdue():
+                self._start_overdue(message)
+            case ContactOverdue():
+                self._contact_overdue(message)
+            case SilenceCheck():
+                if reason := self.silence.check(message):
+                    self.give_up(reason)
+            case TurnOverdue():
+                self.limits.overdue(message)
+            case InterruptOverdue():
+                self._interrupt_overdue(message)
+            case PromptWithdrawn():
+                self._withdrawn(message)
+            case _:
+                raise TypeError(f"no business of ours: {message}")
+
+    # ------------------------------------------------------------------ taking over
+
+    def take_over(self, stored: StoredSession) -> None:
+        """Take over which tools the running turn waits for, and since when it runs."""
+        self.silence.take_over(stored)
+        self._turn_since = stored.turn_since
+
+    def attached(self, *, again: bool) -> None:
+        """The agent's streams are open; `again` after we had them already."""
+        session = self._session
+        self.silence.broken()
+        if again:
+            return
+        self._attached_at = session.clock.time()
+        process, agent = session.journal.record.process_id or "", session.journal.record
+        if not agent.agent_ready:
+            session.after(self._config.start_timeout_seconds, StartOverdue(process_id=process))
+        elif not agent.agent_contacted:
+            self._await_contact()
+        if session.turn is not None:
+            self.turn_started(session.turn)
+            if self._due == session.turn:
+                self._end_running(session.turn)
+
+    # ------------------------------------------------------------------ a start
+
+    def starting(self) -> None:
+        """Another process of the agent is about to be started."""
+        runtime = self._session.services.agents.get(self._session.journal.record.agent)
+        contacts = runtime is not None and runtime.starts_mcp
+        self._session.journal.change(agent_ready=False, agent_contacted=not contacts)
+
+    def ready(self) -> None:
+        """The agent gave its first sign of life."""
+        if self._session.journal.record.agent_ready:
+            return
+        self._session.journal.change(agent_ready=True)
+        if not self._session.journal.record.agent_contacted:
+            self._await_contact()
+
+    def _start_overdue(self, message: StartOverdue) -> None:
+        """It never got ready."""
+        record = self._session.journal.record
+        if record.agent_ready or record.process_id != message.process_id:
+            return
+        limit = self._config.start_timeout_seconds
+        runtime = self._session.services.agents.get(record.agent)
+        why = runtime.slow_start if runtime is not None else ""
+        remedy = f"{why}, or raise" if why else "raise"
+        self._give_up_agent(
+            f"{record.agent} was not ready {limit:g} seconds after its start"
+            f" ({remedy} agents.start_timeout_seconds)",
+            start_failed=True,
+        )
+
+    def _give_up_agent(self, reason: str, *, start_failed: bool = False) -> None:
+        """The agent is of no use; what it wrote to standard error last may say why."""
+        session = self._session
+        gone = AgentGone(reason=reason, start_failed=start_failed)
+        session.pipe_to_self(
+            last_words(session.services, session.journal.record, session.host_gate.info),
+            lambda words: msgspec.structs.replace(gone, reason=reason + words),
+            lambda _: gone,
+        )
+
+    def _await_contact(self) -> None:
+        session = self._session
+        process = session.journal.record.process_id or ""
+        session.after(self._config.contact_timeout_seconds, ContactOverdue(process_id=process))
+
+    def contacted(self) -> None:
+        """A client of the agent has paired with our link: it has our tools."""
+        if not self._session.journal.record.agent_contacted:
+            self._session.journal.change(agent_contacted=True)
+
+    def _contact_overdue(self, message: ContactOverdue) -> None:
+        """It works without our tools, and nobody would know."""
+        record = self._session.journal.record
+        if record.agent_contacted or record.process_id != message.process_id:
+            return
+        limit = self._config.contact_timeout_seconds
+        self._give_up_agent(
+            f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
+            " seconds, so it has none of the tools that it is lent; it has to start the MCP"
+            " servers that it is given with its session (ACP: mcpServers of session/new)"
+            " (or raise agents.contact_timeout_seconds)"
+        )
+
+    # ------------------------------------------------------------------ a turn
+
+    def turn_started(self, turn: int) -> None:
+        """Watch for signs of life."""
+        if self._turn_since is None:
+            self._turn_since = self._session.clock.time()
+        self.silence.turn_started(turn)
+        self.limits.turn_started(turn, self._turn_since)
+
+    def turn_ended(self) -> None:
+        """Nothing is expected any more."""
+        self.silence.turn_ended()
+        self._due = self._given_up = None
+        self._turn_since = self._retry = self._interrupted_at = None
+
+    def heard(self, kind: str, data: dict[str, Any]) -> None:
+        """The agent said something."""
+        self.silence.heard(kind, data)
+        self.ready()
+        self._retry = None
+        if kind == "system" and data.get("type") == "retry":
+            self._retried(data)
+
+    def _retried(self, data: dict[str, Any]) -> None:
+        attempt = data.get("attempt")
+        self._retry = f"it has failed {attempt} times: {data.get('message') or 'no reason'}"
+        if isinstance(attempt, int) and attempt > self._config.max_retries:
+            self.give_up(
+                f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
+                " (agents.max_retries)"
+            )
+
+    # ------------------------------------------------------------------ telling
+
+    def waits(self, *, busy: bool) -> Iterator[Wait]:
+        """What an attached agent is waited for with; `busy` when it waits for others itself."""
+        session = self._session
+        record = session.journal.record
+        if not record.agent_ready:
+            limit = self._config.start_timeout_seconds
+            yield Wait(
+                kind="agent",
+                what=f"its agent, {record.agent}, to be ready",
+                since=self._attached_at,
+                until=self._attached_at + limit,
+            )
+        elif session.turn is None:
+            return
+        elif self._interrupted_at is not None:
+            yield Wait(
+                kind="interrupt",
+                what="its agent to heed an interrupt",
+                since=self._interrupted_at,
+                until=self._interrupted_at + INTERRUPT_LIMIT,
+                detail=self._given_up,
+            )
+        elif not busy:
+            yield from self.silence.waits(self._turn_since, self._retry)
+
+    # ------------------------------------------------------------------ ending a turn early
+
+    def give_up(self, reason: str, **more: str) -> None:
+        """Have the running turn fail; the agent is told to stop."""
+        turn = self._session.turn
+        if turn is None or self._given_up is not None:
+            return
+        self._given_up = reason
+        self._session.journal.append("error", {"turn": turn, "message": reason, **more})
+        self.interrupt(turn)
+
+    @property
+    def given_up(self) -> str | None:
+        """Why the running turn is to fail."""
+        return self._given_up
+
+    def interrupt(self, turn: int) -> None:
+        """End this turn, once the agent is there to be told."""
+        self._due = turn
+        # Behind the prompt, which is handed over once its turn is in the log.
+        self._session.journal.then(lambda: self._end_running(turn))
+
+    def _end_running(self, turn: int) -> None:
+        session = self._session
+        agent = session.agent
+        if session.turn != turn or self._due != turn or not session.attached or agent is None:
+            return
+        self._due = None
+        session.pipe_to_self(
+            agent.ask(WithdrawPrompt(seq=session.prompt_seq)),
+            lambda withdrawn: PromptWithdrawn(turn=turn, withdrawn=withdrawn),
+            lambda _: PromptWithdrawn(turn=turn, withdrawn=False),
+        )
+
+    def _withdrawn(self, message: PromptWithdrawn) -> None:
+        """The agent never hears of it; or it does, and has to be told to stop."""
+        session = self._session
+        if session.turn != message.turn:
+            return
+        if message.withdrawn:
+            session.end_unheard_turn()
+        elif not session.attached:
+            self._due = message.turn
+        else:
+            session.write(WriteFrame(seq=session.next_seq(), kind="interrupt", turn=message.turn))
+            session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=message.turn))
+            self._interrupted_at = session.clock.time()
+
+    def _interrupt_overdue(self, message: InterruptOverdue) -> None:
+        """An agent that cannot be stopped otherwise is ended."""
+        session = self._session
+        if session.turn != message.turn or session.agent is None:
+            return
+        reason = f"the agent did not heed an interrupt for {INTERRUPT_LIMIT} s"
+        session.journal.append("error", {"turn": message.turn, "message": reason})
+        self._given_up = self._given_up or reason
+        session.agent.tell(EndAgent())

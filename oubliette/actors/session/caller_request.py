@@ -1,0 +1,116 @@
+"""One pending call of a caller's tool: what ends it when no answer comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oubliette.actors.messages import (
+    CallerLost,
+    OpenCaller,
+    TrackRequest,
+    UntrackRequest,
+    caller_actor_name,
+)
+from oubliette.actors.session.messages import RequestOver, RequestSettled
+from oubliette.kit import Actor, Message, handles
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import Services
+    from oubliette.kit import Ref
+    from oubliette.records import CallerRequest
+
+
+class _DeadlinePassed(Message):
+    pass
+
+
+class _CallerOpened(Message):
+    name: str
+
+
+class _CallerUnavailable(Message):
+    reason: str
+
+
+class CallerRequestActor(Actor):
+    """Waits for the first of: the caller's absence, the deadline, the end by the session itself."""
+
+    def __init__(
+        self, services: Services, session: Ref, request: CallerRequest, *, adopted: bool
+    ) -> None:
+        super().__init__()
+        self._session = session
+        self._services = services
+        self._request = request
+        self._adopted = adopted
+        self._settled = False
+
+    async def on_start(self) -> None:
+        """Arm the deadline and ask the caller's actor to watch over its presence."""
+        left = max(0.0, self._request.deadline - self.clock.time())
+        self.after(left, _DeadlinePassed())
+        name = caller_actor_name(self._request.principal, self._request.caller_id)
+        if self.system.lookup(name) is not None:
+            self._track(name)
+            return
+        callers = self.system.ref("callers")
+        self.pipe_to_self(
+            callers.ask(
+                OpenCaller(principal=self._request.principal, caller_id=self._request.caller_id)
+            ),
+            lambda opened: _CallerOpened(name=opened),
+            lambda error: _CallerUnavailable(reason=str(error)),
+        )
+
+    def _track(self, name: str) -> None:
+        grace = self._services.config.callers.restart_grace_seconds
+        if not self._adopted:
+            grace = max(0.0, self._services.started + grace - self.clock.monotonic())
+        self.system.ref(name).tell(
+            TrackRequest(
+                request_id=self._request.id,
+                session_id=self._request.session_id,
+                reply_to=self.name,
+                durable=self._request.durable,
+                adopted=self._adopted,
+                grace=grace,
+            )
+        )
+
+    @handles(_CallerOpened)
+    def _opened(self, message: _CallerOpened) -> None:
+        self._track(message.name)
+
+    @handles(_CallerUnavailable)
+    def _unavailable(self, message: _CallerUnavailable) -> None:
+        self._settle("caller_gone", error=f"the caller cannot be reached: {message.reason}")
+
+    @handles(RequestOver)
+    def _over(self, _: RequestOver) -> None:
+        self._settled = True
+        self.stop()
+
+    @handles(CallerLost)
+    def _lost(self, message: CallerLost) -> None:
+        self._settle("caller_gone", error=message.reason)
+
+    @handles(_DeadlinePassed)
+    def _deadline(self, _: _DeadlinePassed) -> None:
+        seconds = self._request.deadline - self._request.created_at
+        self._settle("timeout", error=f"the caller did not answer within {seconds:.0f} seconds")
+
+    def _settle(self, outcome: str, *, error: str) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        self._session.tell(
+            RequestSettled(request_id=self._request.id, outcome=outcome, error=error)
+        )
+        self.stop()
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Tell the caller's actor that nothing is to be watched any more."""
+        del reason, error
+        name = caller_actor_name(self._request.principal, self._request.caller_id)
+        if (caller := self.system.lookup(name)) is not None and caller.is_alive():
+            caller.tell(UntrackRequest(request_id=self._request.id))

@@ -1,0 +1,140 @@
+"""What a SessionActor takes over from the store when it starts: all of it in one view.
+
+An actor that starts is waited for: by the caller that spawned its session, and by its agent. So
+there is one read, not one for each thing that it needs to know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oubliette.actors.session import lifecycle
+from oubliette.actors.session.write_batch import RING_BYTES
+from oubliette.records import CallerRequest, Event, PermissionRequest, Session, Turn
+from oubliette.runtime.store import queries
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MAX_ANCESTORS: Final = 100
+_CALLED: Final = "tool_call"
+_RETURNED: Final = "tool_result"
+
+
+class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A live session as the store has it."""
+
+    record: Session
+    log_end: int
+    """Index of its last event; -1 if there is none."""
+    tail: tuple[Event, ...]
+    """The end of its log, for memory; empty where that would be too large."""
+    turns: tuple[Turn, ...]
+    """Those that run or wait, in order."""
+    seen: tuple[int, int]
+    """Place in its agent's output of the newest thing that is in the log."""
+    open_tools: dict[str, tuple[str, float]]
+    """Tool calls of the running turn without a result: call id → tool, wall second of the call."""
+    turn_since: float | None
+    """Wall second in which the running turn began; None if none runs."""
+    ancestry: tuple[str, ...]
+    """Session ids from the root down to this one."""
+    root: Session
+    """The oldest of these whose record is there."""
+    requests: tuple[CallerRequest, ...]
+    """Calls of a caller's tools that are open, or were settled lately."""
+    permissions: tuple[PermissionRequest, ...]
+    """What was asked for in the running turn, and whatever is undecided."""
+
+    @property
+    def running(self) -> Turn | None:
+        """The turn that runs."""
+        return _running(self.turns)
+
+
+def stored(
+    connection: sqlite3.Connection, session_id: str, kept: int, settled_since: float
+) -> StoredSession | None:
+    """What there is of a session; None if it does not live.
+
+    Args:
+        connection: to the database, within one view.
+        session_id: whose.
+        kept: events of the end of its log that are wanted, at most.
+        settled_since: wall second from which on settled requests count.
+    """
+    record = queries.session(connection, session_id)
+    if record is None or not lifecycle.live(record):
+        return None
+    log_end = queries.bounds(connection, session_id)[1]
+    tail = queries.log(connection, session_id, max(-1, log_end - kept), kept, RING_BYTES).events
+    if tail and tail[-1].index != log_end:
+        tail = []  # too large for memory: readers go to the log
+    turns = tuple(queries.turns(connection, session_id, ("queued", "running")))
+    running = _running(turns)
+    ancestry, root = _ancestry(connection, record)
+    seen = -1, -1
+    if record.process_id is not None:
+        seen = queries.last_source(connection, session_id, record.process_id)
+    return StoredSession(
+        record=record,
+        log_end=log_end,
+        tail=tuple(tail),
+        turns=turns,
+        seen=seen,
+        open_tools=_open_tools(connection, session_id) if running else {},
+        turn_since=_last_status(connection, session_id) if running else None,
+        ancestry=ancestry,
+        root=root,
+        requests=tuple(queries.recent_requests(connection, session_id, settled_since)),
+        permissions=tuple(
+            queries.permissions(connection, session_id, running.number if running else 0)
+        ),
+    )
+
+
+def _running(turns: tuple[Turn, ...]) -> Turn | None:
+    return next((turn for turn in reversed(turns) if turn.state == "running"), None)
+
+
+def _ancestry(connection: sqlite3.Connection, session: Session) -> tuple[tuple[str, ...], Session]:
+    ids, root = [session.id], session
+    parent = session.parent_session_id
+    while parent is not None and len(ids) <= MAX_ANCESTORS:
+        ids.insert(0, parent)
+        record = queries.session(connection, parent)
+        parent = record.parent_session_id if record else None
+        root = record or root
+    return tuple(ids), root
+
+
+def _last_status(connection: sqlite3.Connection, session_id: str) -> float | None:
+    """When the status changed last: of a session that runs, when its turn began."""
+    row = connection.execute(
+        "SELECT ts FROM events INDEXED BY events_by_session WHERE session_id = ?"
+        " AND type = 'status' ORDER BY idx DESC LIMIT 1",
+        (session_id,),
+    ).fetchone()
+    return None if row is None else float(row[0])
+
+
+def _open_tools(connection: sqlite3.Connection, session_id: str) -> dict[str, tuple[str, float]]:
+    """Tool calls since the last turn's end that have no result."""
+    rows = connection.execute(
+        "SELECT type, data, ts FROM events INDEXED BY events_by_session WHERE session_id = ?1"
+        " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"
+        " WHERE session_id = ?1 AND type = 'completion' ORDER BY idx DESC LIMIT 1), -1)"
+        " AND type IN (?2, ?3) ORDER BY idx",
+        (session_id, _CALLED, _RETURNED),
+    )
+    found: dict[str, tuple[str, float]] = {}
+    for kind, data, ts in rows.fetchall():
+        told = msgspec.json.decode(data)
+        call_id = str(told.get("call_id"))
+        if kind == _CALLED:
+            found[call_id] = (str(told.get("tool")), ts)
+        else:
+            found.pop(call_id, None)
+    return found

@@ -1,0 +1,202 @@
+"""How a session comes to rest: it is ended, it idles, it lets go of what it holds."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from oubliette.actors.container.messages import Release
+from oubliette.actors.messages import EndSession
+from oubliette.actors.session.agent_io import AttendedSession
+from oubliette.actors.session.messages import CloseLink, EndAgent, SessionRests
+from oubliette.errors import OublietteError
+from oubliette.kit import Message, handles
+
+if TYPE_CHECKING:
+    from oubliette.actors.agent_requests.router import SessionLink
+    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.context import Services
+    from oubliette.actors.session import lifecycle
+    from oubliette.kit import Deferred
+
+END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
+FORGET_LIMIT: Final = 2.0  # seconds for the host to forget an agent's process
+
+log = structlog.get_logger(__name__)
+
+
+class IdleCheck(Message):
+    """Perhaps nothing has happened for too long."""
+
+
+class _LetGo(Message):
+    pass
+
+
+class _EndOverdue(Message):
+    pass
+
+
+class RestingSession(AttendedSession):
+    """Knows when it is over, and what has to be let go of then."""
+
+    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
+        super().__init__(services, gate, session_id)
+        self.link: SessionLink
+        """Set by the subclass."""
+        self._process: str | None = None
+        """Of a session that has finished: the process that its agent was."""
+        self._ending: list[Deferred] = []
+        self._end_reason: str | None = None
+        self._end_final = True
+        self._rests = False
+        """Whether its end is in the log, and nothing more may be written by this actor."""
+        self._last_activity = 0.0
+        self.ending_since: float | None = None
+        """Wall second at which it was told to end."""
+
+    @abc.abstractmethod
+    def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
+        """Come to rest: settle what is open and write the end, then `rest`."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes nothing new."""
+        return self._finished or self._end_reason is not None
+
+    # ------------------------------------------------------------------ when
+
+    @handles(EndSession)
+    def _end_session(self, message: EndSession) -> None:
+        self._ending.append(self.defer())  # whoever asks too late is told that the actor ended
+        for_good = message.final and self.journal.record.ended_by is None
+        if self._finished:
+            if for_good and not self._rests:
+                self.journal.change(ended_by=message.reason)
+            return
+        if self._end_reason is not None and not (for_good and not self._end_final):
+            return
+        self.journal.change(ending=message.reason, ending_final=message.final)
+        if self._end_reason is not None:
+            self._end_reason, self._end_final = message.reason, True
+            return
+        self._begin_end()
+
+    def _begin_end(self) -> None:
+        """End the agent once it is in the log that it was told to: its end is no failure then,
+        whoever sees it.
+        """
+        record = self.journal.record
+        self._end_reason, self._end_final = record.ending, record.ending_final
+        self.ending_since = self.clock.time()
+        self.link.cancel_all("the session was ended")
+        self.after(END_LIMIT - 0.5, _EndOverdue())
+        self.journal.then(self._end_agent)
+
+    def _end_agent(self) -> None:
+        if self._finished:
+            return
+        if self._agent is not None and self._agent.is_alive():
+            self._agent.tell(EndAgent())
+        else:
+            self.finish("ended", "completed", self._end_reason or "session_end")
+
+    def take_over_end(self) -> bool:
+        """Go on with an end that an earlier actor began; whether there is one."""
+        record = self.journal.record
+        if record.ending is None:
+            return False
+        if record.status != "created":
+            self._run_agent()  # for its last words
+        self._begin_end()
+        return True
+
+    @handles(_EndOverdue)
+    def _end_overdue(self, _: _EndOverdue) -> None:
+        self._end_agent()  # a store that takes nothing does not keep it alive
+        if not self._finished:
+            self.finish("ended", "completed", self._end_reason or "session_end")
+
+    @handles(IdleCheck)
+    def _idle_check(self, _: IdleCheck) -> None:
+        limit = self.services.config.sessions.idle_timeout_seconds
+        left = self._last_activity + limit - self.clock.monotonic()
+        if self.journal.record.status == "running":
+            left = max(left, min(limit, 60.0))
+        if left > 0:
+            self.after(left, IdleCheck())
+        elif not self._finished and self._end_reason is None:
+            self.finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
+
+    def active(self) -> None:
+        """Something happened: it is not idle."""
+        self._last_activity = self.clock.monotonic()
+
+    @property
+    def active_at(self) -> float:
+        """Wall second at which something happened last."""
+        return self.clock.time() - (self.clock.monotonic() - self._last_activity)
+
+    # ------------------------------------------------------------------ what is let go of
+
+    def rest(self) -> None:
+        """Let go of everything, once its end is in the log."""
+        if not self.journal.settled:  # what was settled meanwhile goes into the log first
+            self.journal.then(self.rest)
+            return
+        self._rests = True
+        # Who hears of the end may stop the container at once; that it is free is told below.
+        self.host_gate.leases.discard(self.session_id)
+        self.host_gate.memory.given_back(self.session_id)
+        for answer in self._ending:
+            answer.set(self.journal.record.status)
+        self._ending.clear()
+        self._wake_waiters()
+        self.host_gate.links.pop(self.session_id, None)
+        self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
+        self.services.secrets.pop(self.session_id, None)
+        self.services.directory.leave(self.session_id, self.name)
+        tree = self.system.lookup(f"explorations/{self.journal.record.exploration_id}")
+        if tree is not None and tree.is_alive():
+            tree.tell(SessionRests(session_id=self.session_id))
+        self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
+
+    async def _let_go(self) -> None:
+        """End the agent, where it still lives, and the keys that were minted for it.
+
+        The host forgets the process only here: until its end is in the log, a server that takes
+        over has to find it there.
+        """
+        if self.services.keys is not None:
+            await self.services.keys.end_session(self.session_id)
+        async with asyncio.timeout(END_LIMIT):
+            if self._agent is not None and self._agent.is_alive():
+                down = self._agent_down = asyncio.Event()
+                self._agent.tell(EndAgent())
+                await down.wait()
+            await self._forget_process()
+
+    async def _forget_process(self) -> None:
+        if self._process is not None and (link := self.host_gate.current) is not None:
+            await link.end(self._process)
+            self._process = None
+
+    async def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Have the host forget the process where a message has woken the session up before that."""
+        del reason, error
+        if not self._rests:
+            return
+        try:
+            async with asyncio.timeout(FORGET_LIMIT):
+                await self._forget_process()
+        except (OublietteError, TimeoutError) as failure:
+            log.debug("forget failed", session_id=self.session_id, reason=str(failure))
+
+    @handles(_LetGo)
+    def _let_gone(self, _: _LetGo) -> None:
+        self.host_gate.leases.discard(self.session_id)
+        self.host_gate.container.tell(Release(session_id=self.session_id))
+        self.stop()

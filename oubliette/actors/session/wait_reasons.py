@@ -1,0 +1,113 @@
+"""What a session waits for now, put together from what the parts of its actor know.
+
+Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from oubliette.actors.container.memory_room import WAIT_SECONDS
+from oubliette.actors.session.shutdown import END_LIMIT
+from oubliette.actors.session.tool_listing import LISTING_SECONDS
+from oubliette.actors.session.waits import SessionWaits, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oubliette.actors.session.actor import SessionActor
+
+
+def waits_of(session: SessionActor) -> SessionWaits:
+    """What holds `session` back as a whole, then what its agent has asked for."""
+    found = [*_whole(session), *session.permissions.waits(), *session.link.waits()]
+    if session.stopping:
+        found.append(_end(session))
+    elif not session.attached:
+        since = session.host_gate.memory.waits_since(session.session_id)
+        if since is not None:
+            return SessionWaits(waits=(*found, _memory(session, since)))
+        no_link = session.host_gate.current is None
+        found.append(_container(session) if no_link else _process(session))
+        if no_link:
+            return SessionWaits(waits=tuple(found), container=session.host_gate.container.name)
+    else:
+        found += session.patience.waits(busy=bool(found))
+        if session.turn is None and not found:
+            found.append(_message(session) if session.quiet else _listing(session))
+    return SessionWaits(waits=tuple(found))
+
+
+def _whole(session: SessionActor) -> Iterator[Wait]:
+    if session.unstored_since is not None:
+        yield Wait(
+            kind="storage",
+            what="the database to take its events",
+            since=session.unstored_since,
+            detail="it is tried again and again; the server's log says what is wrong",
+        )
+
+
+def _end(session: SessionActor) -> Wait:
+    since = session.ending_since
+    return Wait(
+        kind="end",
+        what="its agent to end",
+        since=since,
+        until=None if since is None else since + END_LIMIT,
+    )
+
+
+def _memory(session: SessionActor, since: float) -> Wait:
+    began = session.clock.time() - (time.monotonic() - since)
+    return Wait(
+        kind="place",
+        what="memory in its container, for other agents there to end",
+        since=began,
+        until=began + WAIT_SECONDS,
+        detail="containers.memory_mb is what they have together, agents.memory what one needs",
+    )
+
+
+def _container(session: SessionActor) -> Wait:
+    """Its start, of which the ContainerActor knows more; else the way in."""
+    return Wait(
+        kind="container",
+        what="the link into its container",
+        since=session.starting_since,
+        detail=session.host_gate.why_lost,
+    )
+
+
+def _process(session: SessionActor) -> Wait:
+    limit = session.services.config.agents.start_timeout_seconds
+    return Wait(
+        kind="agent",
+        what=f"the process of its agent, {session.journal.record.agent}",
+        since=session.starting_since,
+        until=session.starting_since + limit,
+    )
+
+
+def _listing(session: SessionActor) -> Wait:
+    """The next turn came with new tools."""
+    since = session.link.tools.awaited_since
+    return Wait(
+        kind="agent",
+        what="its agent to list the tools that it was lent",
+        since=since,
+        until=None if since is None else since + LISTING_SECONDS,
+        detail="the turn begins without them then",
+    )
+
+
+def _message(session: SessionActor) -> Wait:
+    since = session.active_at
+    return Wait(
+        kind="message",
+        what="a message",
+        since=since,
+        until=since + session.services.config.sessions.idle_timeout_seconds,
+        detail="without one it comes to rest then, and a message wakes it up",
+    )

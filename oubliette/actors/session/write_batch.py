@@ -1,0 +1,196 @@
+"""A session's own writes, in order: events, its record, its turns.
+
+The session assigns indexes; the store commits; only what is committed is told to anybody. One
+transaction at a time is under way: what comes meanwhile is joined to the next, so that a busy
+session costs few commits and a failed one (disk full) is simply tried again, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.records import Event, Session
+from oubliette.runtime.store.operations import AppendEvents, Op, PutSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MAX_UNCOMMITTED_EVENTS: Final = 256
+MAX_UNCOMMITTED_BYTES: Final = 1024 * 1024
+RING_BYTES: Final = 4 * 1024 * 1024  # of a session's events kept in memory
+
+
+@dataclass
+class Batch:
+    """One transaction."""
+
+    ops: tuple[Op, ...]
+    events: tuple[Event, ...]
+    then: tuple[Callable[[], object], ...]
+    bytes: int
+
+
+@dataclass
+class _Pending:
+    ops: list[Op] = field(default_factory=list[Op])
+    events: list[Event] = field(default_factory=list[Event])
+    then: list[Callable[[], object]] = field(default_factory=list["Callable[[], object]"])
+    bytes: int = 0
+    record: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.ops or self.events or self.then or self.record)
+
+
+class Journal:
+    """The uncommitted end of a session's log, and its committed tail in memory."""
+
+    def __init__(
+        self,
+        record: Session,
+        tail: Iterable[Event],
+        log_end: int,
+        *,
+        ring_size: int,
+        now: Callable[[], float],
+        wake: Callable[[], object],
+    ) -> None:
+        self.record = record
+        """The session as it is now, uncommitted changes included."""
+        self.log_end = log_end
+        """Index of the last committed event."""
+        self._next = log_end + 1
+        self._ring: deque[tuple[Event, int]] = deque((event, _weight(event)) for event in tail)
+        self._ring_bytes = sum(weight for _, weight in self._ring)
+        self._ring_size = ring_size
+        self._now = now
+        self._wake = wake
+        self._pending = _Pending()
+        self._under_way: Batch | None = None
+
+    # ------------------------------------------------------------- writing
+
+    def append(
+        self,
+        type_: str,
+        data: dict[str, Any],
+        *,
+        source: str | None = None,
+        caller_id: str | None = None,
+        principal: str | None = None,
+    ) -> Event:
+        """Add an event; it has its index at once, and is told to others once committed.
+
+        `caller_id` of `principal` is the caller who is told; else the one who lends tools now.
+        """
+        caller = caller_id or self.record.caller_id
+        event = Event(
+            session_id=self.record.id,
+            index=self._next,
+            ts=self._now(),
+            type=type_,
+            data=data,
+            principal=(principal or self.record.principal) if caller else "",
+            caller_id=caller,
+            source=source,
+        )
+        self._next += 1
+        self._pending.events.append(event)
+        self._pending.bytes += _weight(event)
+        self._wake()
+        return event
+
+    def put(self, *ops: Op) -> None:
+        """Add operations to the same transaction."""
+        self._pending.ops.extend(ops)
+        self._wake()
+
+    def change(self, **fields: Any) -> None:
+        """Change the session's record."""
+        self.record = msgspec.structs.replace(self.record, updated_at=self._now(), **fields)
+        self._pending.record = True
+        self._wake()
+
+    def then(self, callback: Callable[[], object]) -> None:
+        """Call this once everything so far is committed."""
+        self._pending.then.append(callback)
+        self._wake()
+
+    @property
+    def full(self) -> bool:
+        """Whether its agent has to be held back."""
+        batch = self._under_way
+        count = len(self._pending.events) + (len(batch.events) if batch else 0)
+        size = self._pending.bytes + (batch.bytes if batch else 0)
+        return count >= MAX_UNCOMMITTED_EVENTS or size >= MAX_UNCOMMITTED_BYTES
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is committed."""
+        return self._under_way is None and not self._pending
+
+    def take(self) -> Batch | None:
+        """The next transaction, or None while one is under way or nothing is pending."""
+        if self._under_way is not None or not self._pending:
+            return None
+        pending, self._pending = self._pending, _Pending()
+        events = tuple(pending.events)
+        ops = list(pending.ops)
+        if pending.record:
+            ops.append(PutSession(self.record))
+        if events:
+            ops.append(AppendEvents(events))
+        self._under_way = Batch(tuple(ops), events, tuple(pending.then), pending.bytes)
+        return self._under_way
+
+    def committed(self, stored: tuple[Event, ...]) -> tuple[Callable[[], object], ...]:
+        """The transaction under way is in the log; returns what was to be called then."""
+        batch, self._under_way = self._under_way, None
+        assert batch is not None
+        for event in stored:
+            weight = _weight(event)
+            self._ring.append((event, weight))
+            self._ring_bytes += weight
+        if stored:
+            self.log_end = stored[-1].index
+        while self._ring and (len(self._ring) > self._ring_size or self._ring_bytes > RING_BYTES):
+            self._ring_bytes -= self._ring.popleft()[1]
+        if self._pending:
+            self._wake()
+        return batch.then
+
+    # ------------------------------------------------------------- reading
+
+    def in_memory(self, since: int) -> bool:
+        """Whether all events after `since` are held here."""
+        if since >= self.log_end:
+            return True
+        return bool(self._ring) and self._ring[0][0].index <= since + 1
+
+    def after(self, since: int, max_events: int, max_bytes: int) -> tuple[Event, ...]:
+        """Committed events after `since`, at least one if there is any."""
+        found: list[Event] = []
+        size = 0
+        start = max(0, since + 1 - (self._ring[0][0].index if self._ring else 0))
+        for event, weight in islice(self._ring, start, None):
+            if len(found) >= max_events or (found and size + weight > max_bytes):
+                break
+            found.append(event)
+            size += weight
+        return tuple(found)
+
+
+def _weight(event: Event) -> int:
+    """Bytes that the event takes, roughly and cheaply: the length of its long strings."""
+    size = 200
+    for value in event.data.values():
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, dict | list):
+            size += len(msgspec.json.encode(value))
+    return size

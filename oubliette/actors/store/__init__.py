@@ -1,0 +1,1 @@
+"""The actor in front of the store."""

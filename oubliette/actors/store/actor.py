@@ -1,0 +1,297 @@
+"""The StoreActor: every write goes through it, and what was written is told from here.
+
+It owns the writer's thread. A transaction is answered once it is committed; the events in it are
+told to the subscribed callers before that. Reads go to a `Reader`, not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+
+import msgspec
+import structlog
+
+from oubliette.actors.messages import EventsCommitted, caller_key
+from oubliette.kit import Actor, ActorDead, Deferred, Down, MailboxFull, Message, Reply, handles
+from oubliette.runtime.store.operations import AppendEvents, Op, Result
+from oubliette.runtime.store.writer import HOLD_SECONDS, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oubliette.kit import Reason, Ref
+    from oubliette.records import Event
+    from oubliette.runtime.store.database import Database
+    from oubliette.runtime.store.writer import Request, State
+
+CLOSE_SECONDS: Final = 1.0
+"""How long the end waits for the last commit."""
+MAX_BEHIND: Final = 10_000
+"""Events kept for a subscriber whose mailbox is full; then it is cut off."""
+
+log = structlog.get_logger("oubliette.store")
+
+
+class StoreState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether writes go through."""
+
+    state: Literal["running", "paused", "closed"]
+    reason: str = ""
+    """Why they do not; empty while they do."""
+
+
+class Transact(Message, Reply[Result]):
+    """Carry out all operations or none; answered with their results once they are committed.
+
+    Fails with the error of the operation that cannot be done (see `ops`), or with
+    StorageUnavailable when the storage has not worked for 5 s; nothing is stored then.
+    """
+
+    ops: tuple[Op, ...]
+
+
+class Subscribe(Message, Reply[None]):
+    """Tell the actor `name` of this caller's events, as `EventsCommitted`, in commit order.
+
+    What is committed before the answer can be read, what is committed after it is told; an event
+    in between may come both ways. The subscription ends with the actor.
+    """
+
+    caller_key: str
+    name: str
+
+
+class Unsubscribe(Message, Reply[None]):
+    """Take a subscription back."""
+
+    caller_key: str
+    name: str
+
+
+class GetStoreState(Message, Reply[StoreState]):
+    """Whether writes go through now."""
+
+
+class SubscribeState(Message, Reply[StoreState]):
+    """Tell the actor `name` of every change, as `StoreStateChanged`; answered with the state."""
+
+    name: str
+
+
+class StoreStateChanged(Message):
+    """From the store to who subscribed to its state."""
+
+    state: StoreState
+
+
+class _WriterEnded(Message):
+    """The writer's thread ended, and nobody asked it to."""
+
+    reason: str
+
+
+class _Sent(Message):
+    """A subscriber whose mailbox was full has taken what was kept for it, or has ended."""
+
+    name: str
+    alive: bool
+
+
+class StoreActor(Actor):
+    """The only writer of the database. Its constructor takes the opened `Database`."""
+
+    mailbox_size: ClassVar[int] = 20_000
+    shutdown: ClassVar[float] = 2 * CLOSE_SECONDS
+
+    def __init__(self, database: Database, *, hold_seconds: float = HOLD_SECONDS) -> None:
+        super().__init__()
+        self._database = database
+        self._hold_seconds = hold_seconds
+        self._state = StoreState(state="running")
+        self._under_way = 0
+        """Transactions that the writer has not answered yet."""
+        self._subscribers: dict[str, set[str]] = {}
+        self._state_subscribers: set[str] = set()
+        self._watched: set[str] = set()
+        self._behind: dict[str, list[Event]] = {}
+        """By name of a subscriber whose mailbox is full: what it is still to be told."""
+
+    def on_start(self) -> None:
+        """Start the writer."""
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._writer = Writer(
+            self._database,
+            on_batch=self._from_writer(self._committed),
+            on_state=self._from_writer(self._state_changed),
+            hold_seconds=self._hold_seconds,
+        )
+        self._writer.start()
+
+    async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
+        """Commit and answer what was taken in, then end the writer; within a second."""
+        del reason, error
+        self._closing = True
+        closed = asyncio.wrap_future(self._writer.close())
+        await asyncio.wait({closed}, timeout=CLOSE_SECONDS)
+        if not closed.done():
+            log.error("store_writer_does_not_end", seconds=CLOSE_SECONDS)
+        elif (failure := closed.exception()) is not None:
+            log.error("store_writer_failed", error=str(failure))
+
+    def _from_writer(self, method: Callable[..., None]) -> Callable[..., None]:
+        """`method`, to be called on the writer's thread and run on the loop."""
+
+        def call(*args: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(method, *args)
+
+        return call
+
+    # ------------------------------------------------------------------ writes
+
+    @handles(Transact, at_once=True)
+    def _transact(self, message: Transact) -> Result | None:
+        if not message.ops and not self._under_way:
+            return ()  # all that was asked for before is in the log: nothing to wait for
+        self._writer.post(message.ops, self.defer())
+        self._under_way += 1
+        return None
+
+    def _committed(self, batch: list[Request]) -> None:
+        self._under_way -= len(batch)
+        if self._subscribers:
+            self._publish(batch)
+        for request in batch:
+            deferred = cast("Deferred", request.tag)
+            if request.error is None:
+                deferred.set(request.result)
+            elif not deferred.set_error(request.error):
+                log.warning("store_write_failed_unheard", error=str(request.error))
+
+    # ------------------------------------------------------------------ news
+
+    @handles(Subscribe)
+    def _subscribe(self, message: Subscribe) -> None:
+        self._subscribers.setdefault(message.caller_key, set()).add(message.name)
+        self._watch(message.name)
+
+    @handles(Unsubscribe)
+    def _unsubscribe(self, message: Unsubscribe) -> None:
+        names = self._subscribers.get(message.caller_key)
+        if names is not None:
+            names.discard(message.name)
+            if not names:
+                del self._subscribers[message.caller_key]
+
+    def _watch(self, name: str) -> None:
+        if name not in self._watched:
+            self._watched.add(name)
+            self.watch(self.system.ref(name))
+
+    @handles(Down)
+    def _subscriber_down(self, down: Down) -> None:
+        self._forget(down.name)
+
+    def _forget(self, name: str) -> None:
+        self._watched.discard(name)
+        self._state_subscribers.discard(name)
+        self._behind.pop(name, None)
+        for key in [key for key, names in self._subscribers.items() if name in names]:
+            self._subscribers[key].discard(name)
+            if not self._subscribers[key]:
+                del self._subscribers[key]
+
+    def _publish(self, batch: list[Request]) -> None:
+        news: dict[str, list[Event]] = {}
+        for request in batch:
+            if request.error is not None:
+                continue
+            for operation, result in zip(request.ops, request.result, strict=True):
+                if type(operation) is not AppendEvents:
+                    continue
+                for event in cast("tuple[Event, ...]", result):
+                    if event.caller_id is not None:
+                        key = caller_key(event.principal, event.caller_id)
+                        for name in self._subscribers.get(key, ()):
+                            news.setdefault(name, []).append(event)
+        for name, events in news.items():
+            self._tell(name, events)
+
+    def _tell(self, name: str, events: list[Event]) -> None:
+        behind = self._behind.get(name)
+        if behind is not None:
+            behind.extend(events)
+            if len(behind) > MAX_BEHIND:
+                self._cut_off(name)
+            return
+        ref = self.system.lookup(name)
+        if ref is None:
+            return  # its Down is on its way
+        try:
+            ref.tell(EventsCommitted(events=tuple(events)))
+        except MailboxFull:
+            self._behind[name] = []
+            self._send_later(ref, events)
+
+    def _send_later(self, ref: Ref, events: list[Event]) -> None:
+        with contextlib.suppress(ActorDead):  # this actor is ending: they read on in the log
+            self.pipe_to_self(
+                ref.send(EventsCommitted(events=tuple(events))),
+                lambda _: _Sent(name=ref.name, alive=True),
+                lambda _: _Sent(name=ref.name, alive=False),
+            )
+
+    @handles(_Sent)
+    def _sent(self, message: _Sent) -> None:
+        events = self._behind.get(message.name)
+        ref = self.system.lookup(message.name)
+        if events and message.alive and ref is not None:
+            self._behind[message.name] = []
+            self._send_later(ref, events)
+        else:
+            self._behind.pop(message.name, None)
+
+    def _cut_off(self, name: str) -> None:
+        """End a subscriber that takes nothing: its successor reads on in the log."""
+        log.error("store_subscriber_too_slow", name=name, events=MAX_BEHIND)
+        self._forget(name)
+        with contextlib.suppress(ActorDead):
+            self.pipe_to_self(
+                self.system.ref(name).kill(),
+                lambda _: _Sent(name=name, alive=False),
+                lambda _: _Sent(name=name, alive=False),
+            )
+
+    # ------------------------------------------------------------------ state
+
+    @handles(GetStoreState)
+    def _get_state(self, _: GetStoreState) -> StoreState:
+        return self._state
+
+    @handles(SubscribeState)
+    def _subscribe_state(self, message: SubscribeState) -> StoreState:
+        self._state_subscribers.add(message.name)
+        self._watch(message.name)
+        return self._state
+
+    def _state_changed(self, state: State, reason: str) -> None:
+        self._state = StoreState(state=state, reason=reason)
+        if state == "closed":
+            if not self._closing:
+                self.ref.tell(_WriterEnded(reason=reason))
+            return
+        log.info("store_state", state=state, reason=reason)
+        for name in self._state_subscribers:
+            ref = self.system.lookup(name)
+            if ref is not None:
+                try:
+                    ref.tell(StoreStateChanged(state=self._state))
+                except MailboxFull:
+                    log.warning("store_state_not_told", name=name)
+
+    @handles(_WriterEnded)
+    def _writer_ended(self, message: _WriterEnded) -> Any:
+        raise RuntimeError(f"the writer of the store ended: {message.reason}")

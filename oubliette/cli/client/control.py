@@ -1,0 +1,176 @@
+"""Speaks to a running server through `<home>/control.sock`; see `oubliette.control_socket`."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from oubliette import errors
+from oubliette.errors import DeadlineExceeded, OublietteError, Unavailable
+from oubliette.runtime.files.home import CONTROL_SOCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    Told = Callable[[str], object]
+    """Hears how far a call is, a line at a time."""
+
+CONNECT_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 60.0
+MAX_SOCKET_PATH: Final = 103  # bytes
+
+
+class RemoteError(OublietteError):
+    """What the server answered; has the code and the exit code of the error there."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        super().__init__(str(told.get("message", "the server failed")), hint=told.get("hint"))
+        self.code = str(told.get("code", "error"))  # type: ignore[misc]
+        self.exit_code = exit_codes().get(self.code, 1)  # type: ignore[misc]
+
+
+def exit_codes() -> dict[str, int]:
+    """Exit code by error code, over the whole error tree."""
+    codes: dict[str, int] = {"ask_timeout": 5}
+    kinds: list[type[OublietteError]] = [errors.OublietteError]
+    while kinds:
+        kind = kinds.pop()
+        codes.setdefault(kind.code, kind.exit_code)
+        kinds.extend(kind.__subclasses__())
+    return codes
+
+
+class ControlClient:
+    """One link to a server. Use as a context manager."""
+
+    def __init__(self, home: Path) -> None:
+        self._link = _connect(home)
+        self._lines = self._link.makefile("rb")
+        self._last = 0
+        self._greeted = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._link.close()
+
+    def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        timeout: float = CALL_SECONDS,
+        *,
+        told: Told | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool of the server.
+
+        `told` hears how far it is, from tools that know.
+
+        Raises:
+            RemoteError: what it answered.
+            DeadlineExceeded: no answer, and no news of it, within `timeout` seconds.
+            Unavailable: the server went away.
+        """
+        request = {"verb": "call", "tool": tool, "arguments": arguments}
+        if told is None:
+            return self._request(request, timeout)
+        self._send({**request, "progress": True}, timeout)
+        while True:
+            answer = self._line(timeout)
+            if "progress" not in answer:
+                return answer["ok"]
+            told(str(answer["progress"]))
+
+    def status(self) -> dict[str, Any]:
+        """The server's process id, address and version."""
+        return self._request({"verb": "status"}, CONNECT_SECONDS)
+
+    def answers(self, seconds: float) -> bool:
+        """Whether the server says something within `seconds`. Ask again to wait for longer.
+
+        One that is starting lets commands in, and answers when it runs.
+
+        Raises:
+            Unavailable: it went away.
+        """
+        if not self._greeted:
+            self._send({"verb": "status"}, CONNECT_SECONDS)
+            self._greeted = True
+        readable, _, _ = select.select([self._link], [], [], seconds)
+        if readable:
+            self._greeted = False
+            self._answer(CONNECT_SECONDS)
+        return bool(readable)
+
+    def _request(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        self._send(request, timeout)
+        return self._answer(timeout)
+
+    def _send(self, request: dict[str, Any], timeout: float) -> None:
+        self._last += 1
+        self._link.settimeout(timeout)
+        try:
+            self._link.sendall(json.dumps({"id": self._last, **request}).encode() + b"\n")
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"the server took nothing for {timeout:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"the link to the server broke: {error.strerror}") from error
+
+    def _answer(self, timeout: float) -> dict[str, Any]:
+        return self._line(timeout)["ok"]
+
+    def _line(self, timeout: float) -> dict[str, Any]:
+        self._link.settimeout(timeout)
+        try:
+            line = self._lines.readline()
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"the server did not answer within {timeout:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"the link to the server broke: {error.strerror}") from error
+        if not line.endswith(b"\n"):
+            raise Unavailable("the server closed the link", hint="it may be stopping; try again")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RemoteError(answer["error"])
+        return answer
+
+
+def _connect(home: Path) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.settimeout(CONNECT_SECONDS)
+    try:
+        with _short_path(home) as path:
+            link.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        link.close()
+        raise Unavailable(
+            f"no server runs on {home}", hint=f"oubliette serve --home {home}"
+        ) from error
+    except OSError as error:
+        link.close()
+        raise Unavailable(
+            f"{home / CONTROL_SOCKET}: {error.strerror or error}",
+            hint="run this as the user who started the server",
+        ) from error
+    return link
+
+
+@contextmanager
+def _short_path(home: Path) -> Generator[str]:
+    path = home / CONTROL_SOCKET
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH or sys.platform != "linux":
+        yield str(path)
+        return
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{CONTROL_SOCKET}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,153 @@
+"""Tools without a server: the same handlers, on the database itself.
+
+What only reads needs no lock, what writes needs the home's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from oubliette import ids
+from oubliette.cli.client.control import RemoteError
+from oubliette.clock import SystemClock
+from oubliette.config.schema import load
+from oubliette.control_socket import OPERATOR
+from oubliette.errors import ConfigError, NotFound, Unavailable
+from oubliette.runtime.audit_log import AuditLog
+from oubliette.runtime.files import home as homes
+from oubliette.runtime.files.instance import INSTANCE, PLACE
+from oubliette.runtime.store import Database, Reader, Writer
+from oubliette.runtime.store.migrations import released
+from oubliette.runtime.store.operations import DeleteContainer, PutMeta, RevokeToken
+from oubliette.tools.auth.api_keys import Keys
+from oubliette.tools.registry import call
+from oubliette.tools.services import House
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.kit import Ref
+    from oubliette.runtime.store.operations import Op, Result
+
+
+def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call a tool that only reads, beside whoever has the home's lock.
+
+    Raises:
+        OutOfDate: the database is of an earlier release, or has nothing in it yet.
+        NotFound: there is no database.
+        RemoteError: what the tool answered.
+    """
+    _check(home)
+    database = Database(home / homes.DATABASE, read_only=True)
+    if database.version < released()[-1].version:
+        raise OutOfDate(f"{database.path} has schema {database.version}")
+    return asyncio.run(_call(home, database, tool, arguments, read_only=True))
+
+
+def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call a tool that needs no actor, under the home's lock.
+
+    Raises:
+        HomeInUse: a server, or another command, has the home.
+        NotFound: there is no home here yet (`token_create` makes one).
+        RemoteError: what the tool answered.
+    """
+    _check(home, makes=tool == "token_create")
+    with homes.HomeLock(home):
+        return call_locked(home, tool, arguments)
+
+
+def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """`call_offline` for who has the home's lock already."""
+    _check(home, makes=tool == "token_create")
+    durability = load(home).config.store.durability
+    database = Database(home / homes.DATABASE, durability=durability)
+    return asyncio.run(_call(home, database, tool, arguments, read_only=False))
+
+
+async def take_identity(home: Path) -> str:
+    """Give a home a new identity, and forget the containers of the old one; the new id.
+
+    Raises:
+        HomeInUse: a server, or another command, has the home.
+        NotFound: there is no home here.
+    """
+    _check(home)
+    instance, place = ids.new_id(ids.INSTANCE), str(home.resolve())  # noqa: ASYNC240 -- no server
+    with homes.HomeLock(home):
+        database = Database(home / homes.DATABASE, durability=load(home).config.store.durability)
+        reader, writer = Reader(database, threads=1), Writer(database)
+        writer.start()
+        try:
+            ops: list[Op] = [PutMeta(INSTANCE, instance), PutMeta(PLACE, place)]
+            ops += [DeleteContainer(record.id) for record in await reader.containers()]
+            await asyncio.wrap_future(writer.submit(tuple(ops)))
+        finally:
+            await asyncio.wrap_future(writer.close())
+            await reader.aclose()
+            database.close()
+    return instance
+
+
+class OutOfDate(ConfigError):
+    """The database has to be brought up to date before this release can read it."""
+
+
+def _check(home: Path, *, makes: bool = False) -> None:
+    if not makes and not (home / homes.DATABASE).exists():
+        raise NotFound(
+            f"{home} has no database yet", hint="oubliette serve or token create makes it"
+        )
+    homes.prepare(home)
+
+
+async def _call(
+    home: Path, database: Database, tool: str, arguments: dict[str, Any], *, read_only: bool
+) -> dict[str, Any]:
+    config = load(home).config
+    writer = None if read_only else Writer(database)
+    reader = Reader(database, threads=1)
+    # Only who has the lock may begin a new file: a server may be writing this one.
+    most = 0 if read_only else config.audit.max_file_mb << 20
+    audit = AuditLog(home, max_bytes=most, files=config.audit.keep_files)
+    if writer is not None:
+        writer.start()
+    try:
+
+        async def commit(ops: tuple[Op, ...]) -> Result:
+            if writer is not None:
+                return await asyncio.wrap_future(writer.submit(ops))
+            if all(isinstance(op, RevokeToken) for op in ops):
+                return ()  # of sessions that have ended; the next server writes it
+            raise Unavailable(f"{tool} writes, which needs the home's lock")
+
+        clock = SystemClock()
+        keys = Keys(commit, reader, clock)
+        await keys.load()
+        nobody = cast("Ref", None)
+        house = House(
+            config=config,
+            clock=clock,
+            reader=reader,
+            commit=commit,
+            keys=keys,
+            projects=nobody,
+            callers=nobody,
+            find_session=lambda _: None,
+            find_actor=lambda _: None,
+            name_actor=lambda _: nobody,
+            audit=audit,
+        )
+        result = await call(house, OPERATOR, tool, arguments)
+        await keys.aclose()
+    finally:
+        if writer is not None:
+            await asyncio.wrap_future(writer.close())
+        await reader.aclose()
+        database.close()
+        await asyncio.to_thread(audit.close)
+    if result.is_error:
+        raise RemoteError(result.structured["error"])
+    return result.structured

@@ -1,0 +1,22 @@
+"""Listings of tools that come in pages, as one list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def pages(
+    home: str | None, tool: str, name: str, arguments: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """All that the tool lists under `name`."""
+    from oubliette.cli.client.tools import call_tool
+    from oubliette.config.schema import find_home
+
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = call_tool(find_home(home), tool, {**arguments, "cursor": cursor}, 60.0)
+        found.extend(page[name])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found

@@ -1,0 +1,157 @@
+"""Ids as people type them: whole, or so much of the beginning or the end that one alone fits.
+
+Ids of one kind begin alike for years (they sort by time), so the end is the convenient piece.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final, Literal
+
+from oubliette import ids
+from oubliette.errors import InvalidParameter, NotFound
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Generator, Iterable
+    from pathlib import Path
+
+Kind = Literal["project", "session", "token", "workspace"]
+
+LEAST: Final = 4
+"""Characters of an id that are taken for one, the kind's prefix not counted."""
+SHOWN: Final = 10  # ids that an error names
+
+_PREFIXES: Final[dict[Kind, str]] = {
+    "project": f"{ids.PROJECT}_",
+    "session": f"{ids.SESSION}_",
+    "token": f"{ids.TOKEN}_",
+    "workspace": "",
+}
+_BODY: Final = re.compile(r"[0-9a-z-]{1,36}")
+_WHOLE: Final[dict[Kind, re.Pattern[str]]] = {
+    kind: re.compile(
+        prefix + (r"[0-9a-z]{26}" if prefix else r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+    )
+    for kind, prefix in _PREFIXES.items()
+}
+
+
+def whole_id(home: str | None, kind: Kind, given: str) -> str:
+    """The whole id of what a person named.
+
+    Args:
+        home: what `--home` said.
+        kind: what it is.
+        given: a whole id, which is returned unseen; the beginning or the end of one; of a project
+            also its name.
+
+    Raises:
+        InvalidParameter: it is no piece of an id, or several ids fit; names them.
+        NotFound: none fits.
+    """
+    if _WHOLE[kind].fullmatch(given):
+        return given
+    from oubliette.config.schema import find_home
+    from oubliette.runtime.files.home import DATABASE
+    from oubliette.runtime.store.id_search import ids_with, project_called
+
+    path = find_home(home) / DATABASE
+    found: list[str] = []
+    piece = _piece(kind, given)
+    if piece is None and kind != "project":
+        raise _no_piece(kind, given)
+    with reading(path) as connection:
+        if kind == "project":
+            found = project_called(connection, given)
+        if piece is not None:
+            more = ids_with(connection, kind, *piece)
+            found += [each for each in more if each not in found]
+    if piece is None and not found:
+        raise _no_piece(kind, given)
+    return the_one(kind, given, found)
+
+
+def fitting(kind: Kind, given: str, candidates: Iterable[str]) -> str:
+    """`whole_id` among `candidates` instead of what the home has; without names.
+
+    Raises:
+        InvalidParameter: it is no piece of an id, or several fit.
+        NotFound: none fits.
+    """
+    if _WHOLE[kind].fullmatch(given):
+        return given
+    piece = _piece(kind, given)
+    if piece is None:
+        raise _no_piece(kind, given)
+    beginning, end = piece
+    fit = {
+        each
+        for each in candidates
+        if each.startswith(beginning or "\0") or each.endswith(end or "\0")
+    }
+    return the_one(kind, given, sorted(fit))
+
+
+def the_one(kind: Kind, given: str, found: list[str]) -> str:
+    """The only one of `found`.
+
+    Raises:
+        InvalidParameter: there are several.
+        NotFound: there is none.
+    """
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        hint = f"oubliette {kind} list" if kind != "workspace" else None
+        named = ", and none has this name" if kind == "project" else ""
+        raise NotFound(
+            f"no {kind} has an id that begins or ends with {ids.shown(given)}{named}", hint=hint
+        )
+    rest = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    raise InvalidParameter(
+        f"{ids.shown(given)} fits several: {', '.join(found[:SHOWN])}{rest}",
+        field=kind,
+        hint="give more of its beginning or end, or the whole id",
+    )
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Generator[sqlite3.Connection]:
+    """A connection to a home's database that cannot write and needs no lock.
+
+    Raises:
+        NotFound: there is none.
+        ConfigError: it is none of ours, or of a later release.
+    """
+    from oubliette.runtime.store.database import Database
+
+    if not path.exists():
+        raise NotFound(f"{path.parent} has no database yet", hint="oubliette serve makes it")
+    database = Database(path, read_only=True)
+    connection = database.connect_read_only()
+    try:
+        yield connection
+    finally:
+        database.release(connection)
+
+
+def _piece(kind: Kind, given: str) -> tuple[str, str] | None:
+    """(beginning, end) of the ids that are meant; None if it is no piece of one."""
+    prefix = _PREFIXES[kind]
+    text = given.lower()
+    body = text.removeprefix(prefix) if prefix else text
+    if len(body) < LEAST or not _BODY.fullmatch(body):
+        return None
+    # With the kind's prefix it can only be the beginning.
+    return prefix + body, "" if prefix and text.startswith(prefix) else body
+
+
+def _no_piece(kind: Kind, given: str) -> InvalidParameter:
+    also = " or its name" if kind == "project" else ""
+    return InvalidParameter(
+        f"{ids.shown(given)} is no {kind}: give its id, {LEAST} or more characters of the beginning"
+        f" or the end of it{also}",
+        field=kind,
+    )

@@ -1,0 +1,207 @@
+"""Where a command's tool call goes: to the server of the home, or to its database.
+
+What reads waits for nobody: where no server answers at once, the database is read beside it. What
+writes waits for a server that starts or stops, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette.cli.client.control import CALL_SECONDS, ControlClient
+from oubliette.cli.lock_wait import LockWait
+from oubliette.cli.terminal.output import is_json, note
+from oubliette.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    HomeInUse,
+    OublietteError,
+    Unavailable,
+)
+from oubliette.runtime.files.home import DATABASE, LOCK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.cli.client.control import Told
+
+READS: Final = frozenset(
+    {
+        "config_limits",
+        "event_read",
+        "project_get",
+        "project_list",
+        "session_events",
+        "session_get",
+        "session_list",
+        "token_list",
+        "workspace_list",
+    }
+)
+"""Tools that need neither an actor nor the right to write."""
+WRITES: Final = frozenset({"token_create", "token_revoke"})
+"""Tools that need no actor, and the home's lock where no server runs."""
+
+PROMPT_SECONDS: Final = 1.0
+"""A server that runs says something within this."""
+WAIT_SECONDS: Final = 60.0
+"""How long a server may start, or stop, before a command gives up."""
+TRIES: Final = 3
+"""Links that may be closed before anything was said; a start that fails closes one."""
+
+
+def call_tool(
+    home: Path,
+    tool: str,
+    arguments: dict[str, Any],
+    timeout: float = CALL_SECONDS,
+    *,
+    told: Told | None = None,
+) -> dict[str, Any]:
+    """Call a tool of the server that runs on `home`; without one, on its database if that will do.
+
+    A read that is to wait for news (`wait_seconds`) needs a server, as what writes does. `told`
+    hears how far a call is, from tools that know.
+
+    Raises:
+        Unavailable: no server runs, and the tool needs one.
+        DeadlineExceeded: a server starts or stops and did not get done within `WAIT_SECONDS`, or
+            did not answer within `timeout` seconds.
+        Forbidden: the home is somebody else's.
+        OublietteError: what the tool answered.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    try:
+        if tool in READS and not given.get("wait_seconds"):
+            return _read(home, tool, given, timeout)
+        return _when_it_runs(home, tool, given, timeout, without=tool in WRITES, told=told)
+    except PermissionError as error:
+        if isinstance(error, OublietteError):
+            raise
+        raise Forbidden(
+            f"{error.filename or home}: {error.strerror}",
+            hint="run this as the user that the server runs as",
+        ) from error
+
+
+def _read(home: Path, tool: str, given: dict[str, Any], timeout: float) -> dict[str, Any]:
+    try:
+        with ControlClient(home) as client:
+            if client.answers(PROMPT_SECONDS):
+                return client.call(tool, given, timeout)
+    except Unavailable:
+        pass
+    if (home / DATABASE).exists():
+        from oubliette.cli.client.offline import OutOfDate, read_offline
+
+        _quiet()
+        try:
+            return read_offline(home, tool, given)
+        except OutOfDate:
+            pass
+    # There is nothing to read yet: whoever has the lock makes it, or nobody does.
+    return _when_it_runs(home, tool, given, timeout, without=True)
+
+
+def _when_it_runs(
+    home: Path,
+    tool: str,
+    given: dict[str, Any],
+    timeout: float,
+    *,
+    without: bool,
+    told: Told | None = None,
+) -> dict[str, Any]:
+    """Call it once a server answers; or once nobody has the lock, if it can do `without` one."""
+    wait = _Wait(home)
+    closed = 0
+    with contextlib.ExitStack() as stack:
+        lock: LockWait | None = None  # one for all of the wait: each has a thread
+        while True:
+            try:
+                client = ControlClient(home)
+            except Unavailable as error:
+                gone = error
+            else:
+                with client:
+                    if _comes(client, wait):
+                        return client.call(tool, given, timeout, told=told)
+                closed += 1
+                if closed == TRIES:
+                    raise Unavailable("the server closed the link", hint="try again in a moment")
+                continue
+            if lock is None and not (home / LOCK).exists():  # whoever writes first makes it
+                if not without:
+                    raise gone
+                with contextlib.suppress(HomeInUse):  # somebody was quicker
+                    return _alone(home, tool, given)
+            lock = lock or stack.enter_context(LockWait(home))
+            if lock.within(PROMPT_SECONDS):
+                if without:
+                    return _locked(home, tool, given)
+                raise gone
+            wait.goes_on()
+
+
+def _comes(client: ControlClient, wait: _Wait) -> bool:
+    """Whether the server that let us in comes to run; False if it went away instead."""
+    try:
+        while not client.answers(PROMPT_SECONDS):
+            wait.goes_on()
+    except Unavailable:
+        return False
+    return True
+
+
+class _Wait:
+    """Says what is waited for, once, and ends the wait at its deadline."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._until = time.monotonic() + WAIT_SECONDS
+        self._said = False
+
+    def goes_on(self) -> None:
+        """To be called after each second of waiting.
+
+        Raises:
+            DeadlineExceeded: it was long enough.
+        """
+        who = _owner(self._home)
+        if time.monotonic() >= self._until:
+            raise DeadlineExceeded(
+                f"the server of {self._home} ({who}) did not answer within {WAIT_SECONDS:g} s",
+                hint="see what it logs; oubliette doctor",
+            )
+        if not self._said and not is_json():
+            note(f"waiting for the server of {self._home} ({who}), which is starting or stopping …")
+        self._said = True
+
+
+def _owner(home: Path) -> str:
+    try:
+        return f"process {(home / LOCK).read_text(encoding='ascii', errors='replace').strip()[:20]}"
+    except OSError:
+        return "unknown"
+
+
+def _alone(home: Path, tool: str, given: dict[str, Any]) -> dict[str, Any]:
+    from oubliette.cli.client.offline import call_offline
+
+    _quiet()
+    return call_offline(home, tool, given)
+
+
+def _locked(home: Path, tool: str, given: dict[str, Any]) -> dict[str, Any]:
+    from oubliette.cli.client.offline import call_locked
+
+    _quiet()
+    return call_locked(home, tool, given)
+
+
+def _quiet() -> None:
+    from oubliette.cli.terminal import logging_config
+
+    logging_config.configure("warning", as_json=False)

@@ -1,0 +1,1 @@
+"""`oubliette doctor`: whether this machine can run what is configured."""

@@ -1,0 +1,232 @@
+"""What `oubliette doctor` looks at, one function per thing; each says what would repair it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from oubliette.errors import HomeInUse, OublietteError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from oubliette.config.schema import Config
+
+Status = Literal["ok", "warn", "fail"]
+
+PYTHON: Final = (3, 11)
+FREE_FAIL: Final = 100 * 1024 * 1024  # bytes
+FREE_WARN: Final = 1024 * 1024 * 1024  # bytes
+START_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 2.0
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str | None = None
+    """What to do about it; None when all is well."""
+    facts: dict[str, Any] | None = None
+    """The same for programs, where there is more to it: under `agent` or `credential`."""
+
+
+def ok(name: str, detail: str) -> Check:
+    """All is well."""
+    return Check(name=name, status="ok", detail=detail)
+
+
+def bad(name: str, detail: str, remedy: str | None, status: Status = "fail") -> Check:
+    """Something is wrong, or (`warn`) may be."""
+    return Check(name=name, status=status, detail=detail, remedy=remedy)
+
+
+def failed(name: str, error: OublietteError, remedy: str = "see the message") -> Check:
+    """What an error says; `remedy` where it has no hint of its own."""
+    return bad(name, error.message, error.hint or remedy)
+
+
+def python() -> Check:
+    """The interpreter."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < PYTHON:
+        return bad("python", version, f"install Python {PYTHON[0]}.{PYTHON[1]} or later")
+    return ok("python", version)
+
+
+def home(place: Path) -> Check:
+    """The folder: there, ours, closed to others."""
+    try:
+        state = place.stat()
+    except FileNotFoundError:
+        return bad("home", f"{place} does not exist yet", "oubliette serve makes it", "warn")
+    except OSError as error:
+        return bad("home", f"{place}: {error.strerror}", "choose another one with --home")
+    if not place.is_dir():
+        return bad("home", f"{place} is not a folder", "choose another one with --home")
+    if state.st_uid != os.geteuid():
+        return bad("home", f"{place} belongs to user {state.st_uid}", f"chown it, or use {_WHO}")
+    if state.st_mode & 0o077:
+        return bad("home", f"others may enter {place}", f"chmod 700 {place}", "warn")
+    return ok("home", str(place))
+
+
+_WHO = "the user that it belongs to"
+
+
+def disk(place: Path) -> Check:
+    """Room for the log."""
+    folder = next(parent for parent in (place, *place.parents) if parent.exists())
+    free = shutil.disk_usage(folder).free
+    text = f"{free // (1024 * 1024)} MiB free at {folder}"
+    if free < FREE_FAIL:
+        return bad("disk", text, "free some space, or choose another --home")
+    if free < FREE_WARN:
+        return bad("disk", text, "session_cleanup deletes old logs", "warn")
+    return ok("disk", text)
+
+
+def server(place: Path) -> tuple[Check, bool]:
+    """Whether a server runs on this home, and who else has its lock."""
+    from oubliette.cli.client.control import ControlClient
+    from oubliette.runtime.files.home import LOCK, HomeLock
+
+    try:
+        with ControlClient(place) as client:
+            if not client.answers(ANSWER_SECONDS):
+                return _starting(place), True
+            state = client.status()
+        return ok("server", f"runs as process {state.get('pid')} at {state.get('url')}"), True
+    except Unavailable as error:
+        reason = error.message
+    except OublietteError as error:
+        return failed("server", error), True
+    if not (place / LOCK).exists():
+        return ok("server", "none runs on this home"), False
+    try:
+        with HomeLock(place):
+            return ok("server", "none runs on this home"), False
+    except HomeInUse as error:
+        return (
+            bad("server", f"{error.message}, but {reason}", "wait until it has started"),
+            True,
+        )
+    except OSError as error:
+        return bad("server", f"{place / LOCK}: {error.strerror}", f"check the rights of {place}"), (
+            False
+        )
+
+
+def _starting(place: Path) -> Check:
+    from oubliette.runtime.files.home import LOCK
+
+    owner = (place / LOCK).read_text(encoding="ascii", errors="replace").strip()[:20]
+    return bad(
+        "server",
+        f"process {owner} is starting, or too busy to answer within {ANSWER_SECONDS:g} s",
+        "try again in a moment; its own log says what it does",
+        "warn",
+    )
+
+
+def port(config: Config, *, running: bool) -> Check:
+    """Whether the listener's address is free."""
+    host, number = config.server.host, config.server.port
+    where = f"{host}:{number}"
+    if running:
+        return ok("port", "the server has its address")
+    try:
+        family = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, number))
+    except OSError as error:
+        return bad(
+            "port",
+            f"{where}: {error.strerror or error}",
+            "stop what listens there, or choose another with --port (0 picks one)",
+        )
+    return ok("port", f"{where} is free")
+
+
+def database(path: Path) -> Check:
+    """The version of the database; looked at, not changed."""
+    from oubliette.runtime.store.migrations import check, released
+
+    newest = released()[-1].version
+    if not path.exists():
+        return ok("database", f"none yet; it will have schema {newest}")
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
+            version = check(connection, newest)
+    except OublietteError as error:
+        return failed("database", error, "move the file away, or choose another --home")
+    except sqlite3.Error as error:
+        return bad("database", f"{path}: {error}", "restore it from a backup, or move it away")
+    if version < newest:
+        return ok("database", f"schema {version}; serve will bring it to {newest}")
+    return ok("database", f"schema {version}")
+
+
+def zipapp() -> tuple[Check, Path | None]:
+    """The program that runs in containers: there, and it starts."""
+    from oubliette.runtime.zipapp import zipapp_path
+
+    try:
+        path = zipapp_path()
+    except OSError as error:
+        return bad("zipapp", f"cannot be built: {error}", "reinstall oubliette"), None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", str(path), "host", "--help"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return bad("zipapp", f"{path} does not start: {error}", "reinstall oubliette"), None
+    # The host is there and reads its options; whether it works is tried in a container.
+    if b"host:" not in done.stdout + done.stderr:
+        said = done.stderr.decode(errors="replace").strip()[-200:]
+        return bad("zipapp", f"{path} does not start: {said}", "reinstall oubliette"), None
+    return ok("zipapp", str(path)), path
+
+
+def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
+    """The configuration."""
+    try:
+        config = load()
+    except OublietteError as error:
+        return failed("configuration", error, "oubliette config schema tells what it takes"), None
+    return ok("configuration", "valid"), config
+
+
+def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check | Config]:
+    """All checks that start no container; ends with the configuration if that is valid."""
+    yield python()
+    yield home(place)
+    found, config = settings(load)
+    yield found
+    yield disk(place)
+    runs, running = server(place)
+    yield runs
+    if config is not None:
+        yield port(config, running=running)
+    from oubliette.runtime.files.home import DATABASE
+
+    yield database(place / DATABASE)
+    if config is not None:
+        yield config

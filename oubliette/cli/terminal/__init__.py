@@ -1,0 +1,1 @@
+"""What the command line reads and writes: values, listings, progress, logs."""

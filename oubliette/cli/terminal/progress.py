@@ -1,0 +1,52 @@
+"""How far something long is: a bar on a terminal, lines in a pipe, nothing for programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from oubliette.cli.terminal.output import clean, is_json, note
+from oubliette.runtime.containers.docker.pull_progress import share_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+@contextmanager
+def shown(what: str) -> Generator[Callable[[str], None]]:
+    """Show what the yielded function is told, on stderr, until the block ends.
+
+    Args:
+        what: names what goes on.
+    """
+    if is_json():
+        yield lambda _: None
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _bar(what) as told:
+            yield told
+    else:
+        yield lambda line: note(f"{what}: {line}")
+
+
+@contextmanager
+def _bar(what: str) -> Generator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.description}", markup=False)
+    rest = TextColumn("{task.fields[line]}", markup=False)
+    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
+    with Progress(
+        words, BarColumn(), TimeElapsedColumn(), rest, console=console, transient=True
+    ) as bar:
+        task = bar.add_task(clean(what), total=None, line="")
+
+        def told(line: str) -> None:
+            share = share_of(line)
+            if share is not None:
+                bar.update(task, total=1.0, completed=share)
+            bar.update(task, line=clean(line)[:80], refresh=True)
+
+        yield told

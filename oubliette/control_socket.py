@@ -1,0 +1,228 @@
+"""The command line's way into a running server: `<home>/control.sock`.
+
+JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool with all
+rights, with `"progress": true` after lines `{"id", "progress"}` that say how far it is;
+`{"id", "verb": "status"}` tells about the server; the answer is `{"id", "ok": {…}}` or
+`{"id", "error": {code, message, hint, field}}`. The socket is 0600 in a 0700 folder, and the
+peer's user id is checked besides: whoever may speak here may read the database anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import structlog
+
+from oubliette.errors import ConfigError, InvalidParameter, NotFound, OublietteError
+from oubliette.runtime.files.home import CONTROL_SOCKET
+from oubliette.tools.auth.scopes import Scope
+from oubliette.tools.registry import call, failure
+from oubliette.tools.spec import CallContext
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+    from collections.abc import Callable, Generator, Mapping
+    from pathlib import Path
+
+    from oubliette.tools.services import House
+
+MAX_LINE: Final = 8 * 1024 * 1024  # bytes
+MAX_LINKS: Final = 32
+MAX_UNREAD: Final = 64 * 1024  # bytes of an answer beyond which no progress is told
+MAX_SOCKET_PATH: Final = 103  # bytes; see containers/folders.py
+IDLE_SECONDS: Final = 900.0
+"""A link that says nothing for so long is closed; longer than any wait of a tool."""
+OPERATOR: Final = CallContext(
+    principal="operator",
+    token_id="control.sock",  # noqa: S106 - not a secret; what the audit log shows
+    scope=Scope(level="admin"),
+    door="control",
+)
+"""Who speaks here: the owner of the home, with all rights and no sessions of its own."""
+
+_log = structlog.get_logger("oubliette.control_socket")
+
+
+@contextlib.contextmanager
+def socket_path(home: Path) -> Generator[str]:
+    """A path of `<home>/control.sock` that is short enough to bind or connect to.
+
+    Raises:
+        ConfigError: there is none on this system.
+    """
+    path = home / CONTROL_SOCKET
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        yield str(path)
+        return
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"{path}: longer than {MAX_SOCKET_PATH} bytes", hint="choose a shorter --home"
+        )
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{CONTROL_SOCKET}"
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def listening(home: Path) -> Generator[socket.socket]:
+    """Listen at `<home>/control.sock`; whoever connects waits until a `ControlSocket` serves it.
+
+    For the holder of the home's lock, who may replace a stale socket. So commands that are given
+    while the server starts have something to wait for.
+
+    Raises:
+        ConfigError: the socket cannot be made.
+    """
+    place = home / CONTROL_SOCKET
+    try:
+        place.unlink(missing_ok=True)
+        with socket_path(home) as path:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                # Nobody can connect between bind and chmod: that is what listen allows.
+                listener.bind(path)
+                place.chmod(0o600)
+                listener.listen(MAX_LINKS)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+    except OSError as error:
+        raise ConfigError(
+            f"{place} cannot be made: {error.strerror}",
+            hint="choose another --home, on a local file system",
+        ) from error
+    try:
+        yield listener
+    finally:
+        listener.close()
+        place.unlink(missing_ok=True)
+
+
+class ControlSocket:
+    """Serves those who connect to `listener`, from `listening`, while the server runs."""
+
+    def __init__(
+        self, house: House, home: Path, status: Mapping[str, Any], listener: socket.socket
+    ) -> None:
+        self._house = house
+        self._home = home
+        self._status = dict(status)
+        self._listener = listener
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Serve; first those who have waited."""
+        self._server = await asyncio.start_unix_server(
+            self._accept, sock=self._listener, limit=MAX_LINE
+        )
+
+    async def aclose(self) -> None:
+        """Stop listening, end all links, remove the socket."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            (self._home / CONTROL_SOCKET).unlink(missing_ok=True)
+        for link in self._links:
+            link.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._links.add(task)
+        try:
+            if len(self._links) > MAX_LINKS or not _is_owner(writer):
+                _log.warning("control link refused", links=len(self._links))
+                return
+            await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # only aclose cancels; the callback of asyncio's server has nobody to tell
+        except (OSError, TimeoutError):
+            pass  # the peer went away, or said nothing for too long
+        finally:
+            self._links.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    line = await reader.readline()
+            except ValueError:
+                writer.write(_line(None, _error(InvalidParameter("the line is too long"))))
+                await writer.drain()
+                return
+            if not line.endswith(b"\n"):
+                return
+            number, answer = await self._answer(line, writer)
+            writer.write(_line(number, answer))
+            await writer.drain()
+
+    async def _answer(self, line: bytes, writer: StreamWriter) -> tuple[Any, dict[str, Any]]:
+        try:
+            request = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None, _error(InvalidParameter("the line is not JSON"))
+        if not isinstance(request, dict):
+            return None, _error(InvalidParameter("the line is not an object"))
+        fields = cast("dict[str, Any]", request)
+        number = fields.get("id")
+        match fields.get("verb"):
+            case "status":
+                return number, {"ok": self._status}
+            case "call":
+                context = OPERATOR
+                if fields.get("progress") is True:
+                    context = msgspec.structs.replace(OPERATOR, progress=_teller(writer, number))
+                return number, await self._call(
+                    context, fields.get("tool"), fields.get("arguments")
+                )
+            case verb:
+                return number, _error(NotFound(f"unknown verb {verb!r}"))
+
+    async def _call(self, context: CallContext, tool: object, arguments: Any) -> dict[str, Any]:
+        try:
+            result = await call(self._house, context, str(tool), arguments)
+        except OublietteError as error:
+            return _error(error)
+        return result.structured if result.is_error else {"ok": result.structured}
+
+
+def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
+    """Tells the peer how far its call is; what it does not read in time is left out."""
+
+    def told(line: str) -> None:
+        waiting = writer.transport.get_write_buffer_size()
+        if not writer.is_closing() and waiting < MAX_UNREAD:
+            writer.write(_line(number, {"progress": line}))
+
+    return told
+
+
+def _error(error: OublietteError) -> dict[str, Any]:
+    return failure(error).structured
+
+
+def _line(number: Any, answer: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"id": number, **answer}) + b"\n"
+
+
+def _is_owner(writer: StreamWriter) -> bool:
+    """Whether the peer runs under the server's user, or is root."""
+    peer = writer.get_extra_info("socket")
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:  # macOS: the rights of the socket and its folder decide
+        return True
+    credentials = peer.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in {os.geteuid(), 0}

@@ -1,0 +1,1 @@
+"""Programs that carry streams across a boundary."""

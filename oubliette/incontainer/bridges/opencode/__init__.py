@@ -1,0 +1,1 @@
+"""OpenCode's HTTP server as a program on standard streams."""

@@ -1,0 +1,169 @@
+"""What keeps OpenCode from running a repository's code, and its secrets out of its environment.
+
+OpenCode 1.18 looks for `.opencode`, `opencode.json` and `opencode.jsonc` in the working tree and
+above it, and executes the plugins that it finds, in spite of every switch that it has. So a script
+of ours is loaded before it, by the runtime that it is built with (Bun), and
+
+* tells whoever asks that none of these is there, and that OpenCode's own folder of settings is a
+  new one in HOME, so that nothing counts that an agent has left in the old one;
+* loads no module but OpenCode's own, those that it installs itself, and those of the folder of
+  settings that the server's configuration names;
+* takes secrets from a file in memory and gives them to OpenCode alone: they are not in the
+  environment of its process, nor in that of what it starts once it has read them.
+
+If the script is not run, OpenCode has no settings that it could start with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+
+from . import rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TRUSTED = "OUBLIETTE_TRUST_REPOSITORY"  # set where OpenCode may do with a repository as it likes
+CONTENT = "OPENCODE_CONFIG_CONTENT"
+MANAGED = "/etc/opencode"  # settings of an image
+OWN_FOLDERS = ("OPENCODE_CONFIG_DIR", "XDG_CONFIG_HOME")  # the server's configuration may set them
+OF_CLIENT = ("OUBLIETTE_API_KEY", "OUBLIETTE_PAIRING_SECRET")  # given to our MCP server by name
+FOLDER = ".oubliette"  # of HOME
+UNGUARDED = "{ the guard of Oubliette has not been run"  # no JSON: refused with these words
+
+SCRIPT = r"""
+"use strict";
+const fs = require("node:fs"), path = require("node:path"), env = process.env;
+let given = {};
+if (env.OUBLIETTE_GUARD) {
+  const fd = Number(env.OUBLIETTE_GUARD);
+  given = JSON.parse(fs.readFileSync(fd, "utf8"));
+  fs.ftruncateSync(fd, 0);  // says that we are here
+  fs.closeSync(fd);
+}
+delete env.OUBLIETTE_GUARD;
+delete env.BUN_INSPECT_PRELOAD;
+const hide = (name, value) => Object.defineProperty(
+  env, name, { value, enumerable: false, configurable: true, writable: true });
+for (const [name, value] of Object.entries(given.secrets ?? {})) hide(name, value);
+// OpenCode lists the environment to find these, once; the signal says that it has them
+Object.assign(env, given.listed);
+process.on("SIGUSR2", () => {
+  for (const [name, value] of Object.entries(given.listed ?? {})) hide(name, value);
+});
+const own = given.settings;
+if (own) {
+  fs.rmSync(own, { recursive: true, force: true });
+  hide("XDG_CONFIG_HOME", own);
+}
+const caches = env.XDG_CACHE_HOME || path.join(env.HOME || "/nonexistent", ".cache");
+const trusted = given.trusted ?? [];
+const within = (file, folders) =>
+  folders.some((folder) => file === folder || file.startsWith(folder + "/"));
+const searched = new Set([".opencode", "opencode.json", "opencode.jsonc"]);
+const access = fs.access;
+fs.access = function (file, mode, done) {
+  const name = typeof file === "string" ? path.resolve(file) : "";
+  const writing = typeof mode === "number" && mode & fs.constants.W_OK;
+  let code;
+  if (searched.has(path.basename(name)) && !within(name, trusted)) code = "ENOENT";
+  // It would have a package installed there, which it does not need
+  else if (own && writing && within(name, [own])) code = "EACCES";
+  if (!code) return access.apply(this, arguments);
+  const error = new Error(`${code}: access '${file}'`);
+  process.nextTick(done ?? mode, Object.assign(error, { code, syscall: "access", path: file }));
+};
+const allowed = ["/$bunfs", path.join(caches, "opencode"), ...trusted]
+  .map((folder) => folder.replace(/[^\w\/]/g, "\\$&") + "/")
+  .join("|");
+Bun.plugin({
+  name: "oubliette",
+  setup(build) {
+    build.onLoad({ filter: new RegExp(`^(?!${allowed})`) }, ({ path: file }) => {
+      throw new Error(`Oubliette does not let OpenCode load ${file}`);
+    });
+  },
+});
+"""
+
+
+class Guarded:
+    """The environment to start OpenCode with, and the file in memory that it is to inherit.
+
+    Args:
+        environ: ours, with the secrets.
+        listed: more that OpenCode alone is to have, by name, and that it finds by listing its
+            environment; `hide` takes them out of it.
+
+    Raises:
+        OSError: The script cannot be written into HOME.
+
+    """
+
+    def __init__(self, environ: Mapping[str, str], listed: Mapping[str, str]) -> None:
+        self.environ = {name: value for name, value in environ.items() if name not in OF_CLIENT}
+        self.fd: int | None = None
+        self.notes: list[str] = []
+        content = self.environ.get(CONTENT)
+        if self.environ.pop(TRUSTED, ""):
+            self.environ.update(listed)
+            return
+        secrets: dict[str, str] = {}
+        if content is not None:
+            workspace = self.environ.get("OUBLIETTE_WORKSPACE", "")
+            content, self.notes = rules.with_rules(content, workspace)
+            secrets[CONTENT] = content
+        self.environ[CONTENT] = UNGUARDED
+        trusted = [self.environ[name] for name in OWN_FOLDERS if self.environ.get(name)]
+        folder = os.path.join(self.environ.get("HOME") or "/", FOLDER)
+        given = {
+            "secrets": secrets,
+            "listed": dict(listed),
+            "trusted": [MANAGED, *(os.path.abspath(each) for each in trusted)],
+            "settings": None if trusted else os.path.join(folder, "opencode"),
+        }
+        self.fd = _in_memory(json.dumps(given).encode())
+        self.environ["OUBLIETTE_GUARD"] = str(self.fd)
+        self.environ["BUN_INSPECT_PRELOAD"] = _script(folder)
+
+    @property
+    def taken(self) -> bool:
+        """Whether the script has run; it empties its file. True where there is none."""
+        return self.fd is None or os.fstat(self.fd).st_size == 0
+
+    def hide(self, pid: int) -> None:
+        """Have OpenCode, which has answered a request, take `listed` out of its environment."""
+        if self.fd is not None and self.taken:  # else a script that is not there would not take it
+            os.kill(pid, signal.SIGUSR2)
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that OpenCode needs."""
+        return () if self.fd is None else (self.fd,)
+
+
+def _in_memory(data: bytes) -> int:
+    try:
+        fd = os.memfd_create("oubliette")
+    except AttributeError:  # a Python without it: a file without a name
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _script(folder: str) -> str:
+    """Write the script anew, whatever lies in its place."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, "opencode_guard.js")
+    temporary = f"{path}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(SCRIPT)
+    os.replace(temporary, path)
+    return path

@@ -1,0 +1,1 @@
+"""`oubliette-client`: the MCP server that runs beside each agent."""

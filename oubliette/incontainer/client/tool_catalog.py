@@ -1,0 +1,287 @@
+"""What the agent is offered: base tools, Oubliette's own, the caller's; and how results look.
+
+Names are `session_message`, `oubliette_{tool}` and `{caller_id}_{tool}`, as given. Most agents take
+only names that match `[a-zA-Z0-9_-]{1,64}`; a tool named otherwise is listed all the same, and it
+is the agent's to refuse it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ..io.json_values import as_array, as_object, as_text
+from .context_tools import CONTEXT_TOOLS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Json = dict[str, Any]
+
+BASE = "base"
+CONTEXT = "context"
+CALLER = "caller"
+OUBLIETTE = "oubliette"
+
+OUBLIETTE_PREFIX = "oubliette_"
+NAMELESS_CALLER = "caller"  # stands for a caller who lends tools but gives no caller_id
+
+CALL_TIMEOUT_SECONDS = 60.0  # until the server says otherwise
+LONGEST_TIMEOUT_SECONDS = 86400.0
+
+INSUFFICIENT_SCOPE = -32002
+INVALID_KEY = -32001
+
+_SESSION_ID = {"type": "string", "description": "An agent session that you started before."}
+
+BASE_TOOLS: list[Json] = [
+    {
+        "name": "session_message",
+        "description": (
+            "Give a task to another agent and get its answer. Without session_id a new agent "
+            "session is started, with a workspace like yours; with session_id the message goes on "
+            "in that session. Several calls at the same time run several agents side by side. With "
+            "wait=false the call returns at once: follow the session with session_events."
+        ),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string", "description": "What the agent is to do."},
+                "session_id": _SESSION_ID,
+                "wait": {
+                    "type": "boolean",
+                    "default": True,
+                    "description": "Wait until the agent has finished its turn.",
+                },
+            },
+            "required": ["message"],
+        },
+    },
+    {
+        "name": "session_map",
+        "description": (
+            "Divide a task: give many messages to as many new agents, wait for all of them, and "
+            "get their answers in order. Better than many calls of session_message: it keeps to "
+            "the limits by itself, and one that fails does not stop the others. Let them leave "
+            "long results with context_write and read those with context_read."
+        ),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "messages": {
+                    "type": "array",
+                    "minItems": 1,
+                    "description": "What each agent is to do.",
+                    "items": {
+                        "anyOf": [
+                            {"type": "string"},
+                            {
+                                "type": "object",
+                                "properties": {
+                                    "message": {"type": "string"},
+                                    "session_id": _SESSION_ID,
+                                    "own_workspace": {
+                                        "type": "boolean",
+                                        "default": False,
+                                        "description": "Give it a workspace of its own.",
+                                    },
+                                },
+                                "required": ["message"],
+                            },
+                        ]
+                    },
+                },
+                "max_parallel": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "Agents at the same time; else as many as are allowed.",
+                },
+            },
+            "required": ["messages"],
+        },
+    },
+    {
+        "name": "session_events",
+        "description": (
+            "Read what happened in an agent session that you started: messages, tool calls, and "
+            "whether it has completed or failed."
+        ),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "session_id": _SESSION_ID,
+                "since_index": {
+                    "type": "integer",
+                    "default": -1,
+                    "description": "Only events after this index; -1 reads from the start.",
+                },
+                "wait_seconds": {
+                    "type": "number",
+                    "default": 0,
+                    "description": "Wait this long for an event if there is none yet.",
+                },
+            },
+            "required": ["session_id"],
+        },
+    },
+]
+
+
+class Tool:
+    """One tool as the agent sees it, and what it is on the other side."""
+
+    __slots__ = ("entry", "kind", "remote_name")
+
+    def __init__(self, entry: Json, kind: str, remote_name: str) -> None:
+        self.entry = entry
+        self.kind = kind
+        self.remote_name = remote_name
+
+    @property
+    def name(self) -> str:
+        """The name the agent calls it by."""
+        return self.entry["name"]
+
+    def accepts(self, field: str) -> bool:
+        """Whether the tool's schema has this top-level parameter."""
+        return field in (as_object(self.entry["inputSchema"].get("properties")) or {})
+
+
+class Catalog:
+    """The tools by name. On a clash base tools win, then Oubliette's, then the caller's first."""
+
+    def __init__(self, log: Callable[[str], None], *, has_context: bool = False) -> None:
+        self._log = log
+        self._base = [Tool(entry, BASE, entry["name"]) for entry in BASE_TOOLS]
+        if has_context:
+            self._base += [Tool(entry, CONTEXT, entry["name"]) for entry in CONTEXT_TOOLS]
+        self._oubliette: list[Tool] = []
+        self._caller: list[Tool] = []
+        self._tools: dict[str, Tool] = {}
+        self.call_timeout_seconds = CALL_TIMEOUT_SECONDS
+        self._merge()
+
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name."""
+        return self._tools.get(name)
+
+    def entries(self) -> list[Json]:
+        """All tools as `tools/list` shows them, in a stable order."""
+        return [tool.entry for tool in self._tools.values()]
+
+    def configure_caller(self, params: Json) -> bool:
+        """Replace the caller's tools by those of a `caller_tools_config`.
+
+        Returns:
+            Whether what the agent sees has changed.
+
+        """
+        prefix = as_text(params.get("caller_id"), NAMELESS_CALLER)
+        timeout: object = params.get("call_timeout_seconds")
+        if isinstance(timeout, (int, float)) and timeout > 0:
+            self.call_timeout_seconds = float(min(timeout, LONGEST_TIMEOUT_SECONDS))
+        lent_by = f"Lent by {prefix}."
+        self._caller = self._read(params.get("tools"), CALLER, f"{prefix}_", lent_by)
+        return self._merge()
+
+    def configure_oubliette(self, tools: object) -> bool:
+        """Replace Oubliette's own tools by the answer to `oubliette_tools`; True if that shows."""
+        self._oubliette = self._read(
+            tools, OUBLIETTE, OUBLIETTE_PREFIX, "One of Oubliette's tools."
+        )
+        return self._merge()
+
+    def _read(self, tools: object, kind: str, prefix: str, description: str) -> list[Tool]:
+        items = as_array(tools)
+        if items is None and tools is not None:
+            self._log(f"ignored the {kind} tools: they are not a list")
+        found: list[Tool] = []
+        for item in items or ():
+            tool = _tool(as_object(item) or {}, kind, prefix, description)
+            if tool is None:
+                self._log(f"ignored a {kind} tool that has no name")
+            else:
+                found.append(tool)
+        return found
+
+    def _merge(self) -> bool:
+        tools: dict[str, Tool] = {}
+        for tool in (*self._base, *self._oubliette, *self._caller):
+            if tool.name in tools:
+                self._log(f"tool {tool.name} is there already ({tools[tool.name].kind}): left out")
+            else:
+                tools[tool.name] = tool
+        before, self._tools = self._tools, tools
+        shown = [(tool.kind, tool.entry) for tool in tools.values()]
+        return shown != [(tool.kind, tool.entry) for tool in before.values()]
+
+
+def _tool(item: Json, kind: str, prefix: str, description: str) -> Tool | None:
+    name = as_text(item.get("name"))
+    if not name:
+        return None
+    entry: Json = {
+        "name": prefix + name,
+        "description": as_text(item.get("description"), description),
+        "inputSchema": object_schema(item.get("inputSchema")),
+    }
+    return Tool(entry, kind, name)
+
+
+def object_schema(schema: object) -> Json:
+    """The schema with an object at its root.
+
+    One schema without it makes the official SDK drop the whole tool list.
+    """
+    kept = {**(as_object(schema) or {}), "type": "object"}
+    for key, wanted in (("properties", dict), ("required", list), ("$schema", str)):
+        if not isinstance(kept.get(key), wanted):
+            kept.pop(key, None)
+    return kept
+
+
+# Results
+
+
+def success(result: object) -> Json:
+    """A tool's result for the agent: text, and an object as structured content too."""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    shown: Json = {"content": [{"type": "text", "text": text}], "isError": False}
+    if isinstance(result, dict):
+        shown["structuredContent"] = result
+    return shown
+
+
+def tool_error(message: str, kind: str) -> Json:
+    """A failed call for the agent; `kind` tells programs apart what the text tells the model."""
+    return {
+        "content": [{"type": "text", "text": message}],
+        "isError": True,
+        "_meta": {"dev.oubliette/kind": kind},
+    }
+
+
+def oubliette_error(code: int, message: str, kind: str) -> Json:
+    """A failed `oubliette_call_tool` for the agent (specification of oubliette-tools)."""
+    if code == INSUFFICIENT_SCOPE:
+        return tool_error(_led_by("insufficient permissions", message), "insufficient_permissions")
+    if code == INVALID_KEY:
+        return tool_error(_led_by("invalid or expired API key", message), "invalid_key")
+    return tool_error(message, kind)
+
+
+def _led_by(phrase: str, message: str) -> str:
+    return message if phrase in message else f"{phrase}: {message}"
+
+
+def oubliette_success(result: object) -> Json:
+    """The result of `oubliette_call_tool`, which is an MCP result already."""
+    fields = as_object(result) or {}
+    content = as_array(fields.get("content"))
+    if content is None or not all(as_text((as_object(b) or {}).get("type")) for b in content):
+        return success(result)
+    shown: Json = {"content": content, "isError": fields.get("isError") is True}
+    if isinstance(fields.get("structuredContent"), dict):
+        shown["structuredContent"] = fields["structuredContent"]
+    return shown

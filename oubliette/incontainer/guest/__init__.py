@@ -1,0 +1,1 @@
+"""The process that runs agents in a container and relays their connections."""

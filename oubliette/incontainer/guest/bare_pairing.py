@@ -1,0 +1,142 @@
+"""Pairs links whose clients know no secret: by project, first in, first out.
+
+Where the host can tell whose agent a client descends from, and the server has announced that
+session, the client meets an upstream of that session alone. The order decides for all others.
+"""
+
+from __future__ import annotations
+
+from .socket_pair import Pair, Side
+from .unpaired import DOWNSTREAM_PATIENCE, Refused, Waiting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .. import wire
+    from ..io.connection import Connection
+    from ..io.event_loop import Loop
+
+    Queues = dict[str, list[Waiting]]
+
+WAITING_LIMIT = 64  # links that wait: per project and direction, and projects
+
+
+class BarePairing:
+    """The pairs of bare clients, and the links that wait for one."""
+
+    def __init__(self, loop: Loop, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._loop = loop
+        self._tell = tell
+        self._up: Queues = {}  # by project, oldest first, no empty list
+        self._down: Queues = {}
+        self._pairs: set[Pair] = set()
+
+    def upstream(
+        self, header: wire.Upstream, connection: Connection, first: bytes, *, announced: bool
+    ) -> None:
+        """Take the server's half; one that is not `announced` may still be given up.
+
+        Raises:
+            Refused: Too many wait.
+
+        """
+        project = header.project
+        waiting = _take(self._down, project, lambda down: down.session in (None, header.session))
+        if waiting is None:
+            _check_room(self._up, project)
+        side = Side(connection.release(), first, header.session)
+        if waiting is None:
+            self._queue(self._up, project, side, None, announced=announced)
+        else:
+            self._join(side, waiting.take())
+
+    def downstream(
+        self, owner: str | None, project: str, connection: Connection, first: bytes
+    ) -> None:
+        """Take the half of a client that descends from the agent of the session `owner`.
+
+        Raises:
+            Refused: Too many wait.
+
+        """
+        waiting = _take(self._up, project, lambda up: owner in (None, up.session))
+        if waiting is None:
+            _check_room(self._down, project)
+        side = Side(connection.release(), first, owner)
+        if waiting is None:
+            self._queue(self._down, project, side, DOWNSTREAM_PATIENCE)
+        else:
+            self._join(waiting.take(), side)
+
+    def give_up(self, session: str, project: str) -> Side | None:
+        """Take out an upstream of `session` that came unannounced; None if there is none."""
+        for waiting in self._up.get(project, ()):
+            if waiting.side.session == session and not waiting.announced:
+                _leave(self._up, project, waiting)
+                return waiting.take()
+        return None
+
+    def _join(self, upstream: Side, downstream: Side) -> None:
+        pair = Pair(self._loop, upstream, downstream, self._pairs.discard)
+        if pair.is_open:
+            self._pairs.add(pair)
+            self._tell({"event": "paired", "session": upstream.session, "bare": True})
+
+    def _queue(
+        self,
+        queues: Queues,
+        project: str,
+        side: Side,
+        patience: float | None,
+        *,
+        announced: bool = True,
+    ) -> None:
+        def lost(waiting: Waiting) -> None:
+            _leave(queues, project, waiting)
+
+        waiting = Waiting(self._loop, side, lost, patience)
+        waiting.announced = announced
+        queues.setdefault(project, []).append(waiting)
+
+    @property
+    def links(self) -> int:
+        """Links held, paired ones counted twice."""
+        queues = (*self._up.values(), *self._down.values())
+        return 2 * len(self._pairs) + sum(map(len, queues))
+
+    def close(self) -> None:
+        """Cut all links."""
+        for pair in list(self._pairs):
+            pair.close()
+        for queues in (self._up, self._down):
+            for queue in list(queues.values()):
+                for waiting in list(queue):
+                    waiting.close()
+
+
+def _take(queues: Queues, project: str, fits: Callable[[Side], bool]) -> Waiting | None:
+    """Take the first live link of a project that fits out of its queue."""
+    for waiting in list(queues.get(project, ())):
+        if fits(waiting.side):
+            if waiting.side.is_closed():  # its end was not noticed yet
+                waiting.close()
+                continue
+            _leave(queues, project, waiting)
+            return waiting
+    return None
+
+
+def _leave(queues: Queues, project: str, waiting: Waiting) -> None:
+    queue = queues.get(project, [])
+    if waiting in queue:
+        queue.remove(waiting)
+        if not queue:
+            del queues[project]
+
+
+def _check_room(queues: Queues, project: str) -> None:
+    queue = queues.get(project)
+    if (len(queues) if queue is None else len(queue)) >= WAITING_LIMIT:
+        raise Refused("too many unpaired links")

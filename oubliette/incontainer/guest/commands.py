@@ -1,0 +1,219 @@
+"""What the server can ask for on the control link, one function per verb."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from ..io import linux
+from ..wire import MAX_COUNT
+from . import request_fields
+from .process import secret_files
+from .process.spawn import LIMITS, Spec
+from .process.spool import FILE_BYTES
+from .request_fields import VerbError
+from .tickets import PURPOSES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .control_link import ControlLink
+    from .process.process import Failure, Process
+    from .server import Host
+
+    Request = dict[str, Any]
+    Result = dict[str, Any]
+    Verb = Callable[["Host", "ControlLink", Request], "Result | None"]
+
+SPOOL_SMALLEST = 4096  # bytes
+LARGEST = (1 << 63) - 1  # what setrlimit and file offsets take
+
+
+def perform(host: Host, link: ControlLink, request: Request) -> None:
+    """Do what `request` asks and answer it, now or when it is done."""
+    ident: object = request.get("id")
+    try:
+        result = _verb(request)(host, link, request)
+    except VerbError as error:
+        link.answer_error(ident, error.code, error.message)
+        return
+    if result is not None:
+        link.answer(ident, result)
+
+
+def _verb(request: Request) -> Verb:
+    name = request.get("verb")
+    verb = VERBS.get(name) if isinstance(name, str) else None
+    if verb is None:
+        raise VerbError("unknown_verb", f"unknown verb {str(name)[:64]!r}")
+    return verb
+
+
+def _known(host: Host, request: Request) -> Process:
+    proc = request_fields.word(request, "proc")
+    process = host.table.get(proc)
+    if process is None:
+        raise VerbError("unknown_proc", f"no process {proc}")
+    return process
+
+
+def _optional_id(request: Request, name: str) -> int | None:
+    return (
+        None
+        if request.get(name) is None
+        else request_fields.number(request, name, 0, (1 << 32) - 2)
+    )
+
+
+def _start(host: Host, link: ControlLink, request: Request) -> Result | None:
+    proc = request_fields.word(request, "proc")
+    known = host.table.get(proc)
+    if known is not None and known.started:
+        return {"pid": known.pid}
+    ident: object = request.get("id")
+
+    def answer(process: Process, failure: Failure | None) -> None:
+        if failure is None:
+            link.answer(ident, {"pid": process.pid})
+        else:
+            link.answer_error(ident, *failure)
+
+    if known is not None:  # asked again while the fork is on its way to exec
+        known.waiting.append(answer)
+        return None
+    spec = _spec(request, proc)
+    session = None if request.get("session") is None else request_fields.word(request, "session")
+    spool_bytes = FILE_BYTES
+    if request.get("spool_bytes") is not None:
+        spool_bytes = request_fields.number(request, "spool_bytes", SPOOL_SMALLEST, LARGEST)
+    stdin = request_fields.flag(request, "stdin", default=True)
+    merge = request_fields.flag(request, "merge_stderr", default=False)
+    deadline = request_fields.seconds(request, "deadline_seconds")
+    host.admit(spec.uid)
+    process = host.table.add(proc, spec, session, spool_bytes)
+    failure = process.start(stdin=stdin, merge_stderr=merge, deadline_seconds=deadline)
+    if failure is not None:
+        host.table.drop(process)
+        raise VerbError(*failure)
+    host.table.forked(process)
+    process.waiting.append(answer)
+    return None
+
+
+def _spec(request: Request, proc: str) -> Spec:
+    argv = request_fields.strings(request, "argv")
+    paths, files = secret_files.read(request, proc)
+    env = {**request_fields.mapping(request, "env"), **paths, linux.COOKIE: proc}
+    cwd = "/" if request.get("cwd") is None else request_fields.text(request, "cwd")
+    uid, gid = _optional_id(request, "uid"), _optional_id(request, "gid")
+    if uid == os.geteuid() != 0 and gid in (None, os.getegid()):
+        uid = gid = None  # what we are already; without root it could not be set anyway
+    elif gid is None:
+        gid = uid
+    given = request_fields.table(request, "limits")
+    # Unknown limits are ignored, as all unknown fields are
+    known = [name for name in LIMITS if given.get(name) is not None]
+    limits = {name: request_fields.number(given, name, 0, LARGEST) for name in known}
+    return Spec(argv, env, cwd, uid=uid, gid=gid, limits=limits, files=files)
+
+
+def _signal(host: Host, _link: ControlLink, request: Request) -> Result:
+    process = _known(host, request)
+    given: object = request.get("signal")
+    if isinstance(given, str):
+        name = given if given.startswith("SIG") else f"SIG{given}"
+        number = getattr(signal, name, None)
+        if not isinstance(number, signal.Signals):
+            raise request_fields.invalid("signal", "unknown signal")
+    else:
+        number = request_fields.number(request, "signal", 0, 64)
+    tree = request_fields.flag(request, "tree", default=True)
+    return {"delivered": process.signal(int(number), tree=tree)}
+
+
+def _expect(host: Host, _link: ControlLink, request: Request) -> Result:
+    digest = request_fields.word(request, "digest")
+    if len(digest) != 64:
+        raise request_fields.invalid("digest", "64 hexadecimal digits are needed")
+    depth = (
+        0 if request.get("depth") is None else request_fields.number(request, "depth", 0, MAX_COUNT)
+    )
+    session, project = (
+        request_fields.word(request, "session"),
+        request_fields.word(request, "project"),
+    )
+    host.pairing.expect(session, project, digest.lower(), depth)
+    return {}
+
+
+def _unexpect(host: Host, _link: ControlLink, request: Request) -> Result:
+    return {"known": host.pairing.unexpect(request_fields.word(request, "session"))}
+
+
+def _ticket(host: Host, _link: ControlLink, request: Request) -> Result:
+    purpose = request_fields.word(request, "purpose")
+    if purpose not in PURPOSES:
+        raise request_fields.invalid("purpose", f"one of {', '.join(PURPOSES)} is needed")
+    count = 1 if request.get("count") is None else request_fields.number(request, "count", 1, 256)
+    return {"tickets": host.tickets.issue(purpose, count)}
+
+
+def _ack(host: Host, _link: ControlLink, request: Request) -> Result:
+    process = _known(host, request)
+    streams = [
+        stream for stream in (process.out, process.err) if request.get(stream.name) is not None
+    ]
+    ends = [request_fields.number(request, stream.name, 0, stream.spool.end) for stream in streams]
+    for stream, end in zip(streams, ends):  # noqa: B905 -- `strict` came with 3.10
+        stream.ack(end)
+    process.changed()
+    return {}
+
+
+def _forget(host: Host, _link: ControlLink, request: Request) -> Result:
+    proc = request_fields.word(request, "proc")
+    process = host.table.get(proc)
+    if process is not None:
+        if process.exit is None:
+            raise VerbError("running", f"process {proc} has not ended")
+        host.table.drop(process)
+    return {}
+
+
+def _stats(host: Host, _link: ControlLink, _request: Request) -> Result:
+    processes = host.table.all()
+    streams = [stream.spool for process in processes for stream in (process.out, process.err)]
+    return {
+        "rss": linux.resident_bytes(),
+        "oom_kills": linux.oom_kills(),
+        "memory_limit": linux.memory_limit(),
+        "procs": len(processes),
+        "running": sum(process.exit is None for process in processes),
+        "links": host.pairing.links,
+        "attached": sum(process.reader is not None for process in processes),
+        "spool_bytes": sum(spool.kept for spool in streams),
+        "disk_bytes": sum(spool.on_disk for spool in streams),
+        "fds": len(os.listdir("/proc/self/fd")) - 1,
+        "uptime_seconds": round(time.monotonic() - host.born, 3),
+    }
+
+
+def _drain(host: Host, _link: ControlLink, _request: Request) -> Result:
+    host.drain()
+    return {}
+
+
+VERBS: dict[str, Verb] = {
+    "start": _start,
+    "signal": _signal,
+    "expect": _expect,
+    "unexpect": _unexpect,
+    "ticket": _ticket,
+    "ack": _ack,
+    "forget": _forget,
+    "stats": _stats,
+    "drain": _drain,
+}

@@ -1,0 +1,1 @@
+"""The processes that the guest runs, and their streams."""

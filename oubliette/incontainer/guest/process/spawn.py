@@ -1,0 +1,183 @@
+"""Starting a process: one fork, and in the child the few calls that must come before exec.
+
+`subprocess` imports 4 ms of code, cannot drop groups before Python 3.9's `user=` in the order we
+need, and runs limits in a `preexec_fn` whose error it hides. The host has one thread, so a plain
+fork is safe. What fails in the child comes back on a pipe as a stage and an errno; the pipe is
+close-on-exec, so its end of file is the proof that exec happened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+
+from ...io import linux
+from . import secret_files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIMITS: dict[str, int] = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "as_bytes": resource.RLIMIT_AS,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "core": resource.RLIMIT_CORE,
+}
+# What may be set at all. Whoever started the server may have had some ignored (a shell's `&` does
+# that to SIGINT and SIGQUIT), and what is ignored stays so over an exec.
+HANDLED = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+_files_before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def raise_file_limit() -> None:
+    """Let the host itself open as many descriptors as it may; children get the old limit."""
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_files_before[1], _files_before[1]))
+    except (OSError, ValueError):
+        return  # the hard limit may be above what this kernel grants; the soft one stays
+
+
+new_privileges = False  # whether programs may get more rights than the host; set once, at its start
+
+
+class Spec:
+    """What to start, and as whom. `uid` and `gid` are None where the host's own are kept."""
+
+    __slots__ = ("argv", "cwd", "env", "files", "gid", "limits", "uid")
+
+    def __init__(
+        self,
+        argv: list[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        uid: int | None = None,
+        gid: int | None = None,
+        limits: Mapping[str, int] | None = None,
+        files: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.uid = uid
+        self.gid = gid
+        self.limits = limits or {}
+        self.files = files or []
+
+
+def spawn(spec: Spec, streams: tuple[int, int, int]) -> tuple[int, int]:
+    """Fork and exec with `streams` as descriptors 0, 1 and 2.
+
+    Returns:
+        The pid, and the descriptor on which `explain` can read why exec did not happen.
+
+    Raises:
+        OSError: No process or descriptor is left.
+
+    """
+    report_in, report_out = os.pipe()
+    host = os.getpid()
+    # A signal between fork and exec would run the host's handlers in the child
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(spec, streams, report_out, host)
+    except OSError:
+        os.close(report_in)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(report_out)
+    os.set_blocking(report_in, False)
+    return pid, report_in
+
+
+def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
+    """The error code and message in what the child reported; None if exec happened."""
+    if not report:
+        return None
+    stage, _, number = report.decode(errors="replace").partition(" ")
+    code = int(number) if number.isdigit() else 0
+    why = os.strerror(code)
+    if stage == "exec":
+        program = spec.argv[0]
+        if code in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            return "not_found", f"{program}: no such program (or its interpreter is missing)"
+        kind = "limit" if code in (errno.EAGAIN, errno.ENOMEM, errno.E2BIG) else "permission"
+        return kind, f"{program}: {why}"
+    if stage == "cwd":
+        return "bad_cwd", f"{spec.cwd}: {why}"
+    if stage == "uid":
+        return "permission", f"cannot become uid {spec.uid}, gid {spec.gid}: {why}"
+    if stage == "secret_files":
+        return "limit", f"secret_files: {why}"
+    return "limit", f"limit {stage}: {why}"
+
+
+def _become(spec: Spec, streams: tuple[int, int, int], report: int, host: int) -> None:
+    """Turn the forked child into the program; never returns."""
+    stage = "exec"
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        for target, source in enumerate(streams):
+            os.dup2(source, target, inheritable=True)
+        os.umask(0o022)
+        stage = "nofile"
+        resource.setrlimit(resource.RLIMIT_NOFILE, _files_before)
+        for stage, value in spec.limits.items():
+            if stage != "as_bytes":
+                resource.setrlimit(LIMITS[stage], (value, value))
+        stage = "uid"
+        if spec.gid is not None:
+            if os.geteuid() == 0:
+                os.setgroups([])
+            os.setgid(spec.gid)
+        if spec.uid is not None:
+            os.setuid(spec.uid)
+        if not new_privileges:
+            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        # After the change of user, which would clear it. An agent must not outlive its host.
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != host:
+            os._exit(127)
+        stage = "secret_files"
+        secret_files.write(spec.files)
+        stage = "cwd"
+        os.chdir(spec.cwd)
+        if "as_bytes" in spec.limits:  # last, or this very code might run out of memory
+            stage = "as_bytes"
+            resource.setrlimit(resource.RLIMIT_AS, (spec.limits[stage], spec.limits[stage]))
+        stage = "exec"
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _exec(spec)
+    except OSError as error:
+        os.write(report, f"{stage} {error.errno}".encode())
+    except (ValueError, MemoryError):
+        os.write(report, f"{stage} {errno.EPERM}".encode())
+    finally:
+        os._exit(127)
+
+
+def _exec(spec: Spec) -> None:
+    program = spec.argv[0]
+    if "/" in program:
+        os.execve(program, spec.argv, spec.env)  # noqa: S606
+    path = spec.env.get("PATH") or os.environ.get("PATH") or os.defpath
+    denied: OSError | None = None
+    for folder in path.split(":"):
+        try:
+            os.execve(os.path.join(folder or ".", program), spec.argv, spec.env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            denied = error  # another folder may hold one that can be run, as execvp does
+    raise denied or FileNotFoundError(errno.ENOENT, program)

@@ -1,0 +1,188 @@
+"""A process's three streams: stdout and stderr into their spools, stdin from accepted frames."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from ...io.event_loop import HANGUP, READ, WRITE
+from ...wire import STDOUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...io.event_loop import Loop
+    from .process import Process
+    from .spool import Spool
+
+PIECE = 256 * 1024  # bytes read from a process at a time
+STDIN_BYTES = 1 << 20  # accepted for a process that does not read its stdin
+RESUME_ROOM = 256 * 1024  # bytes of room before a held process is read again
+
+
+class Stream:
+    """stdout or stderr of a process, on its way into the spool."""
+
+    def __init__(self, process: Process, number: int, spool: Spool) -> None:
+        self.number = number
+        self.spool = spool
+        self.ended = False
+        self.held = False
+        self._process = process
+        self._fd = -1
+
+    @property
+    def name(self) -> str:
+        """As events call it."""
+        return "out" if self.number == STDOUT else "err"
+
+    def open(self, fd: int) -> None:
+        """Read from `fd` until its end."""
+        self._fd = fd
+        os.set_blocking(fd, False)
+        self._process.loop.watch(fd, READ, self._ready)
+
+    def _ready(self, _mask: int) -> None:
+        self._read()
+        self._process.changed()
+
+    def _read(self) -> int:
+        """Read one piece; 0 when there is nothing to read now."""
+        room = self.spool.room
+        if room == 0:
+            self._hold()
+            return 0
+        try:
+            data = os.read(self._fd, min(PIECE, room))
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            data = b""
+        if data:
+            self.spool.write(data)
+        else:
+            self.end()
+        return len(data)
+
+    def _hold(self) -> None:
+        if not self.held:
+            self.held = True
+            self._process.loop.unwatch(self._fd)
+            self._process.tell("spool_full", stream=self.name)
+
+    def ack(self, offset: int) -> None:
+        """Free the spool up to `offset`, and read a held process again."""
+        self.spool.ack(offset)
+        capacity = self.spool.room + self.spool.kept
+        if self.held and not self.ended and self.spool.room >= min(RESUME_ROOM, capacity // 2):
+            self.held = False
+            self._process.loop.watch(self._fd, READ, self._ready)
+            self._process.tell("spool_resumed", stream=self.name)
+            if self._process.is_leaving:
+                self.finish()
+
+    def finish(self) -> None:
+        """The process is gone: take what its pipe still holds, whoever else has it open."""
+        budget = 1 << 20  # the largest pipe there is; a grandchild may be writing all the time
+        while not self.ended and not self.held and budget > 0:
+            size = self._read()
+            if size == 0:
+                break
+            budget -= size
+        if not self.held:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more will be read."""
+        if not self.ended:
+            self.ended = True
+            if self._fd >= 0:
+                self._process.loop.unwatch(self._fd)
+                os.close(self._fd)
+                self._fd = -1
+
+    def discard(self) -> None:
+        """Give everything back."""
+        self.end()
+        self.spool.close_file()
+
+
+class Stdin:
+    """What was accepted for a process and its pipe has not taken yet.
+
+    For a process that is gone, or has closed its stdin, frames are taken and dropped, as the
+    kernel would do.
+    """
+
+    def __init__(self, loop: Loop, pump: Callable[[], None]) -> None:
+        self.seq = 0  # the last frame taken
+        self._loop = loop
+        self._pump = pump
+        self._fd = -1
+        self._out: deque[memoryview] = deque()
+        self._size = 0
+        self._ended = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next frame must wait until the process has read some."""
+        return self._size >= STDIN_BYTES
+
+    def open(self, fd: int) -> None:
+        """Write to `fd`."""
+        os.set_blocking(fd, False)
+        self._fd = fd
+
+    def accept(self, seq: int, data: bytes) -> None:
+        """Take the frame `seq`, which follows the last one, for good."""
+        self.seq = seq
+        if self._fd >= 0 and not self._ended and data:
+            self._out.append(memoryview(data))
+            self._size += len(data)
+            self._write()
+
+    def end(self, seq: int) -> None:
+        """Take the end of stdin as frame `seq`."""
+        self.seq = seq
+        self._ended = True
+        self._write()
+
+    def _ready(self, mask: int) -> None:
+        if mask & HANGUP and not mask & WRITE:
+            self.close()
+        else:
+            self._write()
+        self._pump()
+
+    def _write(self) -> None:
+        if self._fd < 0:
+            return
+        out = self._out
+        try:
+            while out:
+                size = os.write(self._fd, out[0])
+                self._size -= size
+                if size < len(out[0]):
+                    out[0] = out[0][size:]
+                else:
+                    out.popleft()
+        except (BlockingIOError, InterruptedError):
+            self._loop.watch(self._fd, WRITE, self._ready)
+            return
+        except OSError:
+            self.close()
+            return
+        if self._ended:
+            self.close()
+        else:
+            self._loop.unwatch(self._fd)
+
+    def close(self) -> None:
+        """Give the pipe back; what it has not taken is dropped."""
+        self._out.clear()
+        self._size = 0
+        if self._fd >= 0:
+            self._loop.unwatch(self._fd)
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,348 @@
+"""The host: the one process that a container runs for us, relay and agent host in one.
+
+See `docs/relay-protocol.md` for what it speaks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+
+from .. import wire
+from ..io import linux
+from ..io.event_loop import READ, Loop
+from .attach_link import AttachLink
+from .commands import perform
+from .control_link import ControlLink
+from .header_reader import Greeting
+from .pairing import Pairing, Refused
+from .process import spawn
+from .process.spawn import raise_file_limit
+from .process.table import ProcessTable
+from .tickets import Tickets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..io.event_loop import Timer
+    from .options import Options
+
+BUILD = "0.1.0"
+FEATURES = ["attach", "pairing", "spool", "tickets", "deadline"]
+BACKLOG = 1024  # connections not accepted yet; above, connect() blocks or says EAGAIN
+ACCEPTS = 64  # connections taken at a time, before others get their turn
+GREETINGS = 256  # connections without a header, or being refused; the oldest goes first
+TERM_SECONDS = 3.0  # from TERM to KILL when draining
+KILL_SECONDS = 3.0  # from KILL to leaving, whatever is left
+
+
+class Host:
+    """Ties listener, links, pairing and processes together."""
+
+    def __init__(self, loop: Loop, options: Options, key: bytes | None) -> None:
+        self.loop = loop
+        self.boot = os.urandom(8).hex()
+        self.born = time.monotonic()
+        self.tickets = Tickets()
+        self.pairing = Pairing(loop, self.tell, accept_bare=options.accept_bare)
+        spawn.new_privileges = options.new_privileges
+        self.table = ProcessTable(loop, options.spool, self._process_event)
+        self._options = options
+        self._key = key
+        self._epoch = -1
+        self._control: ControlLink | None = None
+        self._greetings: dict[Greeting, None] = {}  # in order of arrival
+        self._draining = False
+        self._orphan_timer: Timer | None = None
+        self._listener = self._listen()
+        self._await_server()
+        loop.on_signal(signal.SIGCHLD, self._reap)
+        loop.on_signal(signal.SIGTERM, self.drain)
+        loop.on_signal(signal.SIGINT, self.drain)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    # Accepting
+
+    def _listen(self) -> socket.socket:
+        path = self._options.socket
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        self._bound = os.lstat(path).st_ino
+        self._admitted = False
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        self.loop.watch(listener.fileno(), READ, self._acceptable)
+        return listener
+
+    def _acceptable(self, _mask: int) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                sock = self._listener.accept()[0]
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._make_room()
+                return
+            if len(self._greetings) >= GREETINGS:
+                next(iter(self._greetings)).drop()
+            try:
+                greeting = Greeting(self.loop, sock, self._accept, self._greeted, self._refused)
+            except OSError:  # the kernel has no room to watch it; the listener must go on
+                sock.close()
+                return
+            self._greetings[greeting] = None
+
+    def _make_room(self) -> None:
+        """No descriptor is left: give up the oldest unproven link, or wait for one to end."""
+        if self._greetings:
+            next(iter(self._greetings)).drop()
+            return
+        fd = self._listener.fileno()
+        self.loop.unwatch(fd)
+        self.loop.call_later(1.0, lambda: self._listen_again(fd))
+
+    def _listen_again(self, fd: int) -> None:
+        if self._listener.fileno() == fd:
+            self.loop.watch(fd, READ, self._acceptable)
+
+    def _greeted(self, greeting: Greeting) -> None:
+        self._greetings.pop(greeting, None)
+
+    def _refused(self, reason: str, session: str | None) -> None:
+        event = {"event": "refused", "reason": reason}
+        self.tell(event if session is None else {**event, "session": session})
+
+    def _accept(self, greeting: Greeting, header: wire.Header, first: bytes) -> None:
+        if isinstance(header, wire.Upstream):
+            bare = self._prove_upstream(greeting.sock, header)
+            self.pairing.upstream(header, greeting.connection, first, bare=bare)
+        elif isinstance(header, wire.Downstream):
+            owner = self._owner_of(greeting.sock) if header.secret is None else None
+            self.pairing.downstream(header, greeting.connection, first, owner=owner)
+        elif isinstance(header, wire.HostLink):
+            if self._key is None:
+                raise Refused("this relay has no key")
+            link = ControlLink(self.loop, greeting.connection, self, self._key, header.nonce)
+            link.received(first)
+        else:
+            self._attach(greeting, header, first)
+
+    def _prove_upstream(self, sock: socket.socket, header: wire.Upstream) -> bool:
+        """Let the server's half in; whether it is there for a bare client."""
+        if header.ticket is not None:
+            purpose = self.tickets.redeem(header.ticket, "upstream", "bare")
+            if purpose is None:
+                raise Refused("bad ticket")
+            return purpose == "bare"
+        # Bare clients may be let in: nobody who could be an agent may play the server to them
+        if self._key is not None and not linux.peer_is_outside(sock):
+            raise Refused("a ticket is needed")
+        return False
+
+    def _owner_of(self, sock: socket.socket) -> str | None:
+        """The session whose agent the peer descends from, as far as /proc tells."""
+        return self.table.session_of(linux.ancestors(linux.peer_pid(sock)))
+
+    def _attach(self, greeting: Greeting, header: wire.Attach, first: bytes) -> None:
+        if not self.tickets.redeem(header.ticket, "attach"):
+            raise Refused("bad ticket")
+        process = self.table.get(header.proc)
+        if process is None or not process.started:
+            raise Refused("unknown process")
+        offsets = (header.out_offset, header.err_offset)
+        if offsets[0] > process.out.spool.end or offsets[1] > process.err.spool.end:
+            raise Refused("offset beyond the end")
+        link = AttachLink(greeting.connection, process, offsets, self._attach_failed)
+        link.received(first)
+
+    def _attach_failed(self, reason: str) -> None:
+        self._refused(reason, None)
+
+    def admit(self, uid: int | None) -> None:
+        """Let agents of another user connect: the first one's uid gets the socket.
+
+        Only root can do that, and root keeps its own way in. It happens before anything runs as
+        that user, so nobody can have put another file in the socket's place.
+        """
+        if uid is None or self._admitted or uid == os.geteuid():
+            return
+        self._admitted = True
+        try:
+            status = os.lstat(self._options.socket)
+            # A sandbox may have given it away already, and left the host no right to
+            if status.st_ino == self._bound and status.st_uid != uid:
+                os.chown(self._options.socket, uid, -1, follow_symlinks=False)
+        except OSError as error:
+            print(f"oubliette host: socket stays ours: {error.strerror}", file=sys.stderr)
+
+    # The control link
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Send an event to the server, if it is there; what it must know is in `hello` too."""
+        if self._control is not None:
+            self._control.event(event)
+
+    def claim(self, link: ControlLink, epoch: int) -> None:
+        """Make `link` the server's.
+
+        Raises:
+            WireError: A newer server has been here.
+
+        """
+        if epoch < self._epoch:
+            raise wire.WireError("stale epoch")
+        if epoch > self._epoch:
+            self.tickets.clear()
+        self._epoch = epoch
+        older, self._control = self._control, None
+        if older is not None:
+            older.evict()
+        self._control = link
+        if self._orphan_timer is not None:
+            self._orphan_timer.cancel()
+
+    def hello(self) -> dict[str, Any]:
+        """What the server is told first."""
+        return {
+            "event": "hello",
+            "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],
+            "build": BUILD,
+            "boot": self.boot,
+            "pid": os.getpid(),
+            "features": [*FEATURES, "bare"] if self.pairing.accept_bare else FEATURES,
+            "procs": [process.record() for process in self.table.all() if process.started],
+            "sessions": self.pairing.sessions(),
+        }
+
+    def request(self, link: ControlLink, request: dict[str, Any]) -> None:
+        """Do what the server asks."""
+        perform(self, link, request)
+
+    def left(self, link: ControlLink) -> None:
+        """The server's link is gone; it may come back within the grace."""
+        if self._control is link:
+            self._control = None
+            self._await_server()
+
+    def _await_server(self) -> None:
+        if self._options.orphan_grace > 0:
+            self._orphan_timer = self.loop.call_later(self._options.orphan_grace, self._orphaned)
+
+    def _orphaned(self) -> None:
+        print("oubliette host: no server within the grace, leaving", file=sys.stderr)
+        self.drain()
+
+    # The end
+
+    def _process_event(self, event: dict[str, Any]) -> None:
+        self.tell(event)
+        self._leave_if_quiet()
+
+    def _reap(self) -> None:
+        self.table.reap()
+        self._leave_if_quiet()
+
+    def _leave_if_quiet(self) -> None:
+        if self._draining and self.table.is_quiet:
+            # The last words are on their way in this turn of the loop
+            self.loop.call_later(0.0, self._leave)
+
+    def drain(self) -> None:
+        """Accept nothing more, end all processes, then leave."""
+        if self._draining:
+            return
+        self._draining = True
+        self.tell({"event": "draining"})  # before the ends that it brings
+        self.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        self.table.signal_all(signal.SIGTERM)
+        self.loop.call_later(TERM_SECONDS, self._kill)
+        self._leave_if_quiet()
+
+    def _kill(self) -> None:
+        self.table.signal_all(signal.SIGKILL)
+        self.loop.call_later(KILL_SECONDS, self._leave)
+
+    def _leave(self) -> None:
+        """Nothing we started is left: end what escaped, say the last words, stop."""
+        self.table.signal_all(signal.SIGKILL)
+        if self._control is not None:
+            self._control.finish()
+        self.loop.call_later(0.0, self.loop.stop)
+
+    def close(self) -> None:
+        """Give everything back and remove the socket."""
+        for greeting in list(self._greetings):
+            greeting.drop()
+        self.pairing.close()
+        self.table.close()
+        self._listener.close()
+        try:
+            os.unlink(self._options.socket)
+        except OSError:
+            pass  # the folder may be gone with its container
+
+
+def _say_ready(options: Options) -> None:
+    """Tell whoever started us that the relay listens."""
+    if options.ready_fd is not None:
+        try:
+            os.write(options.ready_fd, b"ready\n")
+        except OSError:
+            pass  # the server was killed meanwhile; the next one finds us by our labels
+        if options.ready_fd > 2:  # standard streams stay open: the next descriptor would be one
+            os.close(options.ready_fd)
+    if options.ready:
+        try:
+            fd = os.open(options.ready, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return  # nobody waits any more, or an engine started us without a server
+        try:
+            os.write(fd, b"ready\n")
+        except OSError:
+            pass
+        os.close(fd)
+
+
+def main(arguments: list[str], *, relay: bool = False) -> int:
+    """Run the host until it is drained; returns the exit code."""
+    from .options import UsageError, read_key, read_options
+
+    linux.hide_from_tracers()
+    try:
+        options = read_options(arguments, relay=relay)
+        # First of all: nothing may run in this container while the key can still be read
+        key = read_key(options)
+    except UsageError as error:
+        print(f"oubliette host: {error}", file=sys.stderr)
+        return 2
+    linux.keep_from_children()
+    linux.adopt_orphans()
+    raise_file_limit()
+    loop = Loop()
+    try:
+        host = Host(loop, options, key)
+    except OSError as error:
+        print(f"oubliette host: {options.socket}: {error.strerror}", file=sys.stderr)
+        return 1
+    _say_ready(options)
+    try:
+        loop.run()
+    finally:
+        host.close()
+        loop.close()
+    return 0

@@ -1,0 +1,40 @@
+"""One-time tickets: how a data link shows that the control link's owner opened it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..wire import TICKET_SECONDS
+
+PURPOSES = ("upstream", "attach", "bare")
+OUTSTANDING = 4096  # tickets neither used nor expired; the oldest go first
+
+
+class Tickets:
+    """Issues tickets and takes each back once, for the purpose it was issued for."""
+
+    def __init__(self) -> None:
+        self._issued: dict[str, tuple[str, float]] = {}
+
+    def issue(self, purpose: str, count: int) -> list[str]:
+        """`count` new tickets, good for `TICKET_SECONDS`."""
+        now = time.monotonic()
+        for ticket, (_, until) in list(self._issued.items()):
+            # Insertion order is expiry order: stop at the first that is still good
+            if until > now and len(self._issued) + count <= OUTSTANDING:
+                break
+            del self._issued[ticket]
+        fresh = [os.urandom(16).hex() for _ in range(count)]
+        for ticket in fresh:
+            self._issued[ticket] = (purpose, now + TICKET_SECONDS)
+        return fresh
+
+    def redeem(self, ticket: str, *purposes: str) -> str | None:
+        """Which of these purposes the ticket was good for, None if for none; it is not any more."""
+        purpose, until = self._issued.pop(ticket, ("", 0.0))
+        return purpose if purpose in purposes and time.monotonic() < until else None
+
+    def clear(self) -> None:
+        """Make all outstanding tickets worthless: another server took over."""
+        self._issued.clear()

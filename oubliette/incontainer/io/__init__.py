@@ -1,0 +1,1 @@
+"""An event loop, connections and lines, of the standard library alone."""

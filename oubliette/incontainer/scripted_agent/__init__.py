@@ -1,0 +1,1 @@
+"""An agent that runs a script instead of asking a model."""

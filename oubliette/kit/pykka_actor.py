@@ -1,0 +1,219 @@
+"""The asyncio actor type for Pykka: its three implementor hooks, and the loop as one task.
+
+Everything that leans on Pykka's inside stands here and in `pykka_future.py`. Pykka's own tests run
+against `AsyncioActor` (tests/unit/kit/test_pykka_suite.py). It departs from Pykka on purpose in
+one thing: a BaseException ends the actor that raised it, not every actor of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import pykka
+from pykka import ActorDeadError, ActorRegistry
+from pykka.messages import _ActorStop  # pyright: ignore[reportPrivateUsage]
+
+from oubliette.kit.mailbox import Mailbox
+from oubliette.kit.pykka_future import AsyncioFuture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.mailbox import Envelope
+
+logger = logging.getLogger("pykka")
+
+TURN = 64
+"""Messages an actor handles before the others of its loop get their turn."""
+
+
+class StopFlag:
+    """Pykka's `actor_stopped`, without the kilobyte that a `threading.Event` costs each actor."""
+
+    __slots__ = ("_event", "flag")
+
+    def __init__(self) -> None:
+        self.flag = False
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether the actor takes no more messages."""
+        return self.flag
+
+    def set(self) -> None:
+        """Say that it takes no more."""
+        self.flag = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, in a thread, for at most `timeout` seconds."""
+        if self._event is None:
+            self._event = threading.Event()
+        if self.flag:
+            self._event.set()
+        return self._event.wait(timeout)
+
+
+class AsyncioActor(pykka.Actor):
+    """A Pykka actor whose loop is a task; `on_start`, handlers and `on_stop` may be `async def`.
+
+    All of them run in that one task, so that a task group opened in `on_start` may be closed in
+    the last hook.
+    """
+
+    gate: ClassVar[Gate | None] = None
+    """The loop for actors that are started by Pykka's `start`."""
+
+    actor_inbox: Mailbox  # pyright: ignore[reportIncompatibleVariableOverride]
+    _actor_task: asyncio.Task[None]
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        super().__init__()
+        self.actor_inbox.court = _pykka_court
+        self.actor_stopped = cast("threading.Event", StopFlag())
+        self._actor_ref.actor_stopped = self.actor_stopped
+
+    # ------------------------------------------------------------ Pykka's implementor hooks
+    @staticmethod
+    def _create_actor_inbox() -> Mailbox:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Mailbox()
+
+    @staticmethod
+    def _create_future() -> pykka.Future[Any]:
+        return AsyncioFuture()
+
+    def _start_actor_loop(self) -> None:
+        gate = self._actor_gate()
+        if threading.get_ident() == gate.thread:
+            self._actor_start_on(gate)
+        else:
+            gate.call(self._actor_start_on, gate)
+
+    # ------------------------------------------------------------ the loop
+    def _actor_gate(self) -> Gate:
+        gate = self.gate
+        if gate is None:
+            raise RuntimeError(f"{self}: there is no loop for it; spawn it in a System")
+        return gate
+
+    def _actor_start_on(self, gate: Gate) -> None:
+        self.actor_inbox.bind(gate)
+        self._actor_task = gate.loop.create_task(self._actor_loop())
+
+    async def _actor_loop(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        try:
+            await self._actor_set_up()
+            await self._actor_run()
+        except asyncio.CancelledError:
+            # It is dealt with, and must not confuse a scope in a last hook.
+            self._actor_task.uncancel()
+            self._actor_was_cancelled()
+        # Not in a `finally`: a coroutine that is thrown away may not await.
+        await self._actor_tear_down()
+
+    async def _actor_run(self) -> None:
+        inbox, receive = self.actor_inbox, self._actor_receive
+        items, stopped = inbox.items, cast("StopFlag", self.actor_stopped)
+        new_waiter = self._actor_task.get_loop().create_future
+        turn = 0
+        while not stopped.flag:
+            if not items:  # looked at again after each wake-up: it may be a late one
+                turn = 0
+                inbox.waiter = waiter = new_waiter()
+                await waiter
+                continue
+            if turn >= TURN:
+                turn = 0
+                await asyncio.sleep(0)
+                continue
+            turn += 1
+            envelope = inbox.get()
+            try:
+                answer = receive(envelope)
+                if type(answer) is CoroutineType:
+                    answer: Any = await answer  # pyright: ignore[reportUnknownVariableType]
+                reply = envelope.reply_to
+                if reply is not None:
+                    reply.set(answer)
+            except Exception as error:
+                await self._actor_receive_failed(envelope, error)
+            except GeneratorExit:
+                raise  # the task is thrown away with its loop: nothing may be awaited now
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and self._actor_task.cancelling():
+                    self._actor_refuse(envelope)
+                    raise
+                await self._actor_receive_broke(envelope, error)
+
+    # ------------------------------------------------------------ Pykka's meaning of the steps
+    async def _actor_set_up(self) -> None:
+        await self._actor_call_hook(self.on_start)
+
+    async def _actor_tear_down(self) -> None:
+        self._actor_loop_teardown()
+        self.actor_inbox.close()
+
+    def _actor_receive(self, envelope: Envelope) -> Any:
+        return self._handle_receive(envelope.message)
+
+    async def _actor_receive_failed(self, envelope: Envelope, error: Exception) -> None:
+        exc_info = (type(error), error, error.__traceback__)
+        if envelope.reply_to is not None:
+            logger.info("Exception returned from %s to caller:", self, exc_info=exc_info)
+            envelope.reply_to.set_exception(exc_info)
+        else:
+            self._handle_failure(*exc_info)
+            await self._actor_call_hook(self.on_failure, *exc_info)
+
+    async def _actor_receive_broke(self, envelope: Envelope, error: BaseException) -> None:
+        """Handle what is no Exception: it ends this actor, and no other."""
+        self._actor_refuse(envelope)
+        logger.critical("%r in %s, which ends", error, self)
+        await self._stop()
+
+    def _actor_was_cancelled(self) -> None:
+        if not self.actor_stopped.is_set():
+            ActorRegistry.unregister(self.actor_ref)
+            self.actor_stopped.set()
+
+    def _stop(self) -> Coroutine[Any, Any, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ActorRegistry.unregister(self.actor_ref)
+        self.actor_stopped.set()
+        logger.debug("Stopped %s", self)
+        return self._actor_call_hook(self.on_stop)
+
+    async def _actor_call_hook(self, hook: Callable[..., Any], *args: Any) -> None:
+        try:
+            done = hook(*args)
+            if type(done) is CoroutineType:
+                await done
+        except Exception:
+            self._handle_failure(*sys.exc_info())
+
+    def _actor_refuse(self, envelope: Envelope) -> None:
+        self.actor_inbox.reject(envelope)
+
+
+class _PykkaCourt:
+    """Answers what a Pykka actor can no longer handle, as Pykka does."""
+
+    def rejected(self, box: Mailbox, envelope: Envelope) -> None:
+        """Answer a stop with None and any other ask with `ActorDeadError`."""
+        reply = envelope.reply_to
+        if reply is None:
+            return
+        if isinstance(envelope.message, _ActorStop):
+            reply.set(None)
+        else:
+            error = ActorDeadError(f"{box.name or 'The actor'} stopped before it could answer")
+            reply.set_exception((ActorDeadError, error, None))
+
+
+_pykka_court = _PykkaCourt()

@@ -1,0 +1,82 @@
+"""How an actor and its children are ended: asked, then cancelled, then abandoned."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from oubliette.kit.control_messages import Stop
+from oubliette.kit.mailbox import Envelope
+from oubliette.kit.replies import LoopReply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oubliette.clock import Clock, TimerHandle
+    from oubliette.kit.actor import Actor
+
+    CallLater = Callable[[float, Callable[[], object]], TimerHandle]
+
+GRACE = 1.0
+"""Seconds of real time that a cancelled actor has for `on_exit`, before that is cancelled too."""
+
+
+async def within(reply: LoopReply, seconds: float, call_later: CallLater) -> bool:
+    """Wait for `reply`, for at most `seconds`; whether it came. An error in it is raised."""
+    waiting = asyncio.get_running_loop().create_future()
+
+    def wake(_: Any = None) -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    future = reply.future
+    future.add_done_callback(wake)
+    timer = call_later(seconds, wake)
+    try:
+        if not future.done():
+            await waiting
+    finally:
+        timer.cancel()
+        future.remove_done_callback(wake)
+    if not future.done():
+        return False
+    future.result()
+    return True
+
+
+async def end_actor(actor: Actor, limit: float, call_later: CallLater) -> bool:
+    """Stop `actor`; cancel it after `limit` seconds, at once if that is 0.
+
+    Returns:
+        Whether it ended by itself.
+    """
+    box = actor.actor_inbox
+    gone = LoopReply()
+    box.watch(gone)
+    try:
+        if limit > 0:
+            box.post(Envelope(Stop()), urgent=True)
+            if await within(gone, limit, call_later):
+                return True
+        # Real time from here on: nobody moves a virtual clock for an actor that hangs.
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            box.on_loop(actor.actor_cancel)
+            if await within(gone, GRACE, loop.call_later):
+                return False
+        box.on_loop(actor.actor_abandon)
+        return False
+    finally:
+        box.unwatch(gone)
+
+
+async def end_children(children: dict[str, Actor], clock: Clock, *, now: bool) -> None:
+    """End `children`, the last started first, each within its own limit.
+
+    `now` gives them no time: the parent was cancelled.
+    """
+    if now:
+        for child in reversed(list(children.values())):
+            child.actor_cancel()
+    for child in reversed(list(children.values())):
+        await end_actor(child, 0 if now else child.actor_limit, clock.call_later)

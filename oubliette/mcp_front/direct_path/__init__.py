@@ -1,0 +1,1 @@
+"""Plain tool calls, answered without the MCP SDK."""

@@ -1,0 +1,108 @@
+"""How an event of the log looks to a caller."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.tools.schema.views import event_view
+
+if TYPE_CHECKING:
+    from oubliette.records import Event
+
+TOOL_LOGGER: Final = "oubliette.caller_tool"
+SESSION_LOGGER: Final = "oubliette.session"
+MAX_STREAMED: Final = 900_000
+"""Bytes of an event on a stream; clients of the Python SDK give up at 1 MiB."""
+MAX_POLLED: Final = 380_000
+"""Bytes of data to ask for at a time for a result, which holds them twice."""
+_REQUEST: Final = "caller_tool_request"
+_KEPT: Final = {
+    _REQUEST: ("request_id", "tool"),
+    "permission_request": ("request_id", "asks_for", "deadline", "ancestry"),
+}
+"""Of a request that is told by reference: enough to refuse it without reading it."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(value: object) -> bytes:
+    """JSON without line breaks, of anything that JSON can say."""
+    try:
+        return _encode(value)
+    except (UnicodeEncodeError, OverflowError, TypeError):
+        # Half a surrogate pair or an integer beyond 64 bits: Python's own encoder takes both.
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def as_data(event: Event, *, redelivered: bool = False) -> dict[str, Any]:
+    """The event as a caller sees it, however large."""
+    if redelivered:
+        return event_view(event, whole=True, redelivered=True)
+    return event_view(event, whole=True)
+
+
+def as_reference(event: Event, size: int) -> dict[str, Any]:
+    """What stands for an event that is too large; `event_read` reads it in pieces."""
+    data: dict[str, Any] = {
+        "type": event.type,
+        "session_id": event.session_id,
+        "index": event.index,
+        "seq": event.seq,
+        "ts": event.ts,
+        "version": event.version,
+        "ref": {"session_id": event.session_id, "index": event.index},
+        "size": size,
+    }
+    kept = _KEPT.get(event.type, ())
+    data.update({key: event.data[key] for key in kept if key in event.data})
+    return data
+
+
+def frame(data: dict[str, Any], logger: str) -> bytes:
+    """A log message notification as one server-sent event (MCP, server/utilities/logging)."""
+    return b"event: message\r\ndata: %b\r\n\r\n" % encode(
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/message",
+            "params": {"level": "info", "logger": logger, "data": data},
+        }
+    )
+
+
+def event_frame(event: Event, *, redelivered: bool = False) -> bytes:
+    """An event of the log as one server-sent event; by reference if it is too large."""
+    logger = TOOL_LOGGER if event.type == _REQUEST else SESSION_LOGGER
+    whole = frame(as_data(event, redelivered=redelivered), logger)
+    if len(whole) <= MAX_STREAMED:
+        return whole
+    return frame(as_reference(event, len(encode(event.data))), logger)
+
+
+def polled(
+    events: tuple[Event, ...], redelivered: tuple[int, ...], cursor: int
+) -> tuple[tuple[dict[str, Any], ...], int]:
+    """Events for a tool's result, and the cursor behind them: as many as fit, one at least.
+
+    A result holds them twice, as an object and as text in which their quotes are escaped again.
+    """
+    found: list[dict[str, Any]] = []
+    room = MAX_STREAMED
+    for event in events:
+        data = as_data(event, redelivered=event.seq in redelivered)
+        cost = _cost(data)
+        if cost > MAX_STREAMED:
+            data = as_reference(event, len(encode(event.data)))
+            cost = _cost(data)
+        room -= cost
+        if found and room < 0:
+            return tuple(found), found[-1]["seq"]
+        found.append(data)
+    return tuple(found), cursor
+
+
+def _cost(data: dict[str, Any]) -> int:
+    once = encode(data)
+    return len(once) + len(encode(once.decode("ascii", "replace")))

@@ -1,0 +1,175 @@
+"""The GET stream of handshake clients that never call `caller_listen`.
+
+Such a client names its caller_id at session_spawn or session_message; from then on its GET stream
+carries that caller's events, unless a listener of that caller is open elsewhere. A newer listener
+takes the place of the stream, as it does of any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+
+from oubliette import ids
+from oubliette.actors.caller.messages import SUPERSEDED
+from oubliette.errors import InvalidParameter, LimitExceeded, OublietteError
+from oubliette.mcp_front.events.listen import BAD_KEY, GONE, STOPPING
+from oubliette.mcp_front.transport.request_stream import StreamClosed
+
+if TYPE_CHECKING:
+    from oubliette.mcp_front.events.listen import Listening
+    from oubliette.mcp_front.quotas import Quotas
+    from oubliette.mcp_front.transport.request_stream import Exchange
+
+BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
+FORGET_SECONDS: Final = 1800.0
+"""A session without an open stream is forgotten after this, as the SDK does."""
+
+log = structlog.get_logger("oubliette.front")
+
+
+@dataclass
+class _McpSession:
+    principal: str
+    cursors: dict[str, int] = field(default_factory=dict[str, int])
+    """Bound caller_ids, and up to where each was told."""
+    told: set[str] = field(default_factory=set[str])
+    """Those among them that a stream was opened for before: what it lost is not known."""
+    stream: Exchange | None = None
+    pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    last_used: float = 0.0
+
+
+class LegacyStreams:
+    """Which GET stream carries which callers' events."""
+
+    def __init__(self, listening: Listening, quotas: Quotas) -> None:
+        self._listening = listening
+        self._quotas = quotas
+        self._sessions: dict[str, _McpSession] = {}
+        self._stopping = False
+
+    async def before_call(
+        self, exchange: Exchange, session_id: str, tool: str, arguments: dict[str, Any] | None
+    ) -> None:
+        """Bind the caller that this call names to the GET stream of its MCP session."""
+        if tool not in BINDING_TOOLS or arguments is None:
+            return
+        caller_id = _caller_id(arguments)
+        if caller_id is None:
+            return
+        context = exchange.who.context
+        session = self._session(session_id, context.principal)
+        if caller_id in session.cursors:
+            return
+        try:
+            state = await self._listening.link(context, caller_id).state()
+        except OublietteError as error:
+            # The call itself may do without; if it cannot, it says so.
+            log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
+            return
+        if state.lending or caller_id in session.cursors:
+            return
+        session.cursors[caller_id] = state.head
+        self._start(session, caller_id)
+
+    async def opened(self, exchange: Exchange, session_id: str) -> None:
+        """Carry the bound callers' events on this GET stream, once it is open."""
+        try:
+            await asyncio.shield(exchange.expect_open())
+        except StreamClosed:
+            return
+        principal = exchange.who.context.principal
+        session = self._session(session_id, principal)
+        session.stream = exchange
+        exchange.on_end(lambda: self._closed(session, exchange))
+        for caller_id in list(session.cursors):
+            self._start(session, caller_id)
+
+    def deleted(self, session_id: str) -> None:
+        """The client ended its MCP session."""
+        self._sessions.pop(session_id, None)
+
+    async def stop(self) -> None:
+        """Wait for the pumps, whose listeners were told to end."""
+        self._stopping = True
+        pumps = [pump for session in self._sessions.values() for pump in session.pumps.values()]
+        if pumps:
+            await asyncio.wait(pumps, timeout=1.0)
+        for pump in pumps:
+            pump.cancel()
+
+    def _session(self, session_id: str, principal: str) -> _McpSession:
+        now = time.monotonic()
+        session = self._sessions.get(session_id)
+        if session is None or session.principal != principal:
+            for key in [
+                key
+                for key, other in self._sessions.items()
+                if other.stream is None and now - other.last_used > FORGET_SECONDS
+            ]:
+                del self._sessions[key]
+            session = self._sessions[session_id] = _McpSession(principal)
+        session.last_used = now
+        return session
+
+    def _start(self, session: _McpSession, caller_id: str) -> None:
+        if session.stream is None or caller_id in session.pumps or self._stopping:
+            return
+        try:
+            self._quotas.take_listener(session.principal)
+        except LimitExceeded as error:
+            log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
+            return
+        session.pumps[caller_id] = asyncio.get_running_loop().create_task(
+            self._pump(session, session.stream, caller_id), name=f"get stream of {caller_id}"
+        )
+
+    async def _pump(self, session: _McpSession, stream: Exchange, caller_id: str) -> None:
+        link = self._listening.link(stream.who.context, caller_id)
+        cursor, again = session.cursors[caller_id], caller_id in session.told
+        session.told.add(caller_id)
+        stream.on_end(lambda: link.close(GONE))
+        try:
+            async with self._listening.counted(link):
+                opened = await link.open(after=cursor, lend=True, stream=True, again=again)
+                cursor, ended = await self._listening.pump(stream, link, opened.cursor)
+            if ended in {SUPERSEDED, BAD_KEY}:
+                session.cursors.pop(caller_id, None)
+            elif caller_id in session.cursors:
+                session.cursors[caller_id] = cursor
+        except StreamClosed:
+            return
+        except OublietteError as error:
+            log.warning("stream_broken", caller_id=caller_id, reason=error.message)
+        finally:
+            link.close(STOPPING if self._stopping else GONE)
+            session.pumps.pop(caller_id, None)
+            self._quotas.give_back(self._quotas.listeners, session.principal)
+            if caller_id in session.cursors and session.stream is not stream:
+                self._start(session, caller_id)  # the client was back before this had ended
+
+    def _closed(self, session: _McpSession, exchange: Exchange) -> None:
+        if session.stream is exchange:
+            session.stream = None
+            session.last_used = time.monotonic()
+
+
+def _caller_id(arguments: dict[str, Any]) -> str | None:
+    """The caller_id of a call, if it is a valid one; `context` wins."""
+    context = arguments.get("context")
+    found: object = None
+    if isinstance(context, dict):
+        found = cast("dict[str, Any]", context).get("caller_id")
+    if found is None:
+        found = arguments.get("caller_id")
+    if not isinstance(found, str):
+        return None
+    try:
+        return ids.check_caller_id(found)
+    except InvalidParameter:
+        return None

@@ -1,0 +1,194 @@
+"""`caller_listen`: a held-open call whose response carries the events.
+
+The events are a view of the log; the listener is a cursor on it. A client that cannot take events
+on a response gets them as the result of a long poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from oubliette.actors.caller.messages import SUPERSEDED
+from oubliette.mcp_front.current_call import current_call
+from oubliette.mcp_front.events import event_format
+from oubliette.mcp_front.events.listener_client import CallerLink
+from oubliette.mcp_front.transport.request_stream import StreamClosed
+from oubliette.tools.caller_tools import normalised
+from oubliette.tools.handlers.callers import CallerListenResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from oubliette.config.schema import CallersConfig
+    from oubliette.kit import Ref
+    from oubliette.mcp_front.current_call import CurrentCall
+    from oubliette.mcp_front.quotas import Quotas
+    from oubliette.mcp_front.transport.request_stream import Exchange
+    from oubliette.tools.handlers.callers import CallerListen
+    from oubliette.tools.spec import CallContext
+
+STOPPING: Final = "server stopping"
+GONE: Final = "gone"
+OVER: Final = "max_seconds"
+BAD_KEY: Final = "key revoked or expired"
+
+POLL_SECONDS: Final = 25.0
+"""How long a poll waits unless it says otherwise; well below clients' request timeouts."""
+MAX_POLL_SECONDS: Final = 120.0
+_CHECK_SECONDS: Final = 15.0  # between two looks at the key of a quiet stream
+_OPEN_SECONDS: Final = 5.0  # for the response to begin
+_STREAM_BYTES: Final = 1024 * 1024
+
+
+class Listening:
+    """Serves `caller_listen` for the tool table (`House.listen`)."""
+
+    def __init__(
+        self,
+        callers: Ref,
+        find: Callable[[str], Ref],
+        quotas: Quotas,
+        config: CallersConfig,
+    ) -> None:
+        self._callers = callers
+        self._find = find
+        self._quotas = quotas
+        self._config = config
+        self._links: set[CallerLink] = set()
+        self._stopping = False
+
+    def link(self, context: CallContext, caller_id: str) -> CallerLink:
+        """A new listener of this caller; not open yet."""
+        return CallerLink(
+            self._callers, self._find, context.principal, caller_id, context.scope.project
+        )
+
+    @contextlib.asynccontextmanager
+    async def counted(self, link: CallerLink) -> AsyncGenerator[None]:
+        """Have this listener told when the server stops."""
+        self._links.add(link)
+        if self._stopping:
+            link.close(STOPPING, orderly=True)
+        try:
+            yield
+        finally:
+            self._links.discard(link)
+
+    def stop(self) -> None:
+        """End all listeners with `server stopping`, and every later one at once."""
+        self._stopping = True
+        for link in list(self._links):
+            link.close(STOPPING, orderly=True)
+
+    async def __call__(self, context: CallContext, params: CallerListen) -> CallerListenResult:
+        """Answer the current call; returns when the listener has ended, or the poll is over.
+
+        Raises:
+            LimitExceeded: the principal has as many listeners as it may.
+            InvalidParameter: the tools cannot be lent.
+        """
+        call = current_call.get()
+        tools = None
+        if params.caller_tools is not None:
+            tools = normalised(params.caller_tools, params.caller_id, self._config)
+        principal = context.principal
+        self._quotas.take_listener(principal)
+        # It is a listener from here on, and no call in flight.
+        place = call.exchange.place
+        if place is not None:
+            place.leave()
+        link = self.link(context, params.caller_id)
+        try:
+            async with self.counted(link):
+                streams = call.takes_events
+                opened = await link.open(
+                    after=params.after,
+                    lend=not params.observe,
+                    stream=streams,
+                    tools=tools,
+                    # Who resumes a stream may have died with a request in hand.
+                    again=streams,
+                )
+                # Wherever the wait is when the client goes: the link ends, and with it the wait.
+                call.exchange.on_end(lambda: link.close(GONE))
+                if streams:
+                    return await self._stream(call, link, opened.cursor, params.max_seconds)
+                return await self._poll(link, opened.cursor, params.max_seconds)
+        finally:
+            link.close(GONE)
+            self._quotas.give_back(self._quotas.listeners, principal)
+            if place is not None:
+                place.back()
+
+    async def _poll(
+        self, link: CallerLink, cursor: int, seconds: float | None
+    ) -> CallerListenResult:
+        wait = min(POLL_SECONDS if seconds is None else seconds, MAX_POLL_SECONDS)
+        batch = await link.next(cursor, wait, event_format.MAX_POLLED)
+        link.close("polled", orderly=True)
+        events, cursor = event_format.polled(batch.events, batch.redelivered, batch.next)
+        return CallerListenResult(events=events, next=cursor, ended=batch.ended)
+
+    async def _stream(
+        self, call: CurrentCall, link: CallerLink, cursor: int, seconds: float | None
+    ) -> CallerListenResult:
+        timer = None
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(
+                seconds, lambda: link.close(OVER, orderly=True)
+            )
+        try:
+            await self._begin(call, link, cursor)
+            cursor, ended = await self.pump(call.exchange, link, cursor)
+        except StreamClosed:
+            ended = GONE
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return CallerListenResult(events=(), next=cursor, ended=ended)
+
+    async def _begin(self, call: CurrentCall, link: CallerLink, cursor: int) -> None:
+        """Send the first event through the SDK, so that it begins the stream."""
+        import mcp_types as t
+
+        opened = call.exchange.expect_open()
+        data = {"type": "listening", "caller_id": link.caller_id, "seq": cursor}
+        await call.context.session.send_notification(
+            t.LoggingMessageNotification(
+                params=t.LoggingMessageNotificationParams(
+                    level="info", logger=event_format.SESSION_LOGGER, data=data
+                )
+            ),
+            related_request_id=call.context.request_id,
+        )
+        async with asyncio.timeout(_OPEN_SECONDS):
+            await asyncio.shield(opened)
+
+    async def pump(
+        self,
+        exchange: Exchange,
+        link: CallerLink,
+        cursor: int,
+    ) -> tuple[int, str]:
+        """Write events as they come until the listener ends; where it stood, and why it ended."""
+        while True:
+            batch = await link.next(cursor, _CHECK_SECONDS, _STREAM_BYTES)
+            if not await exchange.who.still_good():
+                return cursor, BAD_KEY
+            if batch.events:
+                frames = b"".join(
+                    event_format.event_frame(event, redelivered=event.seq in batch.redelivered)
+                    for event in batch.events
+                )
+                try:
+                    await exchange.push(frames)
+                except StreamClosed:
+                    return cursor, GONE
+            cursor = batch.next
+            if batch.ended is not None:
+                return cursor, batch.ended
+
+
+__all__ = ["BAD_KEY", "GONE", "OVER", "STOPPING", "SUPERSEDED", "Listening"]

@@ -1,0 +1,153 @@
+"""The MCP server itself: initialise, tools/list, tools/call, for both generations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as t
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
+
+from oubliette import __version__
+from oubliette.mcp_front.auth import header
+from oubliette.mcp_front.current_call import CurrentCall, current_call
+from oubliette.mcp_front.protocol import SESSION_HEADER
+from oubliette.mcp_front.transport import request_stream as exchanges
+from oubliette.mcp_front.transport.error_responses import tool_failure, tool_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.models import InitializationOptions
+
+    from oubliette.mcp_front.calls import Calls
+    from oubliette.mcp_front.interfaces import ToolTable
+
+INSTRUCTIONS: Final = (
+    "Oubliette runs coding agents in isolated containers. project_create, then session_spawn with"
+    " a prompt; follow with session_events or caller_listen. To lend tools to the agents, give"
+    " caller_id and caller_tools, keep caller_listen open, and answer each caller_tool_request"
+    " with caller_tool_response."
+)
+_BEFORE_HANDSHAKE: Final = frozenset({"initialize", "ping", "notifications/cancelled"})
+"""What the SDK takes from a session without a handshake too."""
+
+
+class Dispatch:
+    """Answers MCP requests from a tool table.
+
+    Args:
+        tools: The table.
+        calls: What calls its tools.
+        begun: Told of handshake sessions whose handshake is through.
+    """
+
+    def __init__(self, tools: ToolTable, calls: Calls, begun: Callable[[str], None]) -> None:
+        self._tools = tools
+        self._calls = calls
+        self._begun = begun
+        self._subscriptions = ListenHandler(InMemorySubscriptionBus())
+        server: Server[Any] = Server(
+            "oubliette",
+            version=__version__,
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._list,  # type: ignore[arg-type] - dicts are taken, and not copied
+            on_call_tool=self._call,  # type: ignore[arg-type]
+            on_subscriptions_listen=self._subscriptions,
+            get_tool_input_schema=_no_schema,
+        )
+        # Given as `on_set_logging_level` it would warn; without it no logging is declared.
+        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _set_level)
+        # OpenTelemetry's goes: it costs on every call and has no exporter here.
+        server.middleware[:] = [self._watch, _named_faults]
+        # Over HTTP the SDK asks for options without saying that our tools may change.
+        options = server.create_initialization_options(NotificationOptions(tools_changed=True))
+
+        def as_ours(*_: object, **__: object) -> InitializationOptions:
+            return options
+
+        server.create_initialization_options = as_ours
+        self.server = server
+
+    def close(self) -> None:
+        """End open `subscriptions/listen` streams in good order."""
+        self._subscriptions.close()
+
+    async def _watch(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Note when an answer is made, and when a handshake is through."""
+        exchange = None if ctx.request is None else exchanges.of(ctx.request.scope)
+        try:
+            result = await call_next(ctx)
+        finally:
+            if exchange is not None and ctx.request_id is not None:
+                exchange.answer_comes()
+        if exchange is not None and ctx.method not in _BEFORE_HANDSHAKE:
+            session_id = _session_id(ctx)
+            if session_id is not None:
+                self._begun(session_id)
+        return result
+
+    async def _list(self, context: ServerRequestContext[Any, Any], _: object) -> dict[str, Any]:
+        assert context.request is not None
+        who = exchanges.of(context.request.scope).who
+        return {
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "tools": self._tools.list(who.context),
+        }
+
+    async def _call(
+        self, context: ServerRequestContext[Any, Any], params: t.CallToolRequestParams
+    ) -> dict[str, Any]:
+        assert context.request is not None
+        exchange = exchanges.of(context.request.scope)
+        name = params.name
+        if not self._tools.has(name):
+            raise MCPError(t.INVALID_PARAMS, f"Unknown tool: {name[:128]}")
+        call = CurrentCall(context, exchange)
+        current_call.set(call)
+        try:
+            session_id = None if call.modern else _session_id(context)
+            answer = await self._calls.ask(exchange, session_id, name, params.arguments)
+        except MCPError:
+            raise
+        except Exception as error:
+            return tool_failure(error, name)
+        return tool_result(answer.structured, answer.text, is_error=answer.is_error)
+
+
+async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Name the field of a call that the SDK would refuse as `Invalid request parameters`."""
+    if ctx.method == "tools/call" and isinstance(ctx.params, dict):
+        name, arguments = ctx.params.get("name"), ctx.params.get("arguments")
+        if not isinstance(name, str):
+            raise MCPError(t.INVALID_PARAMS, "name: must be the name of a tool, a string")
+        if not isinstance(arguments, dict | None):
+            raise MCPError(
+                t.INVALID_PARAMS,
+                f"arguments: must be an object with the parameters of {name[:128]}",
+            )
+    return await call_next(ctx)
+
+
+def _session_id(context: ServerRequestContext[Any, Any]) -> str | None:
+    """The MCP session that a request says it belongs to."""
+    if context.request is None:
+        return None
+    found = header(context.request.scope["headers"], SESSION_HEADER)
+    return None if found is None else found.decode("latin-1")
+
+
+def _no_schema(_: str) -> None:
+    """No schema of ours mirrors arguments into headers, so there is nothing to compare."""
+    return
+
+
+async def _set_level(_: object, __: object) -> t.EmptyResult:
+    # Events are sent as `info` whatever the level: a caller that lends tools needs its requests.
+    return t.EmptyResult()

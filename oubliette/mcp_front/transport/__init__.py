@@ -1,0 +1,1 @@
+"""HTTP below MCP: connections, requests, responses."""

@@ -1,0 +1,310 @@
+"""Connections that cannot be held hostage: uvicorn's protocols with deadlines.
+
+uvicorn waits for ever for the head of a first request, for its body, and for a client that does
+not read. Here each of these has a time, and a client that takes nothing of what was written to it
+for `stall` seconds is cut, whatever it was that it did not read.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import structlog
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+    from oubliette.mcp_front.transport.h11_connection import (
+        H11Connection as _Parsing,  # or the other one
+    )
+else:
+    _Parsing = object
+
+Phase = Literal["head", "body", "rest"]
+Parser = Literal["httptools", "h11"]
+"""What reads requests; httptools is several times as fast, and not built for every machine."""
+
+log = structlog.get_logger("oubliette.front")
+
+MAX_CONNECTIONS: Final = 4096
+STATE_KEY: Final = "oubliette.connection"
+"""Where a request's `scope["state"]` has its connection."""
+
+_LAST_WORDS: Final = (
+    b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b"
+)
+_TIMED_OUT: Final = b"408 Request Timeout"
+_BAD_REQUEST: Final = b"400 Bad Request"
+
+
+def half_of_all_files() -> int:
+    """As many connections as leave files for the rest: the log, the agents' links."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(MAX_CONNECTIONS, soft // 2 if soft > 0 else MAX_CONNECTIONS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """Seconds; one for each way to keep a connection busy with nothing."""
+
+    head: float = 10.0
+    """From the connection, or the first byte of a later request, to the end of its head."""
+    body: float = 30.0
+    """From the end of the head to the end of the body."""
+    pause: float = 10.0
+    """Between two pieces of a body."""
+    rest: float = 5.0
+    """For the rest of a body that was answered before it had come in."""
+    stall: float = 5.0
+    """For a client to take anything of what waits for it."""
+    max_connections: int = field(default_factory=half_of_all_files)
+    """More are closed at once."""
+
+    def of(self, phase: Phase) -> float:
+        """The seconds that this phase may take."""
+        return self.head if phase == "head" else self.body if phase == "body" else self.rest
+
+
+class CorkedTransport:
+    """A transport that can hold back what is written, to send a head and its body at once."""
+
+    __slots__ = ("_held", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held: list[bytes] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send this, or keep it until `uncork`."""
+        if self._held is None:
+            self._transport.write(data)
+        else:
+            self._held.append(data)
+
+    def is_closing(self) -> bool:
+        """Whether nothing that is written arrives any more."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close once all is sent."""
+        self.uncork()
+        self._transport.close()
+
+    def cork(self) -> None:
+        """Keep what is written until `uncork`."""
+        if self._held is None:
+            self._held = []
+
+    def uncork(self) -> None:
+        """Send what was kept, as one."""
+        held, self._held = self._held, None
+        if held:
+            self._transport.write(b"".join(held))
+
+
+class GuardedProtocol(_Parsing):
+    """One connection; mixed into what parses by `guarded`, which sets `deadlines` and `on_gone`."""
+
+    deadlines: Deadlines
+    corked: CorkedTransport
+    on_gone: Callable[[], None]
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, STATE_KEY: self}, _loop)
+        self._phase: Phase | None = None
+        self._phase_timer: asyncio.TimerHandle | None = None
+        self._phase_ends = 0.0
+        self._begun = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        self._deaf = False
+        self.when_lost: Callable[[], None] | None = None
+        """Called once if the connection is lost; set and cleared by the request in hand."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the head of a request."""
+        if len(self.connections) >= self.deadlines.max_connections:
+            log.warning("too_many_connections", open=len(self.connections))
+            self.transport = transport
+            transport.abort()
+            return
+        self.corked = CorkedTransport(transport)
+        super().connection_made(cast("asyncio.Transport", self.corked))
+        self._enter("head")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._enter(None)
+        self._stop_stall_timer()
+        if self.flow is not None:  # pyright: ignore[reportUnnecessaryComparison] - None if refused
+            super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
+        self.on_gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in and see what is waited for next."""
+        if self._deaf or self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
+            return
+        self._date()
+        before = self._phase
+        super().data_received(data)
+        if not self._deaf:
+            self._look(idle="head")
+            self._begun = self._phase == "head"
+            if self._phase == before == "body":
+                self._set_timer()  # it is coming: there is time for the next piece
+
+    def eof_received(self) -> None:
+        """Say what is missing, if the client has ended in the middle of a request."""
+        if self._deaf:
+            return
+        if self._phase == "body" and not self._begins_answer():
+            self.send_400_response("The request ended before its body was complete.")
+        elif self._phase == "head" and self._begun:
+            self.send_400_response("The request ended before its head was complete.")
+
+    def on_response_complete(self) -> None:
+        """After an answer: nothing is waited for, or the rest of a body."""
+        super().on_response_complete()
+        self._look(idle=None)
+
+    def _look(self, idle: Phase | None) -> None:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            self._enter("rest" if self.body_is_coming() else idle)
+        else:
+            self._enter("body" if cycle.more_body else None)
+
+    def _enter(self, phase: Phase | None) -> None:
+        if phase is self._phase:
+            return
+        self._phase = phase
+        if phase is not None:
+            self._phase_ends = self.loop.time() + self.deadlines.of(phase)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._phase_timer is not None:
+            self._phase_timer.cancel()
+            self._phase_timer = None
+        if self._phase is not None:
+            ends = self._phase_ends
+            if self._phase == "body":
+                ends = min(ends, self.loop.time() + self.deadlines.pause)
+            self._phase_timer = self.loop.call_at(ends, self._too_slow)
+
+    def _too_slow(self) -> None:
+        log.info("connection_too_slow", phase=self._phase, client=self.client)
+        if self.transport.is_closing():
+            return
+        if self._phase == "rest" or self._begins_answer():
+            self.transport.abort()
+        else:
+            self._farewell(_TIMED_OUT, f"The {self._phase} of the request did not come in time.")
+
+    def _begins_answer(self) -> bool:
+        cycle = self.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that this is not HTTP; uvicorn's own way would often be lost in a reset."""
+        self._farewell(_BAD_REQUEST, msg)
+
+    def _farewell(self, status: bytes, why: str) -> None:
+        """Say this, take nothing in any more, and close once the client has, or in a moment."""
+        self._deaf = True
+        self._enter("rest")
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            cycle.disconnected = True  # what it would answer now is not for this client any more
+            cycle.message_event.set()
+        body = why.encode()
+        self.transport.write(_LAST_WORDS % (status, len(body), body))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing that is written arrives any more."""
+        return self.transport.is_closing()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write: see that it reads at all."""
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _stalled(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent < self._unsent:
+            self._unsent = unsent
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
+            return
+        log.info("connection_stalled", client=self.client, unsent=unsent)
+        self._stall_timer = None
+        self.transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection for good, whether or not the client reads."""
+        super().timeout_keep_alive_handler()
+        if self._stall_timer is None and self.transport.get_write_buffer_size():
+            self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
+
+    def _date(self) -> None:
+        """Keep the Date header right without a clock that ticks (RFC 9110, 6.6.1)."""
+        now = int(time.time())
+        if now != getattr(self.server_state, "oubliette_second", 0):
+            self.server_state.oubliette_second = now  # type: ignore[attr-defined]
+            self.server_state.default_headers = [
+                (b"date", formatdate(now, usegmt=True).encode()),
+                *self.config.encoded_headers,
+            ]
+
+
+def fastest() -> Parser:
+    """What reads requests on this machine."""
+    return "httptools" if find_spec("httptools") else "h11"
+
+
+def guarded(
+    limits: Deadlines, gone: Callable[[], None], parser: Parser | None = None
+) -> type[GuardedProtocol]:
+    """The protocol with these deadlines; `gone` is called after each connection that ended."""
+    if (parser or fastest()) == "httptools":
+        from oubliette.mcp_front.transport.httptools_connection import (
+            HttptoolsConnection as Parsing,
+        )
+    else:
+        from oubliette.mcp_front.transport.h11_connection import H11Connection as Parsing
+    own = {"deadlines": limits, "on_gone": staticmethod(gone)}
+    return cast("type[GuardedProtocol]", type("Guarded", (GuardedProtocol, Parsing), own))

@@ -1,0 +1,148 @@
+"""The listener: uvicorn inside our loop, without its signal handlers and its ticking main loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+import uvicorn
+
+from oubliette.errors import ConfigError
+from oubliette.mcp_front.transport.http_protocol import Deadlines, guarded
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
+    from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
+
+BACKLOG: Final = 512
+KEEP_ALIVE: Final = 65  # seconds that an idle connection is kept: longer than clients keep theirs
+MAX_HEAD: Final = 32 * 1024  # bytes of a request's head
+LAST_SECOND: Final = 1.0
+
+log = structlog.get_logger("oubliette.front")
+
+
+class HttpServer:
+    """Binds, serves one ASGI application, and stops in a time that is known before."""
+
+    def __init__(
+        self,
+        app: ASGI3Application,
+        host: str,
+        port: int,
+        deadlines: Deadlines | None = None,
+        parser: Parser | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._socket: socket.socket | None = None
+        self._empty = asyncio.Event()
+        config = uvicorn.Config(
+            app,
+            http=guarded(deadlines or Deadlines(), self._connection_gone, parser),
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE,
+            h11_max_incomplete_event_size=MAX_HEAD,
+        )
+        self._uvicorn = uvicorn.Server(config)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; known after `bind`."""
+        assert self._socket is not None
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    @property
+    def connections(self) -> frozenset[GuardedProtocol]:
+        """The connections that are open now."""
+        return frozenset(cast("set[GuardedProtocol]", self._uvicorn.server_state.connections))
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to."""
+        host, port = self.address
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
+
+    def bind(self) -> None:
+        """Take the port.
+
+        Raises:
+            ConfigError: it is taken, or not ours to take.
+        """
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        # With the protocol named: asyncio turns Nagle's algorithm off only where it is, and with it
+        # an answer in two writes would wait 40 ms for the client's delayed acknowledgement.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self._host, self._port))
+        except OSError as error:
+            listener.close()
+            raise ConfigError(
+                f"server.host, server.port: cannot listen on {self._host}:{self._port}:"
+                f" {error.strerror or error}",
+                hint="another server may run there; port 0 picks a free one",
+            ) from error
+        listener.setblocking(False)
+        self._socket = listener
+
+    async def start(self) -> None:
+        """Accept connections."""
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None
+        server = self._uvicorn
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup(sockets=[self._socket])
+
+    async def stop(self, grace: float) -> None:
+        """Accept nothing more, let answers end for `grace` seconds, then close everything."""
+        if self._socket is None:
+            return
+        state = self._uvicorn.server_state
+        servers = getattr(self._uvicorn, "servers", [])
+        for server in servers:
+            server.close()
+        self._socket.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=grace)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await self._until_empty()
+        for task in list(state.tasks):
+            log.warning("request_cut", task=task.get_name())
+            task.cancel()
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=LAST_SECOND)
+        for server in servers:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.wait_closed(), LAST_SECOND)
+
+    async def _until_empty(self) -> None:
+        """Until every connection is gone, and what served it has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECOND):
+                while self._uvicorn.server_state.connections:
+                    self._empty.clear()
+                    await self._empty.wait()
+                if self._uvicorn.server_state.tasks:
+                    await asyncio.wait(list(self._uvicorn.server_state.tasks))
+
+    def _connection_gone(self) -> None:
+        self._empty.set()

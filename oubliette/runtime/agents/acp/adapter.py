@@ -1,0 +1,235 @@
+"""The Agent Client Protocol, version 1: JSON-RPC 2.0, one object per line.
+
+Plain objects, not the types of the `agent-client-protocol` package: they refuse what a later
+release of an agent adds, their connection owns its streams, and an adapter must know the place of
+each line. Ids of our requests say what they are (`initialize`, `session`, `prompt-7`), so an answer
+can be understood by an adapter that did not send the request.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from oubliette.runtime.agents.acp.handshake import AcpHandshake, reason_of, request
+from oubliette.runtime.agents.acp.permission import asks_for
+from oubliette.runtime.agents.checked import count, dollars, is_count, is_dollars, turn_number, word
+from oubliette.runtime.agents.handshake_adapter import (
+    Event,
+    Json,
+    ToolCall,
+    encoder,
+    line_of,
+    object_of,
+    system,
+)
+
+METHOD_NOT_FOUND: Final = -32601
+_PROMPT: Final = "prompt-"
+_STOPPED: Final = {
+    "max_tokens": "the model's answer was cut at its limit of tokens",
+    "max_turn_requests": "the agent reached its limit of requests in one turn",
+    "refusal": "the agent refuses to go on",
+}
+
+
+class AcpAdapter(AcpHandshake):
+    """`AgentAdapter` of every agent that speaks ACP."""
+
+    def _begin_turn(self) -> None:
+        super()._begin_turn()
+        self._cost_now: float = self._cost
+
+    def _understand(self, message: Json) -> list[Event] | None:
+        method = message.get("method")
+        if isinstance(method, str):
+            params = object_of(message.get("params"))
+            if "id" in message:
+                return self._asked(method, message["id"], params)
+            if method == "session/update" and isinstance(params.get("update"), dict):
+                return self._updated(cast("Json", params["update"]))
+            return [system(method, params)]
+        answered = message.get("id")
+        if isinstance(answered, str) and ("result" in message or "error" in message):
+            return self._answered(answered, message)
+        return None
+
+    def _answered(self, answered: str, fields: Json) -> list[Event] | None:
+        result = object_of(fields.get("result"))
+        number = turn_number(answered.removeprefix(_PROMPT))
+        if answered.startswith(_PROMPT) and number is not None:
+            return self._ended(number, fields, result)
+        return self._opened_by(answered, fields, result)
+
+    # ------------------------------------------------------------------ a turn
+
+    def _updated(self, update: Json) -> list[Event]:
+        kind = update.get("sessionUpdate")
+        if self.resuming:
+            return []  # `session/load` tells the past again
+        match kind:
+            case "agent_message_chunk":
+                content = object_of(update.get("content"))
+                text = content.get("text")
+                if content.get("type") != "text" or not isinstance(text, str):
+                    return [*self._started(), system(kind, _plain(update))]
+                message = update.get("messageId")
+                self._answering &= self._chunks_of in (None, message)
+                events = self._answers()
+                if message != self._chunks_of:
+                    events += self._message()
+                    self._chunks_of = message
+                self._chunks.append(text)
+                return [*events, ("delta", {"turn": self._turn, "text": text})]
+            case "tool_call" | "tool_call_update":
+                return self._tool(update)
+            case "usage_update":
+                amount = object_of(update.get("cost")).get("amount")
+                if is_dollars(amount):
+                    self._cost_now = dollars(amount)
+                return []
+            case "agent_thought_chunk" | "plan":
+                return [*self._answers(), system(kind, _plain(update))]
+            case _:
+                return [system(kind, _plain(update))]
+
+    def _tool(self, update: Json) -> list[Event]:
+        call_id = update.get("toolCallId")
+        if not isinstance(call_id, str):
+            return [system("tool_call", _plain(update))]
+        call = self._calls.get(call_id)
+        events = (self._started() if call else self._answers()) + self._message()
+        if call is None:
+            call = self._calls[call_id] = ToolCall(str(update.get("title") or "tool"))
+        _update(call, update)
+        if call.ended:
+            return events or [system("tool_call_update", _plain(update))]
+        if call.status in {"in_progress", "completed", "failed"}:
+            events += self._call_told(call_id, call)
+        if call.status in {"completed", "failed"}:
+            events.append(self._call_ended(call_id, call, is_error=call.status == "failed"))
+        return events
+
+    def _ended(self, number: int, fields: Json, result: Json) -> list[Event]:
+        self._prompted = number
+        events = self._started() + self._message()
+        reason = word(result.get("stopReason"))
+        events += self._calls_over()
+        events += self._usage(number, object_of(result.get("usage")))
+        text, status = self._last_text, "completed"
+        if reason == "cancelled" or self._interrupted == number:
+            status = "interrupted"
+        elif "error" in fields or reason in _STOPPED:
+            told = _STOPPED.get(reason) or reason_of(fields.get("error"))
+            status, text = "failed", text if reason in _STOPPED else told
+            events.append(("error", {"turn": number, "message": told}))
+        events.append(("completion", {"turn": number, "final_text": text, "status": status}))
+        self._cost = self._cost_now
+        self._turn_over(number)
+        return events
+
+    def _usage(self, number: int, usage: Json) -> list[Event]:
+        cost = max(0.0, self._cost_now - self._cost)
+        counts = {
+            "tokens": usage.get("totalTokens"),
+            "input_tokens": usage.get("inputTokens"),
+            "output_tokens": usage.get("outputTokens"),
+        }
+        known = {name: count(value) for name, value in counts.items() if is_count(value)}
+        if not cost and not any(known.values()):
+            return []
+        return [("usage", {"turn": number, "cost_usd": cost, "tokens": 0, **known})]
+
+    # ------------------------------------------------------------------ what the agent asks
+
+    def _asked(self, method: str, asked: Any, params: Json) -> list[Event]:
+        if method != "session/request_permission":
+            error = {"code": METHOD_NOT_FOUND, "message": f"Method not found: {method}"}
+            self._say(line_of({"jsonrpc": "2.0", "id": asked, "error": error}))
+            return [("system", {**params, "type": method})]
+        call = object_of(params.get("toolCall"))
+        options = params.get("options")
+        # What any adapter needs to answer, also one that has not read the request.
+        request: Json = {
+            "id": asked,
+            "allow": _option(options, "allow"),
+            "deny": _option(options, "reject"),
+        }
+        request_id = encoder.encode(request).decode()
+        self._permissions[request_id] = request
+        title = str(call.get("title") or "")
+        named = known.tool if (known := self._calls.get(str(call.get("toolCallId")))) else title
+        told = {
+            "turn": self._turn,
+            "request_id": request_id,
+            "text": title or "the agent asks for permission",
+            "asks_for": asks_for(named, call, known.arguments if known is not None else {}),
+            "tool_call": call,
+        }
+        if self._opening.autonomy == "off":
+            self._say(self.permission(request_id, "allow"))
+            return [*self._started(), ("system", {**told, "kind": "permission", "given": True})]
+        return [*self._started(), ("permission_request", told)]
+
+    # ------------------------------------------------------------------ input
+
+    def prompt(self, turn: int, text: str) -> bytes:
+        """Begin a turn."""
+        self._prompted = turn
+        params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
+        return request(f"{_PROMPT}{turn}", "session/prompt", params)
+
+    def interrupt(self, turn: int) -> bytes | None:
+        """Cancel it, and with it what it asks for (the protocol wants both)."""
+        self._interrupted = turn
+        params = {"sessionId": self._session}
+        cancel = line_of({"jsonrpc": "2.0", "method": "session/cancel", "params": params})
+        asked = [request["id"] for request in self._permissions.values()]
+        self._permissions.clear()
+        return cancel + b"".join(_outcome(each, {"outcome": "cancelled"}) for each in asked)
+
+    def permission(
+        self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
+    ) -> bytes:
+        """Choose the agent's option that fits best: for this once rather than for good."""
+        del reason  # the protocol has no place for it
+        self._permissions.pop(request_id, None)
+        try:
+            request = object_of(msgspec.json.decode(request_id))
+        except msgspec.DecodeError:
+            request = {}
+        chosen = request.get(decision)
+        if chosen is None:
+            return _outcome(request.get("id", request_id), {"outcome": "cancelled"})
+        return _outcome(request["id"], {"outcome": "selected", "optionId": chosen})
+
+
+def _option(options: object, wanted: str) -> str | None:
+    """The agent's option of this kind, `allow` or `reject`; for this once rather than for good."""
+    offered = cast("list[Any]", options) if isinstance(options, list) else []
+    found: dict[str, str] = {}
+    for option in map(object_of, offered):
+        kind, named = str(option.get("kind")), option.get("optionId")
+        if kind.startswith(wanted) and isinstance(named, str):
+            found.setdefault(kind, named)
+    return found.get(f"{wanted}_once") or next(iter(found.values()), None)
+
+
+def _update(call: ToolCall, update: Json) -> None:
+    """Take in what an update says. The first title names the tool: later ones describe the call."""
+    if isinstance(update.get("rawInput"), dict):
+        call.arguments = update["rawInput"]
+    if isinstance(update.get("status"), str):
+        call.status = update["status"]
+    if isinstance(update.get("content"), list):
+        call.content = update["content"]
+    call.raw = update.get("rawOutput", call.raw)
+
+
+def _outcome(asked: Any, outcome: Json) -> bytes:
+    return line_of({"jsonrpc": "2.0", "id": asked, "result": {"outcome": outcome}})
+
+
+def _plain(update: Json) -> Json:
+    return {name: value for name, value in update.items() if name != "sessionUpdate"}

@@ -1,0 +1,180 @@
+"""How a session of an ACP agent is opened: resumed or new, and with which model and mode."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette import __version__
+from oubliette.runtime.agents.acp.choices import Choice, NotOffered, choice
+from oubliette.runtime.agents.handshake_adapter import (
+    FRAMES,
+    Event,
+    Json,
+    TurnAdapter,
+    line_of,
+    object_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.handshake_adapter import Opening
+
+PROTOCOL: Final = 1
+_INITIALIZE: Final = "initialize"
+_SESSION: Final = "session"
+_LOAD: Final = "session-load"
+_ANEW: Final = "session-anew"
+_CHOOSE: Final = "choose-"
+
+
+class AcpHandshake(TurnAdapter, abc.ABC):
+    """The part of an ACP adapter that is over when the agent is ready."""
+
+    def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
+        self._agent: Json = {}
+        self._tried = ""
+        """The method that the conversation was to be resumed by."""
+        self._choosing: dict[str, str] = {}
+        """Request that has no answer yet → what it asks for."""
+        self._told_ready: Json = {}
+        self.resuming = False
+        """Whether what the agent tells is the past of its conversation."""
+        super().__init__(opening, state)
+
+    def _greeting(self) -> bytes:
+        return request(_INITIALIZE, "initialize", _capabilities())
+
+    def _opened_by(self, answered: str, fields: Json, result: Json) -> list[Event] | None:
+        """Take the answer to one of our requests; None: it is none of these."""
+        if answered == _INITIALIZE:
+            if "error" in fields:
+                self.failed = f"the agent refused to begin: {reason_of(fields['error'])}"
+            else:
+                self._agent = result
+                self._open_session()
+            return []
+        if answered in {_SESSION, _LOAD, _ANEW}:
+            if "error" in fields:
+                return self._refused(answered, reason_of(fields["error"]))
+            return self._session_opened(answered, result)
+        if answered in self._choosing:
+            return self._chosen(answered, fields)
+        return None
+
+    # ------------------------------------------------------------------ the session
+
+    def _open_session(self) -> None:
+        can = object_of(self._agent.get("agentCapabilities"))
+        method = "session/new"
+        if self._opening.agent_session_id is not None:
+            if "resume" in object_of(can.get("sessionCapabilities")):
+                method = "session/resume"
+            elif can.get("loadSession") is True:
+                method = "session/load"
+        self._tried = method
+        self._open_by(_SESSION, method)
+
+    def _open_by(self, name: str, method: str) -> None:
+        """Ask for the session, the one that it was or a new one."""
+        self.resuming = method != "session/new"
+        params: Json = {"cwd": self._opening.cwd, "mcpServers": list(self._opening.mcp_servers)}
+        if self._opening.meta:
+            params["_meta"] = self._opening.meta
+        if self.resuming:
+            params["sessionId"] = self._opening.agent_session_id
+        self._open(request(name, method, params))
+
+    def _refused(self, answered: str, reason: str) -> list[Event]:
+        """Another way to go on, if there is one; some agents refuse what they say that they can."""
+        if answered == _ANEW or not self.resuming:
+            self.failed = f"the agent opened no session: {reason}"
+            return []
+        can = object_of(self._agent.get("agentCapabilities"))
+        if self._tried == "session/resume" and can.get("loadSession") is True:
+            self._tried = "session/load"
+            self._open_by(_LOAD, self._tried)
+            return [("system", {"kind": "resume_refused", "reason": reason, "next": self._tried})]
+        self._open_by(_ANEW, "session/new")
+        return [("system", {"kind": "not_resumed", "reason": f"{self._tried}: {reason}"})]
+
+    def _session_opened(self, answered: str, result: Json) -> list[Event]:
+        lost: list[Event] = []
+        named = result.get("sessionId")
+        resumed = self.resuming and answered != _ANEW
+        if isinstance(named, str):
+            self._session = named
+        elif not resumed:
+            self.failed = "the agent opened a session without a name"
+            return []
+        if self._opening.agent_session_id is not None and not resumed and answered == _SESSION:
+            lost = [("system", {"kind": "not_resumed", "reason": "the agent cannot do that"})]
+        self.resuming = False
+        about = object_of(self._agent.get("agentInfo"))
+        self._told_ready = {
+            "turn": 0,
+            "agent": str(about.get("title") or about.get("name") or "acp"),
+            "version": str(about.get("version") or ""),
+            "agent_session_id": self._session,
+            "resumed": resumed,
+        }
+        self._choose(result)
+        return [*lost, *self._ready_at_last()]
+
+    # ------------------------------------------------------------------ its model and mode
+
+    def _choose(self, opened: Json) -> None:
+        if self.handshake < FRAMES:
+            return  # a process that an earlier release has started: it has its model
+        try:
+            if self._opening.model is not None:
+                self._ask_for("model", choice("model", self._opening.model, opened))
+            if self._opening.mode is not None:
+                self._ask_for("mode", choice("mode", self._opening.mode, opened))
+        except NotOffered as error:
+            self.failed = str(error)
+
+    def _ask_for(self, kind: str, chosen: Choice | None) -> None:
+        if chosen is not None:
+            name = f"{_CHOOSE}{kind}"
+            self._choosing[name] = kind
+            params = {"sessionId": self._session, **chosen.params}
+            self._open(request(name, chosen.method, params))
+
+    def _chosen(self, answered: str, fields: Json) -> list[Event]:
+        kind = self._choosing.pop(answered)
+        if "error" in fields:
+            wanted = self._opening.model if kind == "model" else self._opening.mode
+            self.failed = f"the agent refused the {kind} {wanted}: {reason_of(fields['error'])}"
+        return self._ready_at_last()
+
+    def _ready_at_last(self) -> list[Event]:
+        if self._choosing or self.failed is not None:
+            return []
+        self._open_rest()
+        return [*self._warned(), ("ready", self._told_ready)]
+
+
+def request(name: str, method: str, params: Json) -> bytes:
+    """A request of ours, whose id says what it is."""
+    return line_of({"jsonrpc": "2.0", "id": name, "method": method, "params": params})
+
+
+def reason_of(error: object) -> str:
+    """What a JSON-RPC error says; agents put the reason itself into `data`, too."""
+    fields = object_of(error)
+    said = str(fields.get("message") or error)
+    more = object_of(fields.get("data")).get("details")
+    return f"{said}: {more}" if isinstance(more, str) and more else said
+
+
+def _capabilities() -> Json:
+    return {
+        "protocolVersion": PROTOCOL,
+        "clientCapabilities": {
+            "fs": {"readTextFile": False, "writeTextFile": False},
+            "terminal": False,
+        },
+        "clientInfo": {"name": "oubliette", "version": __version__},
+    }

@@ -1,0 +1,290 @@
+"""What adapters of protocols with a handshake have in common.
+
+Output is replayed by the turn: `ack_offset` moves when the agent is ready and when a turn has
+ended. What an adapter knows in between (open tool calls, half a message, options of a permission
+request) comes back when the turn's output is read again; events that are in the log already are
+recognised by their place.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from oubliette.runtime.agents.base import AgentEvent
+from oubliette.runtime.agents.checked import message_of
+from oubliette.runtime.agents.line_framing import Cutter, Line, Missing
+from oubliette.runtime.agents.prices import Prices
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.base import EventKind
+
+Json = dict[str, Any]
+Event = tuple["EventKind", Json]
+
+FRAMES: Final = 6
+"""Frames before the first prompt: a greeting, the session, two more where an agent goes on with its
+conversation in another way or not at all, one for its model and one for its mode (empty where they
+are not needed). Always as many for one process, so that the numbers of all later frames are known
+without having been there."""
+
+encoder: Final = msgspec.json.Encoder()
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session is opened with."""
+
+    cwd: str
+    mcp_servers: tuple[Json, ...] = ()
+    """As the agent's protocol takes them."""
+    autonomy: str = "off"
+    agent_session_id: str | None = None
+    """The conversation to go on with."""
+    model: str | None = None
+    """To be chosen of those that the agent offers; None: the agent's own."""
+    mode: str | None = None
+    """As `model`."""
+    prices: Prices | None = None
+    """Of the model, where its agent does not know them."""
+    obeys: str = ""
+    """What the agent does unasked that a repository says; "" where nothing is known to be left."""
+    meta: Json = {}
+    """`_meta` of the requests that open a session, for agents that speak ACP."""
+
+
+class TurnAdapter(abc.ABC):
+    """Cuts output into events, keeps the handshake's frames apart, and knows the turn."""
+
+    def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self.handshake: Final[int] = state.get("frames") or FRAMES
+        self._opening = opening
+        self._cutter = Cutter()
+        self._out: list[bytes] = []
+        self._late: list[bytes] = []
+        self._opened = 0
+        self._session: str | None = state.get("agent_session_id") or opening.agent_session_id
+        self._done = int(state.get("turn") or 0)
+        self._cost: float = float(state.get("cost") or 0.0)
+        self._prompted: int | None = None
+        self._interrupted: int | None = None
+        self._boundary: int | None = None
+        self._kept: Json = {}
+        self._begin_turn()
+        self.ready = bool(state.get("ready"))
+        self.failed: str | None = None
+        if self.ready:
+            for _ in range(self.handshake):
+                self._open(b"")
+        else:
+            self._open(self._greeting())
+        self._keep()
+
+    @abc.abstractmethod
+    def _greeting(self) -> bytes:
+        """The first frame."""
+
+    @abc.abstractmethod
+    def _understand(self, message: Json) -> list[Event] | None:
+        """The events of a message; None: it says nothing that is known."""
+
+    # ------------------------------------------------------------------ output
+
+    def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
+        """The events of the lines that `data` completes; some lines have several, some none."""
+        if self._boundary is None:
+            self._boundary = offset
+        events: list[AgentEvent] = []
+        for line in self._cutter.feed(data, offset):
+            start = self._boundary
+            found = self._read(line)
+            if self.ready and not self._begun:
+                self._boundary = line.end
+                self._keep()
+            last = len(found) - 1
+            events += [
+                AgentEvent(
+                    type=kind,
+                    data=data_,
+                    end_offset=line.end,
+                    ordinal=ordinal,
+                    ack_offset=self._boundary if ordinal == last else start,
+                )
+                for ordinal, (kind, data_) in enumerate(found)
+            ]
+        return events
+
+    def _read(self, line: Line | Missing) -> list[Event]:
+        if isinstance(line, Missing):
+            return [("system", {"missing": [line.start, line.end]})]
+        if not line.whole:
+            size = line.end - line.start - 1
+            return [("system", {"raw": text_of(line.content), "truncated": True, "bytes": size})]
+        if not line.content.strip():
+            return []
+        fields = message_of(line.content)
+        if fields is None:
+            return [("system", {"raw": text_of(line.content)})]
+        found = self._understand(fields)
+        return [("system", fields)] if found is None else found
+
+    def _warned(self) -> list[Event]:
+        """What whoever runs the agent should know before its first turn."""
+        obeys = self._opening.obeys
+        if not obeys:
+            return []
+        return [("system", {"kind": "repository_obeyed", "reason": f"this agent obeys {obeys}"})]
+
+    # ------------------------------------------------------------------ a turn
+
+    @property
+    def _turn(self) -> int:
+        """The turn that output belongs to."""
+        return self._prompted if self._prompted is not None else self._done + 1
+
+    def _begin_turn(self) -> None:
+        self._begun = False
+        self.steps = 0
+        self._answering = False
+        self._chunks: list[str] = []
+        self._chunks_of: object = None
+        self._last_text = ""
+        self._calls: dict[str, ToolCall] = {}
+        self._permissions: dict[str, Json] = {}
+
+    def _turn_over(self, number: int) -> None:
+        self._done, self._prompted, self._interrupted = max(number, self._done), None, None
+        self._begin_turn()
+
+    def _started(self) -> list[Event]:
+        if self._begun:
+            return []
+        self._begun = True
+        return [("turn_started", {"turn": self._turn})]
+
+    def _answers(self) -> list[Event]:
+        """The model takes a step: its first, one more after a tool's result or another message.
+
+        For protocols that do not tell where a step begins.
+        """
+        if not self._answering:
+            self.steps += 1
+            self._answering, self._chunks_of = True, None
+        return self._started()
+
+    def _message(self) -> list[Event]:
+        """The message that has become whole, if there is one."""
+        text = "".join(self._chunks)
+        self._chunks = []
+        if not text:
+            return []
+        self._last_text = text
+        return [("message", {"turn": self._turn, "text": text})]
+
+    def _call_told(self, call_id: str, call: ToolCall) -> list[Event]:
+        if call.told:
+            return []
+        call.told = True
+        told = {"call_id": call_id, "tool": call.tool, "arguments": call.arguments}
+        return [("tool_call", {"turn": self._turn, **told})]
+
+    def _call_ended(self, call_id: str, call: ToolCall, *, is_error: bool) -> Event:
+        call.ended, self._answering = True, False
+        told = {"call_id": call_id, "tool": call.tool, "is_error": is_error, "result": call.result}
+        return ("tool_result", {"turn": self._turn, **told})
+
+    def _calls_over(self) -> list[Event]:
+        """What the turn's end leaves open has failed."""
+        events: list[Event] = []
+        for call_id, call in self._calls.items():
+            if not call.ended:
+                call.raw = call.raw or "the turn ended before the tool did"
+                events += self._call_told(call_id, call)
+                events.append(self._call_ended(call_id, call, is_error=True))
+        return events
+
+    # ------------------------------------------------------------------ input
+
+    def _open(self, frame: bytes) -> None:
+        """One more frame of the handshake; what else was to be said comes after the last."""
+        if self._opened < self.handshake:
+            self._out.append(frame)
+            self._opened += 1
+        if self._opened == self.handshake:
+            self._out += self._late
+            self._late = []
+
+    def _open_rest(self) -> None:
+        """The handshake is over, whatever frames it has not used."""
+        while self._opened < self.handshake:
+            self._open(b"")
+        self.ready = True
+
+    def _say(self, data: bytes) -> None:
+        (self._out if self._opened == self.handshake else self._late).append(data)
+
+    def writes(self) -> list[bytes]:
+        """Frames that nobody asked for: first those of the handshake, then answers."""
+        out, self._out = self._out, []
+        return out
+
+    # ------------------------------------------------------------------ state
+
+    def _keep(self) -> None:
+        self._kept = {
+            "ready": self.ready,
+            "agent_session_id": self._session,
+            "turn": self._done,
+            "cost": self._cost,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """What it knew at the last `ack_offset`."""
+        return dict(self._kept)
+
+
+class ToolCall:
+    """A tool call, as far as it was told."""
+
+    def __init__(self, tool: str) -> None:
+        self.tool = tool
+        self.arguments: Json = {}
+        self.status = "pending"
+        self.content: list[Any] = []
+        self.raw: Any = None
+        self.told = False
+        self.ended = False
+
+    @property
+    def result(self) -> Json:
+        """In the shape of an MCP result."""
+        blocks = [object_of(object_of(item).get("content")) or object_of(item)
+                  for item in self.content]  # fmt: skip
+        if blocks:
+            return {"content": blocks}
+        text = self.raw if isinstance(self.raw, str) else encoder.encode(self.raw).decode()
+        return {"content": [{"type": "text", "text": text}]}
+
+
+def line_of(message: Json) -> bytes:
+    """A message as a frame."""
+    return encoder.encode(message) + b"\n"
+
+
+def system(kind: object, fields: Json) -> Event:
+    """A message that is known to exist, but means nothing to us."""
+    return ("system", {**fields, "type": kind if isinstance(kind, str) else "unknown"})
+
+
+def object_of(value: object) -> Json:
+    """`value` where it is an object, else an empty one."""
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def text_of(content: bytes) -> str:
+    """Whatever it is, as text."""
+    return content.decode("utf-8", "replace")

@@ -1,0 +1,190 @@
+"""The agents of a server: ours, and those of installed packages.
+
+A package adds an agent by an entry point of the group `oubliette.agents` that makes an
+`AgentRuntime` when called without arguments.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import structlog
+
+from oubliette.errors import ConfigError
+from oubliette.ids import shown
+from oubliette.runtime.agents.acp.runtime import AcpRuntime
+from oubliette.runtime.agents.base import AgentRuntime, Availability
+from oubliette.runtime.agents.droid.runtime import DroidRuntime
+from oubliette.runtime.agents.opencode.program import OpencodeAcpRuntime
+from oubliette.runtime.agents.opencode.runtime import OpencodeRuntime
+from oubliette.runtime.agents.scripted.adapter import ScriptedRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from collections.abc import Set as AbstractSet
+
+    from oubliette.config.schema import Config
+    from oubliette.runtime.containers.base import Mount
+
+log = structlog.get_logger("oubliette.agents")
+
+GROUP: Final = "oubliette.agents"
+_TAKEN: Final = {"auto", "scripted", "opencode", "opencode-acp", "droid", "acp"}
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """What there is."""
+
+    agents: dict[str, Any]
+    """Name → `AgentRuntime`, the one that `auto` means first."""
+    missing: dict[str, Any]
+    """Name → `Availability` of those that cannot be used here."""
+
+
+async def installed(config: Config) -> Installed:
+    """Set up every agent with its part of the configuration, for a server.
+
+    Raises:
+        ConfigError: as `survey`; or the agent that is to be the default (`agents.default`,
+            `serve --agent`) is not there.
+    """
+    found = await survey(config)
+    error = without_default(config, found)
+    if error is not None:
+        raise error
+    return found
+
+
+def without_default(config: Config, found: Installed) -> ConfigError | None:
+    """What is wrong if the agent that is to be the default is not among what was found."""
+    name = config.agents.default
+    if name == "auto" or name in found.agents:
+        return None
+    status: Availability | None = found.missing.get(name)
+    if status is not None:
+        return ConfigError(
+            f"agents.default: the agent {name} cannot be used here: {status.reason}",
+            hint=status.remedy,
+        )
+    known = sorted({*found.agents, *found.missing})
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return ConfigError(
+        f"agents.default: there is no agent {shown(name)}",
+        hint=f"{meant}there are: auto, {', '.join(known)}",
+    )
+
+
+async def survey(config: Config) -> Installed:
+    """Set up every agent with its part of the configuration, whichever is the default.
+
+    Raises:
+        ConfigError: a part of the configuration cannot be used. A package whose agent cannot be is
+            no reason not to start: that agent is missing.
+    """
+    ours: list[tuple[AgentRuntime, Any, bool]] = [
+        (OpencodeRuntime(), config.opencode, config.opencode.model is not None),
+        (OpencodeAcpRuntime(), config.opencode, config.opencode.model is not None),
+        (DroidRuntime(), config.droid, config.droid.model is not None),
+        (AcpRuntime(), config.acp, bool(config.acp.command)),
+        *_named(config),
+        (ScriptedRuntime(), None, False),
+    ]
+    ours.sort(key=lambda entry: not entry[2])
+    ours.sort(key=lambda entry: entry[0].name != "scripted" and not entry[2])
+    agents: dict[str, AgentRuntime] = {}
+    missing: dict[str, Availability] = {}
+    for runtime, settings, _ in ours:
+        await runtime.initialize({} if settings is None else msgspec.to_builtins(settings))
+        status = await runtime.is_available()
+        if status.ok:
+            agents[runtime.name] = runtime
+        else:
+            missing[runtime.name] = status
+    _check_places(agents)
+    for point in importlib.metadata.entry_points(group=GROUP):
+        await _add(point, agents, missing)
+    return Installed(agents, missing)
+
+
+def _named(config: Config) -> Iterator[tuple[AgentRuntime, Any, bool]]:
+    """The agents of `[acp_agents.NAME]`.
+
+    Raises:
+        ConfigError: one has the name of another agent.
+    """
+    for name, part in config.acp_agents.items():
+        section = f"acp_agents.{name}"
+        if name in _TAKEN:
+            raise ConfigError(
+                f"{section}: there is an agent called {name} already", hint="give it another name"
+            )
+        yield AcpRuntime(name, section=section), part, bool(part.command)
+
+
+def _check_places(agents: Mapping[str, AgentRuntime]) -> None:
+    """See that no two agents want another thing in the same place: containers have them all.
+
+    Raises:
+        ConfigError: two do.
+    """
+    there: dict[str, tuple[str, Mount]] = {}
+    for name, runtime in agents.items():
+        for mount in runtime.mounts:
+            other, before = there.setdefault(mount.target, (name, mount))
+            if before.source != mount.source:
+                raise ConfigError(
+                    f"the agents {other} and {name} both want {mount.target} in their containers:"
+                    f" {before.source} and {mount.source}",
+                    hint="mount one of them somewhere else: SOURCE:TARGET",
+                )
+
+
+async def _add(
+    point: importlib.metadata.EntryPoint,
+    agents: dict[str, AgentRuntime],
+    missing: dict[str, Availability],
+) -> None:
+    """One agent of another package; one that is no good is missing, and says why."""
+    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+    name = point.name
+    try:
+        runtime = cast("AgentRuntime", point.load()())
+        name = _checked(runtime, agents.keys() | missing.keys())
+        await runtime.initialize({})
+        status = await runtime.is_available()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("agent_not_loaded", agent=name, package=package, reason=reason)
+        if name not in agents and name not in missing:
+            missing[name] = Availability(
+                ok=False,
+                reason=f"the package {package} is no good for this server: {reason}",
+                remedy="update that package, or uninstall it",
+            )
+        return
+    if status.ok:
+        agents[name] = runtime
+    else:
+        missing[name] = status
+
+
+def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
+    """The name of a runtime that has all that the server will ask of it.
+
+    Raises:
+        ConfigError: it lacks something, or its name is taken.
+    """
+    wanted = [name for name in vars(AgentRuntime) if not name.startswith("_")]
+    lacking = [name for name in wanted if not hasattr(runtime, name)]
+    if lacking:
+        raise ConfigError(f"it has no {', '.join(sorted(lacking))}")
+    name = str(runtime.name)
+    if not name.isprintable() or not name.strip():
+        raise ConfigError(f"its name is {name!r}")
+    if name in taken:
+        raise ConfigError(f"there is an agent called {name} already")
+    return name

@@ -1,0 +1,1 @@
+"""The scripted agent, which needs no model."""

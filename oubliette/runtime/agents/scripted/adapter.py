@@ -1,0 +1,195 @@
+"""The scripted agent: no model; its protocol is JSON lines of our own.
+
+In: `prompt`, `interrupt`, `permission`. Out: one object per line, each with `turn`, whose `type`
+is the kind of the event. A line that is none of them is kept as a `system` event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
+
+import msgspec
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.agents.base import AgentCommand, AgentEvent, Availability, EventKind
+from oubliette.runtime.agents.checked import is_count, is_dollars, is_turn, message_of
+from oubliette.runtime.agents.environment import base_environment
+from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.line_framing import Cutter, Line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.base import AgentSession
+    from oubliette.runtime.agents.line_framing import Missing
+    from oubliette.runtime.containers.base import Inside, Mount
+
+_KINDS: Final = frozenset(get_args(EventKind)) - {"system"}
+_PARTS: Final = ("input_tokens", "output_tokens")
+_STATUSES: Final = frozenset({"completed", "interrupted", "failed"})
+_NEEDED: Final[dict[str, dict[str, type]]] = {
+    "delta": {"text": str},
+    "message": {"text": str},
+    "tool_call": {"call_id": str, "tool": str, "arguments": dict},
+    "tool_result": {"call_id": str, "tool": str, "is_error": bool},
+    "permission_request": {"request_id": str, "text": str},
+    "error": {"message": str},
+    "completion": {"final_text": str, "status": str},
+}
+"""Fields that readers of an event rely on; a line without them is not that event."""
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+class ScriptedAdapter:
+    """`AgentAdapter` of the scripted agent. Each line says its turn, so there is no state."""
+
+    handshake = 0
+    ready = True
+    failed = None
+
+    def __init__(self) -> None:
+        self._cutter = Cutter()
+        self.steps = 0
+
+    def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
+        """One event per line that is not empty. Each message counts as a step."""
+        found: list[AgentEvent] = []
+        for line in self._cutter.feed(data, offset):
+            event = _event(line)
+            if event is None:
+                continue
+            found.append(event)
+            self.steps += event.type == "message"
+            if event.type in {"turn_started", "completion"}:
+                self.steps = 0
+        return found
+
+    def writes(self) -> list[bytes]:
+        """Nothing: the protocol has no handshake."""
+        return []
+
+    def prompt(self, turn: int, text: str) -> bytes:
+        """Begin a turn."""
+        return _line({"type": "prompt", "turn": turn, "text": text})
+
+    def interrupt(self, turn: int) -> bytes | None:
+        """End a turn early."""
+        return _line({"type": "interrupt", "turn": turn})
+
+    def permission(
+        self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
+    ) -> bytes:
+        """Answer a request."""
+        return _line(
+            {
+                "type": "permission",
+                "request_id": request_id,
+                "decision": decision,
+                "reason": reason,
+            }
+        )
+
+    def state(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+class ScriptedRuntime(StreamExecution):
+    """`AgentRuntime` of the scripted agent, which is part of the zipapp."""
+
+    @property
+    def name(self) -> str:
+        """`scripted`."""
+        return "scripted"
+
+    @property
+    def reattach(self) -> bool:
+        """Each line says its turn, so a new server can read on anywhere."""
+        return True
+
+    @property
+    def resume(self) -> bool:
+        """What it remembers lies in its HOME."""
+        return True
+
+    @property
+    def starts_mcp(self) -> bool:
+        """It starts what it needs for its script, and says so when that fails."""
+        return False
+
+    async def initialize(self, config: Mapping[str, Any]) -> None:
+        """There is nothing to configure."""
+        if config:
+            raise ConfigError(f"agents.scripted.{min(config)}: the scripted agent has no settings")
+
+    async def is_available(self) -> Availability:
+        """Always: it needs nothing but the container."""
+        return Availability(ok=True)
+
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """Run it from the zipapp."""
+        return AgentCommand(
+            argv=inside.program("scripted-agent"),
+            env=base_environment(session, inside),
+            cwd=inside.path(session.cwd),
+        )
+
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> ScriptedAdapter:
+        """Nothing of that is needed."""
+        del session, inside, state
+        return ScriptedAdapter()
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """None: it is part of what every container has."""
+        return ()
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return _encoder.encode(message) + b"\n"
+
+
+def _event(line: Line | Missing) -> AgentEvent | None:
+    kind: EventKind = "system"
+    if not isinstance(line, Line):
+        data: dict[str, Any] = {"missing": [line.start, line.end]}
+    elif not line.whole:
+        data = {"raw": _text(line.content), "truncated": True, "bytes": line.end - line.start - 1}
+    elif not line.content.strip():
+        return None
+    else:
+        kind, data = _read(line.content)
+    return AgentEvent(type=kind, data=data, end_offset=line.end, ordinal=0, ack_offset=line.end)
+
+
+def _read(content: bytes) -> tuple[EventKind, dict[str, Any]]:
+    fields = message_of(content)
+    if fields is None:
+        return "system", {"raw": _text(content)}
+    kind = fields.get("type")
+    if not isinstance(kind, str) or kind not in _KINDS or not _is_complete(kind, fields):
+        return "system", fields
+    data = {name: value for name, value in fields.items() if name != "type"}
+    return cast("EventKind", kind), data
+
+
+def _is_complete(kind: str, fields: dict[str, Any]) -> bool:
+    if kind != "ready" and not is_turn(fields.get("turn")):
+        return False
+    if kind == "usage":
+        counts = ("tokens", *(name for name in _PARTS if name in fields))
+        return is_dollars(fields.get("cost_usd")) and all(is_count(fields.get(n)) for n in counts)
+    for name, expected in _NEEDED.get(kind, {}).items():
+        if not isinstance(fields.get(name), expected):
+            return False
+    return kind != "completion" or fields["status"] in _STATUSES
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")

@@ -1,0 +1,196 @@
+"""How a container of an engine is made: everything closed that need not be open.
+
+Each option is on by default, and each of them is a setting.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.runtime.containers.base import (
+    ISOLATED,
+    KEY_FILE,
+    MIB,
+    RELAY_DIR,
+    RELAY_SOCKET,
+    Hardening,
+)
+from oubliette.runtime.containers.process import bubblewrap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.containers.base import ContainerSpec
+    from oubliette.runtime.containers.docker.client import Flavour
+
+__all__ = ("READY", "Hardening", "Place", "host_command", "request")
+
+READY: Final = "ready"
+"""Name of the FIFO in the runtime folder on which the host says that it listens."""
+
+STOP_SIGNAL: Final = "SIGTERM"
+PODMAN_PROCESSES: Final = 16_384
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Folders and files of this side that the container is given."""
+
+    zipapp: Path
+    wrappers: Path
+    spool: Path
+
+
+def host_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
+    """What runs as the container: the host of the zipapp, or what the spec names."""
+    if spec.command is not None:
+        return list(spec.command)
+    command = ["python3", *ISOLATED, bubblewrap.ZIPAPP, "host"]
+    command += ["--socket", f"{RELAY_DIR}/{RELAY_SOCKET}", "--key", f"{RELAY_DIR}/{KEY_FILE}"]
+    command += ["--spool", bubblewrap.SPOOL, "--orphan-grace", f"{spec.orphan_grace:g}"]
+    command += ["--ready", f"{RELAY_DIR}/{READY}"]
+    if spec.accept_bare:
+        command.append("--accept-bare")
+    if not hard.no_new_privileges:
+        command.append("--new-privileges")  # the host forbids them to what it starts
+    # For those who look at `ps`.
+    return [*command, "--label", f"dev.oubliette.container={spec.id}"]
+
+
+def environment(spec: ContainerSpec) -> dict[str, str]:
+    """Environment of the host and, but for HOME, of all that it starts."""
+    return {**inside_environment(), "HOME": bubblewrap.AGENT_HOME, **spec.env}
+
+
+def inside_environment() -> dict[str, str]:
+    """What every program in there needs."""
+    return {"PATH": bubblewrap.PATH, "LANG": "C.UTF-8"}
+
+
+def request(
+    spec: ContainerSpec,
+    place: Place,
+    hard: Hardening,
+    *,
+    user: str,
+    labels: Mapping[str, str],
+    flavour: Flavour,
+) -> dict[str, Any]:
+    """The body of the engine's create call (Docker API 1.41).
+
+    `hard` is for specs that do not say how they are closed.
+    """
+    hard = spec.hardening or hard
+    command = host_command(spec, hard)
+    # podman without systemd complains of a health check, even of none
+    healthcheck = {"Healthcheck": {"Test": ["NONE"]}} if flavour == "docker" else {}
+    return {
+        **healthcheck,
+        "Image": spec.image,
+        # Entrypoint is given, so the image's own is not run; its Cmd is dropped with it.
+        "Entrypoint": command[:1],
+        "Cmd": command[1:],
+        "User": user,
+        "WorkingDir": "/",
+        "Env": [f"{name}={value}" for name, value in sorted(environment(spec).items())],
+        "Labels": dict(labels),
+        "StopSignal": STOP_SIGNAL,
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "OpenStdin": False,
+        "Tty": False,
+        "Hostname": "" if spec.network == "host" else "oubliette",
+        "HostConfig": _host_config(spec, place, hard, flavour),
+    }
+
+
+def _host_config(
+    spec: ContainerSpec, place: Place, hard: Hardening, flavour: Flavour
+) -> dict[str, Any]:
+    limits = spec.limits
+    memory = limits.memory_bytes or hard.memory_bytes
+    cpus = limits.cpus or hard.cpus
+    pids = limits.pids or hard.pids
+    config: dict[str, Any] = {
+        "NetworkMode": spec.network,
+        "Mounts": _mounts(spec, place),
+        "Tmpfs": _tmpfs(spec, hard),
+        "ReadonlyRootfs": hard.read_only,
+        "CapDrop": ["ALL"] if hard.drop_capabilities else [],
+        "CapAdd": list(hard.cap_add),
+        # podman knows the option without a value only
+        "SecurityOpt": ["no-new-privileges" + (":true" if flavour == "docker" else "")]
+        if hard.no_new_privileges
+        else [],
+        "Init": hard.init,
+        "IpcMode": hard.ipc,
+        "RestartPolicy": {"Name": "no"},  # one that the engine restarts would have no key
+        "LogConfig": _log_config(hard, flavour),
+        "Ulimits": _ulimits(hard, flavour),
+        "Privileged": False,
+    }
+    if hard.ipc != "host":
+        config["ShmSize"] = hard.shm_bytes  # podman refuses a size for what is the machine's
+    if memory is not None:
+        config |= {"Memory": memory, "MemorySwap": memory}
+    if cpus is not None:
+        config["NanoCpus"] = int(cpus * 1e9)
+    if pids is not None:
+        config["PidsLimit"] = pids
+    if hard.oom_score is not None:
+        config["OomScoreAdj"] = hard.oom_score
+    if hard.oci_runtime is not None:
+        config["Runtime"] = hard.oci_runtime
+    return config
+
+
+def _ulimits(hard: Hardening, flavour: Flavour) -> list[dict[str, Any]]:
+    limits: list[dict[str, Any]] = [{"Name": "core", "Soft": 0, "Hard": 0}]
+    if hard.nofile is not None:
+        limits.append({"Name": "nofile", "Soft": hard.nofile[0], "Hard": hard.nofile[1]})
+    if flavour == "podman":
+        # Unasked, podman raises this one to 2^20, which fails where its service may not raise any.
+        # It counts all that a user id runs; what holds a container is its pids limit.
+        limits.append({"Name": "nproc", "Soft": PODMAN_PROCESSES, "Hard": PODMAN_PROCESSES})
+    return limits
+
+
+def _log_config(hard: Hardening, flavour: Flavour) -> dict[str, Any]:
+    options = {"max-size": f"{hard.log_bytes}"}
+    if flavour == "docker":
+        options["max-file"] = str(hard.log_files)
+    return {"Type": "json-file" if flavour == "docker" else "k8s-file", "Config": options}
+
+
+def _mounts(spec: ContainerSpec, place: Place) -> list[dict[str, Any]]:
+    wanted = [
+        (place.zipapp, bubblewrap.ZIPAPP, True),
+        (place.wrappers, bubblewrap.BIN, True),
+        (spec.runtime_dir, RELAY_DIR, False),
+        (place.spool, bubblewrap.SPOOL, False),
+        # Below another mount's target must come after it.
+        *sorted(
+            ((mount.source, mount.target, mount.read_only) for mount in spec.mounts),
+            key=lambda item: item[1].count("/"),
+        ),
+    ]
+    return [
+        {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": read_only}
+        for source, target, read_only in wanted
+    ]
+
+
+def _tmpfs(spec: ContainerSpec, hard: Hardening) -> dict[str, str]:
+    # Without `exec` docker mounts it noexec, and builds and test runners work in /tmp. Owners
+    # cannot be given (podman 4 refuses uid=), hence the modes.
+    room = spec.limits.tmp_bytes or 256 * MIB
+    found = {
+        "/tmp": f"rw,nosuid,nodev,exec,size={room},mode=1777",  # noqa: S108 -- inside
+        "/run": f"rw,nosuid,nodev,size={16 * MIB},mode=755",
+    }
+    if not any(mount.target == bubblewrap.AGENT_HOME for mount in spec.mounts):
+        found[bubblewrap.AGENT_HOME] = f"rw,nosuid,nodev,exec,size={hard.home_bytes},mode=1777"
+    return found

@@ -1,0 +1,262 @@
+"""Links to a relay over the engine's exec, where its socket cannot be opened.
+
+One exec of `oubliette.pyz bridge` for each link; its frames are defined in
+`incontainer/bridges/exec_frames.py`.
+Callers get an ordinary pair of asyncio's streams: limits, back-pressure and half-closes are those
+of a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from asyncio import StreamReader, StreamWriter
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from oubliette.errors import OublietteError
+from oubliette.incontainer import wire
+from oubliette.incontainer.bridges import exec_frames
+from oubliette.runtime.containers.base import ISOLATED, RELAY_DIR, RELAY_SOCKET
+from oubliette.runtime.containers.docker.exec_stream import STDERR, open_stream
+from oubliette.runtime.containers.process import bubblewrap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oubliette.runtime.containers.docker.client import Engine
+
+OPEN_SECONDS: Final = 30.0  # until the bridge has said hello
+SAID_BYTES: Final = 4096  # of its standard error that go to the log
+
+COMMAND: Final = (
+    "python3",
+    *ISOLATED,
+    bubblewrap.ZIPAPP,
+    "bridge",
+    f"{RELAY_DIR}/{RELAY_SOCKET}",
+)
+
+log = structlog.get_logger(__name__)
+
+
+async def dial(
+    engine: Engine, engine_id: str, user: str, limit: int, *, command: Sequence[str] = COMMAND
+) -> tuple[StreamReader, StreamWriter]:
+    """One more link to the relay of a container.
+
+    Args:
+        engine: where the container is.
+        engine_id: its id there.
+        user: `uid:gid` of the bridge.
+        limit: the reader's, in bytes.
+        command: what is run in the container.
+
+    Raises:
+        ConnectionRefusedError: there is none to be had: the container does not run, its relay does
+            not listen, or the engine is away; the text says which.
+    """
+    loop = asyncio.get_running_loop()
+    reader = StreamReader(limit=limit, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    bridge = BridgeTransport(protocol)
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            made = await engine.call("make a bridge", _exec_create, engine_id, list(command), user)
+            path = f"/exec/{made['Id']}/start"
+            bridge.begin(await open_stream(engine, path, {"Detach": False, "Tty": False}, bridge))
+            await bridge.hello
+    except BaseException as error:
+        bridge.abort()
+        if isinstance(error, OublietteError):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, error.message) from error
+        if isinstance(error, TimeoutError):
+            reason = f"the bridge was not there in {OPEN_SECONDS:g} s"
+            raise ConnectionRefusedError(errno.ECONNREFUSED, reason) from error
+        raise
+    return reader, StreamWriter(bridge, protocol, reader, loop)
+
+
+def _exec_create(api: Any, engine_id: str, command: list[str], user: str) -> Any:
+    return api.exec_create(engine_id, command, stdin=True, stdout=True, stderr=True, user=user)
+
+
+class BridgeTransport(asyncio.Transport):
+    """Between the engine's stream and who uses the link: packs, unpacks, and passes ends on.
+
+    It holds nothing back itself: what it is given is in the lower transport's buffer, what comes is
+    the protocol's at once. So the bounds are theirs.
+    """
+
+    def __init__(self, protocol: asyncio.StreamReaderProtocol) -> None:
+        super().__init__()
+        self.hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._protocol: asyncio.BaseProtocol = protocol
+        self._upper = protocol
+        self._lower: asyncio.Transport | None = None
+        self._unpacker = exec_frames.Unpacker()
+        self._first = b""
+        self._greeted = False
+        self._said = 0
+        self._eof_sent = False
+        self._eof_told = False
+        self._closing = False
+        self._lost = False
+        protocol.connection_made(self)
+
+    def begin(self, lower: asyncio.Transport) -> None:
+        """The engine has agreed; what is said from now on goes there."""
+        self._lower = lower
+        if self._closing:
+            lower.abort()
+
+    # ------------------------------------------------------------------ from the engine
+
+    def output(self, kind: int, data: bytes) -> None:
+        """Bytes of the bridge."""
+        if kind == STDERR:
+            self._aside(data)
+        elif self._greeted:
+            self._pieces(data)
+        else:
+            self._greeting(data)
+
+    def _aside(self, data: bytes) -> None:
+        room = SAID_BYTES - self._said
+        self._said += len(data)
+        if room > 0:
+            log.warning("bridge", said=data[:room].decode(errors="replace").strip())
+
+    def _greeting(self, data: bytes) -> None:
+        self._first += data
+        line, newline, rest = self._first.partition(b"\n")
+        if not newline and len(self._first) < wire.MAX_HEADER:
+            return
+        if line + newline != exec_frames.HELLO:
+            # An engine may put its own words there: that python3 is missing, for example.
+            reason = wire.parse_error(line + newline) or line.decode(errors="replace")[:300]
+            self._lose(ConnectionRefusedError(errno.ECONNREFUSED, reason))
+            return
+        self._greeted = True
+        self._first = b""
+        if not self.hello.done():
+            self.hello.set_result(None)
+        self._pieces(rest)
+
+    def _pieces(self, data: bytes) -> None:
+        found = self._unpacker.feed(data)
+        if found and not self._lost:
+            self._upper.data_received(found)
+        if self._unpacker.ended and not self._eof_told:
+            self._eof_told = True
+            if not self._upper.eof_received():
+                self.close()
+
+    def ended(self, error: Exception | None) -> None:
+        """The engine's connection is gone."""
+        if not self._greeted:
+            said = self._first.decode(errors="replace").strip()[:300]
+            error = ConnectionRefusedError(errno.ECONNREFUSED, said or "the bridge said nothing")
+        elif not self._eof_told and not self._closing:
+            error = ConnectionResetError(
+                errno.ECONNRESET, f"the bridge is gone: {error or 'ended'}"
+            )
+        elif not isinstance(error, OSError):
+            error = None
+        self._lose(error)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        if self._lower is not None:
+            self._lower.abort()
+        if not self.hello.done():
+            self.hello.set_exception(error or ConnectionAbortedError(errno.ECONNABORTED, "aborted"))
+            self.hello.exception()  # whoever gave up does not look
+        self._upper.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        """The engine does not take what was written."""
+        self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._upper.resume_writing()
+
+    # ------------------------------------------------------------------ from the user
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send it as one piece."""
+        if self._lower is None or self._lost or not data:
+            return
+        if self._eof_sent:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        self._lower.write(exec_frames.head(len(data)))
+        self._lower.write(data)
+
+    def write_eof(self) -> None:
+        """End our direction; the other one goes on."""
+        if self._lower is not None and not self._eof_sent and not self._closing:
+            self._eof_sent = True
+            self._lower.write(exec_frames.head(0))
+
+    def can_write_eof(self) -> bool:
+        """Always, over TLS too."""
+        return True
+
+    def close(self) -> None:
+        """Send what is left, then let the connection go: the bridge ends with its input."""
+        if not self._closing:
+            self._closing = True
+            if self._lower is not None:
+                self._lower.close()
+
+    def abort(self) -> None:
+        """Let it go at once."""
+        self._closing = True
+        if self._lower is not None:
+            self._lower.abort()
+        else:
+            self._lose(None)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing or (self._lower is not None and self._lower.is_closing())
+
+    def pause_reading(self) -> None:
+        """Leave the rest with the engine, which holds the bridge back."""
+        if self._lower is not None and not self._closing:
+            self._lower.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self._lower is not None and not self._closing:
+            self._lower.resume_reading()
+
+    def is_reading(self) -> bool:
+        """Whether what comes is taken."""
+        return self._lower is not None and self._lower.is_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes not yet taken."""
+        return 0 if self._lower is None else self._lower.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """When `drain` waits."""
+        return (0, 0) if self._lower is None else self._lower.get_write_buffer_limits()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When `drain` is to wait."""
+        if self._lower is not None:
+            self._lower.set_write_buffer_limits(high, low)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who gets what comes."""
+        return self._protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Nothing of the lower connection is the link's."""
+        _ = name
+        return default

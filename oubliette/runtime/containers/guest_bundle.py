@@ -1,0 +1,106 @@
+"""What every container of the process runtime gets read-only: the zipapp and its wrappers.
+
+A copy named by its content, so that neither a new release nor a rebuilt checkout changes what a
+running container sees, and so that every agent's user may read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.runtime.containers import host_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+class Kit(msgspec.Struct, frozen=True):
+    """Where the copy lies on this side."""
+
+    zipapp: Path
+    wrappers: Path
+    """Folder with `oubliette-client` and `oubliette-relay`, to be put on PATH."""
+
+
+def _wrapper(python: str, zipapp: str, command: str) -> str:
+    return f'#!/bin/sh\nexec {shlex.quote(python)} -S {shlex.quote(zipapp)} {command} "$@"\n'
+
+
+def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit:
+    """Copy `zipapp` to `base/kit-<hash>` with wrappers that call it as `inside`.
+
+    Without `inside` (nothing is mounted) the wrappers call the copy where it lies. Whoever needs
+    it has a record of a container in `base` by now: see `remove_unused`.
+    """
+    content = zipapp.read_bytes()
+    digest = hashlib.sha256(b"\0".join((content, python.encode(), (inside or "").encode())))
+    folder = base / f"kit-{digest.hexdigest()[:12]}"
+    kit = Kit(folder / "oubliette.pyz", folder / "bin")
+    with _locked(base, fcntl.LOCK_SH):
+        _install(base, kit, content, python=python, inside=inside)
+    return kit
+
+
+def remove_unused(base: Path) -> None:
+    """Remove the copies in `base` if there is no container that could use one.
+
+    Servers of the same user share the folder. One that is about to start a container has its
+    record there already, or makes its copy after this.
+    """
+    try:
+        with _locked(base, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if not any(base.glob("*.json")):
+                for folder in base.glob("kit-*"):
+                    host_paths.clear_away(folder)
+    except OSError:
+        return  # another server uses it, or the folder is gone
+
+
+@contextlib.contextmanager
+def _locked(base: Path, how: int) -> Generator[None]:
+    fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, how)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _install(base: Path, kit: Kit, content: bytes, *, python: str, inside: str | None) -> None:
+    folder = kit.zipapp.parent
+    if folder.is_dir():
+        return
+    temporary = base / host_paths.half_made(folder.name)
+    try:
+        (temporary / "bin").mkdir(parents=True)
+        _write(temporary / "oubliette.pyz", content, 0o644)
+        for name, command in (("oubliette-client", "client"), ("oubliette-relay", "relay")):
+            text = _wrapper(python, inside or str(kit.zipapp), command)
+            _write(temporary / "bin" / name, text.encode(), 0o755)
+        for made in (temporary, temporary / "bin"):
+            made.chmod(0o755)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            # Another server of this user was first with the same content.
+            if not folder.is_dir():
+                raise
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, mode)  # whatever the umask is
+        file.write(content)

@@ -1,0 +1,130 @@
+"""Make the image of a container type, or fetch it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oubliette.errors import ConfigError, InvalidParameter
+from oubliette.runtime.containers import dockerfile
+from oubliette.runtime.containers import options as container_options
+
+if TYPE_CHECKING:
+    from oubliette.config.container_options import ContainerOptions
+    from oubliette.config.schema import Config
+    from oubliette.records import Project
+    from oubliette.runtime.containers.base import ContainerRuntime, Progress
+
+FOLDER: Final = Path(dockerfile.__file__).parent
+"""Where our Dockerfile lies."""
+OURS: Final = "localhost/"
+"""Names that no registry has: those are built, not fetched."""
+
+
+class Imaging:
+    """Images of container types on one runtime."""
+
+    def __init__(self, runtime: ContainerRuntime, config: Config) -> None:
+        self._runtime = runtime
+        self._config = config
+
+    def image_of(self, container_type: str, project: Project | None = None) -> str:
+        """The image's name, of a type or of a project of that type.
+
+        Raises:
+            InvalidParameter: this runtime has no images.
+        """
+        return self._options(container_type, project).image
+
+    def memory_mb(self, project: Project) -> int | None:
+        """What the containers of a project may have; None: no limit, as without an engine."""
+        if not self._runtime.capabilities.images:
+            return None
+        return self._options(project.container_type or "base", project).memory_mb
+
+    def _options(self, container_type: str, project: Project | None) -> ContainerOptions:
+        if not self._runtime.capabilities.images:
+            raise InvalidParameter(
+                f"the {self._runtime.name} runtime has no images",
+                field="container_type",
+                hint='containers.runtime = "docker", "podman" or "apple" has',
+            )
+        return container_options.options_of(self._config, container_type, project)
+
+    async def rebuild(self, container_type: str, progress: Progress | None = None) -> str:
+        """Build it from its type's Dockerfile, or from ours; the end of the build's output.
+
+        `progress` is told how far it is, as far as the engine tells.
+
+        Raises:
+            InvalidParameter: its name is a registry's, and its type has no Dockerfile.
+            ConfigError: its type's folder has no Dockerfile.
+            BuildFailed: a step of the build failed.
+        """
+        options = self._options(container_type, None)
+        folder = _folder(options)
+        if options.build_dir is None and not options.image.startswith(OURS):
+            raise InvalidParameter(
+                f"container_type: {options.image} comes from a registry and is not built here",
+                field="container_type",
+                hint="container_refresh fetches it again; built are images of types with build_dir,"
+                f" and names that begin with {OURS}",
+            )
+        if not (folder / "Dockerfile").is_file():
+            raise ConfigError(
+                f"there is no Dockerfile in {folder}",
+                hint=f"container_types.{container_type}.build_dir names the folder",
+            )
+        built = await self._runtime.build(
+            options.image,
+            folder,
+            timeout=self._config.containers.build_timeout_seconds,
+            arguments=dict(_pair(argument) for argument in options.build_args),
+            progress=progress,
+        )
+        return built.text
+
+    async def refresh(
+        self,
+        container_type: str,
+        project: Project | None = None,
+        progress: Progress | None = None,
+    ) -> str | None:
+        """Fetch it again; how that went, None where there is nothing to fetch from.
+
+        `progress` is told how far it is, as far as the engine tells.
+
+        Raises:
+            ImageError: the registry has not got it, or does not answer.
+        """
+        options = self._options(container_type, project)
+        if options.build_dir is not None or options.image.startswith(OURS):
+            return None
+        lines: list[str] = []
+
+        def told(line: str) -> None:
+            lines.append(line)
+            if progress is not None:
+                progress(line)
+
+        await self._runtime.pull(
+            options.image,
+            timeout=self._config.containers.pull_timeout_seconds,
+            progress=told,
+        )
+        return "".join(f"{line}\n" for line in lines)
+
+
+def built_from(options: ContainerOptions) -> str | None:
+    """The folder that the image is built from; None: it is fetched from a registry."""
+    ours = options.build_dir is not None or options.image.startswith(OURS)
+    return str(_folder(options)) if ours else None
+
+
+def _folder(options: ContainerOptions) -> Path:
+    return FOLDER if options.build_dir is None else Path(options.build_dir).expanduser()
+
+
+def _pair(argument: str) -> tuple[str, str]:
+    name, _, value = argument.partition("=")
+    return name, value

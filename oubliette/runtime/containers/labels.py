@@ -1,0 +1,88 @@
+"""What an engine keeps of a container for us, and says about it.
+
+What it was made of stands in a label, so that a server that was killed finds all of it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.runtime.containers.base import ContainerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.containers.base import ContainerState
+
+LABEL_MADE_OF: Final = "dev.oubliette.made-of"
+"""The whole spec as JSON; not shown to others."""
+
+LABEL_BRIDGED: Final = "dev.oubliette.bridged"
+"""There, and empty, on containers whose relay is reached by a bridge (`docker.relay_transport`)."""
+
+_STATES: Final[dict[str, ContainerState]] = {
+    "created": "created",
+    "configured": "created",
+    "initialized": "created",
+    "running": "running",
+    "paused": "running",
+    "restarting": "running",
+    "stopping": "running",
+    "removing": "exited",
+    "exited": "exited",
+    "stopped": "exited",
+    "dead": "exited",
+}
+
+
+def name_of(container_id: str) -> str:
+    """The container's name at the engine."""
+    return f"oubliette-{container_id}"
+
+
+def state_of(now: Mapping[str, Any]) -> ContainerState:
+    """The state in `State` of an inspection."""
+    return _STATES.get(str(now.get("Status")), "unknown")
+
+
+def seconds(text: object) -> float | None:
+    """A moment as engines write it; None for none."""
+    with contextlib.suppress(ValueError, OverflowError):
+        when = datetime.fromisoformat(str(text)).timestamp()
+        return when if when > 0 else None
+    return None
+
+
+def write_spec(spec: ContainerSpec) -> str:
+    """The value of `LABEL_MADE_OF`."""
+    return _encoder.encode(spec).decode()
+
+
+def read_spec(labels: Mapping[str, str]) -> ContainerSpec:
+    """What `write_spec` wrote.
+
+    Raises:
+        msgspec.MsgspecError: another release wrote something else.
+    """
+    return _decoder.decode(labels.get(LABEL_MADE_OF, "").encode())
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in a label")
+
+
+def _decode(kind: type, value: object) -> Any:
+    if issubclass(kind, Path) and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"{kind.__name__} has no place in a label")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode)
+_decoder = msgspec.json.Decoder(ContainerSpec, dec_hook=_decode)

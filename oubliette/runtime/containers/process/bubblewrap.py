@@ -1,0 +1,197 @@
+"""The bubblewrap command line (bwrap(1)).
+
+What is visible inside is built up from nothing: system programs read-only, a handful of files of
+`/etc`, an own `/proc`, `/dev` and `/tmp`, the zipapp, and the mounts of the spec. The host is
+process 1 of its own pid namespace, so the kernel ends everything in it when the host ends.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from oubliette.runtime.containers.base import Mount
+
+OPT: Final = "/opt/oubliette"
+ZIPAPP: Final = f"{OPT}/oubliette.pyz"
+BIN: Final = f"{OPT}/bin"
+SPOOL: Final = "/var/spool/oubliette"
+AGENT_HOME: Final = "/home/agent"
+PATH: Final = f"{BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_SYSTEM_FOLDERS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC: Final = (
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "fonts",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "pki/ca-trust",
+    "pki/tls/certs",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "timezone",
+)
+"""What programs need to find libraries, names and certificates; nothing that may hold a secret."""
+
+_GIVEN: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/dev", "/tmp", "/run")  # noqa: S108
+
+_ROOT_CAPABILITIES: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
+"""What root's host needs to start agents under another user and to end them; nothing more."""
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides the command line."""
+
+    bwrap: str
+    root: bool
+    """The server runs as root: no user namespace, agents get a user id of their own."""
+    python_prefix: Path | None
+    """Bound read-only at the same place when `/usr` has no Python."""
+    zipapp: Path
+    wrappers: Path
+    """Folder with `oubliette-client` and `oubliette-relay`."""
+    sizes: bool = True
+    """This bwrap knows `--size`."""
+    bind_fd: bool = False
+    """This bwrap knows `--bind-fd`: what was checked is what is mounted."""
+
+
+def arguments(
+    sandbox: Sandbox,
+    *,
+    command: Sequence[str],
+    network: str = "none",
+    runtime_dir: Path | None = None,
+    spool: Path | None = None,
+    mounts: Sequence[Mount] = (),
+    sources: Mapping[str, int] | None = None,
+    tmp_bytes: int | None = None,
+    data: Mapping[str, int] | None = None,
+    info_fd: int | None = None,
+    status_fd: int | None = None,
+) -> list[str]:
+    """The whole argv. `data` maps files inside to descriptors that hold what is to be in them.
+
+    `sources` maps the targets of mounts to descriptors of their sources; bwrap closes both kinds.
+
+    There is no `--die-with-parent`: the container must outlive a killed server. The
+    environment is given by the caller's `exec`, since a command line can be read by everybody.
+    """
+    argv = [sandbox.bwrap]
+    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    argv += ["--new-session", "--as-pid-1", "--hostname", "oubliette"]
+    if network == "none":
+        argv += ["--unshare-net"]
+    argv += ["--cap-drop", "ALL"]
+    if sandbox.root:
+        for capability in _ROOT_CAPABILITIES:
+            argv += ["--cap-add", capability]
+    else:
+        argv += ["--unshare-user"]
+    if info_fd is not None:
+        argv += ["--info-fd", str(info_fd)]
+    if status_fd is not None:
+        argv += ["--json-status-fd", str(status_fd)]
+    prefix = [] if sandbox.python_prefix is None else [str(sandbox.python_prefix)]
+    targets = [mount.target for mount in mounts]
+    given = [ZIPAPP, SPOOL, AGENT_HOME, *prefix, *targets, *(data or {})]
+    argv += _folders([*given, *(path for path in _tried() if Path(path).exists())])
+    argv += _system()
+    for folder in prefix:
+        argv += ["--ro-bind", folder, folder]
+    for target, fd in (data or {}).items():
+        argv += ["--perms", "0444", "--ro-bind-data", str(fd), target]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    argv += _tmpfs("/tmp", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
+    argv += _tmpfs("/dev/shm", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
+    argv += _tmpfs("/run", "0755", 16 << 20, sizes=sandbox.sizes)
+    argv += ["--symlink", "../tmp", "/var/tmp"]  # noqa: S108
+    argv += ["--perms", "0755", "--dir", AGENT_HOME]
+    argv += ["--ro-bind", str(sandbox.zipapp), ZIPAPP, "--ro-bind", str(sandbox.wrappers), BIN]
+    if runtime_dir is not None:
+        argv += ["--bind", str(runtime_dir), "/mcp"]
+    if spool is not None:
+        argv += ["--bind", str(spool), SPOOL]
+    # A mount below another one's target must come after it.
+    for mount in sorted(mounts, key=lambda item: item.target.rstrip("/").count("/")):
+        option = "--ro-bind" if mount.read_only else "--bind"
+        fd = (sources or {}).get(mount.target)
+        if fd is None:
+            argv += [option, str(mount.source), mount.target]
+        else:
+            argv += [f"{option}-fd", str(fd), mount.target]
+    # Last: what is not bound writable is not writable, the root of the sandbox included.
+    argv += ["--remount-ro", "/", "--chdir", "/"]
+    return [*argv, "--", *command]
+
+
+def _folders(targets: list[str]) -> list[str]:
+    """Make what is above the targets passable; bwrap's own choice for parents is 0700."""
+    parents = {PurePosixPath("/etc")}
+    for target in map(PurePosixPath, targets):
+        # Below another mount, folders belong to that mount's source.
+        if not any(str(parent) in {*targets, *_GIVEN} for parent in target.parents):
+            parents.update(target.parents)
+    argv: list[str] = []
+    for parent in sorted(parents - {PurePosixPath("/")}):
+        argv += ["--perms", "0755", "--dir", str(parent)]
+    return argv
+
+
+def _tmpfs(target: str, mode: str, size: int | None, *, sizes: bool) -> list[str]:
+    sized = ["--size", str(size)] if size is not None and sizes else []
+    return ["--perms", mode, *sized, "--tmpfs", target]
+
+
+def _system() -> list[str]:
+    argv = ["--ro-bind", "/usr", "/usr"]
+    for name in _SYSTEM_FOLDERS:
+        path = Path("/", name)
+        if path.is_symlink():
+            argv += ["--symlink", os.readlink(path), str(path)]  # noqa: PTH115 -- as it is written
+        elif path.is_dir():
+            argv += ["--ro-bind", str(path), str(path)]
+    for path in _tried():
+        argv += ["--ro-bind-try", path, path]
+    return argv
+
+
+def _tried() -> list[str]:
+    """What is bound where the machine has it."""
+    return ["/nix/store", *(f"/etc/{name}" for name in _ETC)]
+
+
+def passwd(uid: int) -> bytes:
+    """A `/etc/passwd` with root and the agent; the names of the machine's users stay outside."""
+    lines = [
+        "root:x:0:0:root:/root:/usr/sbin/nologin",
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
+    ]
+    if uid not in {0, 65534}:
+        lines.append(f"agent:x:{uid}:{uid}:agent:{AGENT_HOME}:/bin/sh")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def group(gid: int) -> bytes:
+    """A `/etc/group` to go with it."""
+    lines = ["root:x:0:", "nogroup:x:65534:"]
+    if gid not in {0, 65534}:
+        lines.append(f"agent:x:{gid}:")
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,206 @@
+"""Start the one process of a container and wait until it says that it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oubliette.errors import DeadlineExceeded, RuntimeFailure
+from oubliette.runtime.containers.process import procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+
+END_SECONDS: Final = 5.0  # for what was killed to be gone
+
+
+class Pipes(msgspec.Struct, frozen=True):
+    """Descriptors that the child inherits, by their numbers there."""
+
+    ready: int
+    info: int
+    status: int
+
+
+class Started(msgspec.Struct):
+    """A container's process as it has just been started."""
+
+    child: subprocess.Popen[bytes]
+    """What we forked: bwrap, or the host itself."""
+    info: dict[str, int]
+    """What bwrap says on its info descriptor; empty without bwrap."""
+
+
+async def _read_until(fd: int, complete: Callable[[bytes], bool]) -> bytes:
+    """Read a pipe until `complete` or its end."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(fd, False)
+    data = b""
+    while not complete(data):
+        turn: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(fd, _wake, turn)
+        try:
+            await turn
+        finally:
+            loop.remove_reader(fd)
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(fd, 4096)
+            if not piece:
+                break
+            data += piece
+    return data
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+def _deathless_pipe() -> tuple[int, int]:
+    """A pipe whose writer needs nobody who reads, since its own end can read too.
+
+    bwrap ends when it cannot write what it has to say, because its server was killed, and what it
+    has forked waits for it for ever.
+    """
+    reading, writing = os.pipe()
+    try:
+        both = os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return reading, both
+
+
+async def launch(
+    argv: Callable[[Pipes], Sequence[str]],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    status: Path,
+    data: Sequence[int] = (),
+    wait_info: bool,
+    wait_ready: bool,
+    uid: int | None,
+    timeout: float,
+) -> Started:
+    """Fork, exec, and wait for the info and for `ready` within `timeout` seconds.
+
+    `uid` (only as root) is what the child runs as; None = as we do. `data` are further descriptors
+    to inherit; they stay open here.
+
+    Raises:
+        RuntimeFailure: it could not be started, or ended before it was ready.
+        DeadlineExceeded: it was not ready in time. In both cases it was killed.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as stack:
+
+        def close_later(fd: int) -> int:
+            stack.callback(os.close, fd)
+            return fd
+
+        log_fd = close_later(os.open(log, flags | os.O_APPEND, 0o600))
+        status_fd = close_later(os.open(status, flags | os.O_TRUNC, 0o600))
+        ready_read, ready_write = os.pipe()
+        close_later(ready_read)
+        info_read, info_write = _deathless_pipe()
+        close_later(info_read)
+        try:
+            arguments = argv(Pipes(ready_write, info_write, status_fd))
+            child = subprocess.Popen(  # noqa: ASYNC220 -- a vfork, 1 ms; nothing is waited for
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                env=dict(env),
+                cwd="/",
+                # A session of its own: a terminal's Ctrl-C is for the server alone.
+                start_new_session=True,
+                pass_fds=(ready_write, info_write, status_fd, *data),
+                user=uid,
+                group=uid,
+                extra_groups=[] if uid is not None else None,
+                umask=0o022,
+            )
+        except OSError as error:
+            raise RuntimeFailure(f"the container's process cannot be started: {error}") from error
+        finally:
+            os.close(ready_write)
+            os.close(info_write)
+        started = Started(child, {})
+        try:
+            await _wait(
+                started,
+                info=info_read if wait_info else None,
+                ready=ready_read if wait_ready else None,
+                timeout=timeout,
+            )
+        except BaseException:
+            kill_now(started)
+            raise
+        return started
+
+
+async def _wait(started: Started, *, info: int | None, ready: int | None, timeout: float) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            if info is not None:
+                raw = await _read_until(info, lambda data: b"}" in data)
+                if not raw.strip():
+                    raise RuntimeFailure("the sandbox could not be made")
+                started.info = json.loads(raw)
+            if ready is not None:
+                said = await _read_until(ready, lambda data: b"\n" in data)
+                if said.strip() != b"ready":
+                    raise RuntimeFailure("the container's host ended before it was ready")
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"the container's host was not ready in {timeout:g} s") from error
+
+
+def kill_now(started: Started) -> None:
+    """Kill a half-started container, and return when it is gone: a few milliseconds.
+
+    Its pid namespace dies with process 1. The child is stopped first, which takes a moment to
+    happen: a bwrap that is killed between its fork and its first word would leave a process that
+    waits for it for ever.
+    """
+    child = started.child
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    with contextlib.ExitStack() as stack:
+        dying: list[int] = []
+        for pid in procfs.children(child.pid):
+            with contextlib.suppress(ProcessLookupError):
+                fd = os.pidfd_open(pid)  # a stopped parent reaps nobody: it is still this one
+                stack.callback(os.close, fd)
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                dying.append(fd)
+        child.kill()
+        child.wait()
+        _await_ends(dying)
+
+
+def _await_ends(pidfds: Sequence[int]) -> None:
+    poll = select.poll()
+    for fd in pidfds:
+        poll.register(fd, select.POLLIN)
+    left, until = set(pidfds), time.monotonic() + END_SECONDS
+    while left and (seconds := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(seconds * 1000):
+            poll.unregister(fd)
+            left.discard(fd)

@@ -1,0 +1,89 @@
+"""What the process runtime remembers of a container, in a file beside its runtime folder.
+
+`<base>/<8 hex>/` is what the container sees as `/mcp`; beside it, out of its sight, are
+`<8 hex>.json` (this record), `.log`, `.status` (bubblewrap's, with the exit code) and `.spool`.
+The record is written before anything is made and removed last, so nothing is ever left unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oubliette.runtime.containers import host_paths
+from oubliette.runtime.containers.base import ContainerSpec
+from oubliette.runtime.containers.process.procfs import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One container of the process runtime."""
+
+    spec: ContainerSpec
+    process: Process | None = None
+    """Process 1 of the sandbox (best-effort: the host), once started."""
+    monitor: Process | None = None
+    """The bwrap outside that waits for it."""
+    started_at: float | None = None
+    exit_code: int | None = None
+
+
+def beside(runtime_dir: Path, suffix: str) -> Path:
+    """The file or folder `<8 hex>.<suffix>`."""
+    return runtime_dir.with_name(f"{runtime_dir.name}.{suffix}")
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in a record")
+
+
+def _decode(kind: type, value: object) -> Any:
+    if issubclass(kind, Path) and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"{kind.__name__} has no place in a record")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode)
+_decoder = msgspec.json.Decoder(Record, dec_hook=_decode)
+
+
+def save(record: Record) -> None:
+    """Write it, whole or not at all."""
+    host_paths.write_private(beside(record.spec.runtime_dir, "json"), _encoder.encode(record))
+
+
+def forget(runtime_dir: Path) -> None:
+    """Remove everything beside the runtime folder, the record last."""
+    host_paths.clear_away(beside(runtime_dir, "spool"))
+    for suffix in ("log", "status", "json"):
+        beside(runtime_dir, suffix).unlink(missing_ok=True)
+
+
+def load_all(base: Path) -> Iterator[Record]:
+    """Every record that can be read; a broken one is some other release's and is left alone."""
+    for path in sorted(base.glob("*.json")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            yield _decoder.decode(path.read_bytes())
+
+
+def tail(path: Path, lines: int, limit: int = 1 << 20) -> tuple[str, bool]:
+    """The last `lines` lines of a file, at most `limit` bytes; and whether more was before them."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return "", False
+    with os.fdopen(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        file.seek(max(0, size - limit))
+        text = file.read(limit).decode("utf-8", "replace")
+    kept = text.splitlines(keepends=True)[-lines:] if lines > 0 else []
+    result = "".join(kept)
+    return result, size > limit or len(result) < len(text)

@@ -1,0 +1,1 @@
+"""Files and folders of the server's home."""

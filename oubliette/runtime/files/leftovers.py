@@ -1,0 +1,133 @@
+"""What a server that was killed has left of things deleted: found at a start, removed meanwhile.
+
+A project, a workspace or a session is deleted in the store first and on disk after that, so what
+lies in a home and is deleted in its store is the rest of a removal that was cut off. What the
+store has never heard of is left alone, but for homes and logs of sessions, whose rows are removed
+with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from oubliette import ids
+from oubliette.errors import OublietteError
+from oubliette.runtime.files import safe_files
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from oubliette.runtime.files.project_dirs import Folders
+
+log = structlog.get_logger(__name__)
+
+STDERR: Final = ".stderr.log"
+_HALF_WRITTEN: Final = re.compile(r"\.(config|metadata|opencode)\.json\.[0-9]+\.new")
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """What the store knows to be deleted, and which sessions there are."""
+
+    live: frozenset[str]
+    """Projects that are there."""
+    projects: frozenset[str]
+    workspaces: frozenset[str]
+    sessions: frozenset[str]
+    """All that are there."""
+
+
+def deleted(connection: sqlite3.Connection) -> Deleted:
+    """Read it; for `Reader.run`."""
+
+    def column(sql: str) -> frozenset[str]:
+        return frozenset(row[0] for row in connection.execute(sql))
+
+    return Deleted(
+        live=column("SELECT id FROM projects WHERE deleted_at IS NULL"),
+        projects=column("SELECT id FROM projects WHERE deleted_at IS NOT NULL"),
+        workspaces=column("SELECT id FROM workspaces WHERE deleted_at IS NOT NULL"),
+        sessions=column("SELECT id FROM sessions"),
+    )
+
+
+def find(folders: Folders, known: Deleted) -> list[Path]:
+    """The remains, before anybody deletes more. Blocks; looks at names only."""
+    found: list[Path] = []
+    configs = folders.configs.projects
+    tops = (folders.projects, folders.homes, folders.roots, configs)
+    for top in tops:
+        found += _matching(top, known.projects)
+    for project in known.live.intersection(name for top in tops for name in _names(top)):
+        for place in (
+            folders.projects / project / "workspaces",
+            configs / project / "workspaces",
+            folders.roots / project,
+        ):
+            found += _matching(place, known.workspaces)
+        for place in (folders.projects / project, configs / project):
+            found += [place / name for name in _names(place) if _HALF_WRITTEN.fullmatch(name)]
+        homes = folders.homes / project
+        found += _matching(homes, (n for n in _names(homes) if _is_gone(n, known.sessions)))
+    found += [
+        folders.logs / name
+        for name in _names(folders.logs)
+        if name.endswith(STDERR) and _is_gone(name.removesuffix(STDERR), known.sessions)
+    ]
+    return found
+
+
+def _is_gone(name: str, sessions: frozenset[str]) -> bool:
+    return ids.is_id(name, ids.SESSION) and name not in sessions
+
+
+def _matching(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    wanted = frozenset(names)
+    for name in _names(folder):
+        if name in wanted or safe_files.GONE.fullmatch(name):
+            yield folder / name
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with safe_files.opened(folder) as fd:
+            return os.listdir(fd)  # noqa: PTH208 -- of a descriptor
+    except (OSError, OublietteError):
+        return []  # it is not there, or an agent has put something else in its place
+
+
+class Clearance:
+    """Removes what was found, in a thread; a large project does not hold up the server."""
+
+    def __init__(self, found: list[Path]) -> None:
+        self._found = found
+        self._stopping = False
+        self._task = asyncio.create_task(asyncio.to_thread(self._clear), name="leftovers")
+
+    def _clear(self) -> None:
+        removed = 0
+        for path in self._found:
+            if self._stopping:
+                return  # the next server finds the rest
+            try:
+                with safe_files.opened(path.parent) as parent:
+                    safe_files.remove(parent, path.name, lambda: not self._stopping)
+                removed += 1
+            except FileNotFoundError:
+                continue
+            except OublietteError as error:
+                log.warning("a leftover cannot be removed", path=str(path), reason=str(error))
+        if removed:
+            log.info("removed what a killed server has left", entries=removed)
+
+    async def aclose(self) -> None:
+        """End it after the folder that it is removing just now."""
+        self._stopping = True
+        await self._task

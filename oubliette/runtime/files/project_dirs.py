@@ -1,0 +1,279 @@
+"""Folders of projects and workspaces: views of the record, laid out so that a person finds the way.
+
+    projects/<project-id>/{metadata.json, config.json, opencode.json, .factory/, workspaces/<uuid>/}
+    homes/<project-id>/<session-id>/          HOME of one session, outside the workspace
+    roots/<project-id>/<workspace-id>/        /workspace of a workspace in a container of its own
+
+An agent owns what is below its project's folder and may plant links there, so nothing here
+follows one (`safe_files`). What is read back is none of it: the record is in the database, and
+agents' configuration in `agent_configs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from oubliette.errors import ConfigError, RuntimeFailure
+from oubliette.runtime.agents.config_views import views
+from oubliette.runtime.files import git_identity, safe_files
+from oubliette.runtime.files.agent_configs import AgentConfigs
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Generator, Mapping
+    from pathlib import Path
+
+    from oubliette.records import Project
+
+log = structlog.get_logger(__name__)
+
+CONTEXT: Final = ".rlm-context"
+"""What agents of one workspace leave for each other, in the workspace; and a link to it above."""
+_NOT_IN_GIT: Final = b"# of Oubliette\n/.factory/\n/.rlm-context/\n"
+
+
+class Folders:
+    """The folders of one home. All methods block; call them in a worker thread."""
+
+    def __init__(self, home: Path) -> None:
+        # Without links: containers refuse those on the way to what they mount.
+        self.home = home = home.resolve()
+        self.projects = home / "projects"
+        self.homes = home / "homes"
+        self.roots = home / "roots"
+        self.logs = home / "logs"
+        self.spools = home / "spool"
+        self.configs = AgentConfigs(home)
+
+    def prepare(self) -> None:
+        """Make the top folders, 0700."""
+        for folder in (self.home, self.projects, self.homes, self.roots, self.logs, self.spools):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.configs.prepare()
+
+    def project(self, project_id: str) -> Path:
+        """The folder of a project, mounted at /workspace."""
+        return self.projects / project_id
+
+    def workspace(self, project_id: str, workspace_id: str) -> Path:
+        """The folder of a workspace."""
+        return self.projects / project_id / "workspaces" / workspace_id
+
+    def workspace_root(self, project_id: str, workspace_id: str) -> Path:
+        """What is mounted at /workspace where a workspace has a container of its own.
+
+        It holds the place of the workspace and a link to its `.rlm-context`. It is mounted
+        read-only, and the link is followed inside: what an agent puts in the place of its
+        `.rlm-context` leads nowhere outside.
+        """
+        return self.roots / project_id / workspace_id
+
+    def session_homes(self, project_id: str) -> Path:
+        """The folder with the HOMEs of a project's sessions, mounted at /home/agent."""
+        return self.homes / project_id
+
+    def session_home(self, project_id: str, session_id: str) -> Path:
+        """HOME of one session."""
+        return self.homes / project_id / session_id
+
+    def stderr_log(self, session_id: str) -> Path:
+        """Where an agent's stderr is kept."""
+        return self.logs / f"{session_id}.stderr.log"
+
+    def spool(self, container_id: str) -> Path:
+        """Where the host of a container keeps output that no server has read yet."""
+        return self.spools / container_id
+
+    def clear_spools(self, known: Container[str]) -> None:
+        """Remove what containers have left whose ids are not `known`: nobody reads it any more."""
+        with safe_files.opened(self.spools) as fd:
+            for name in os.listdir(fd):  # noqa: PTH208 -- of a descriptor
+                if name not in known:
+                    safe_files.remove(fd, name)
+
+    def remove_spool(self, container_id: str) -> None:
+        """Remove what a container has left that is no more."""
+        with contextlib.suppress(FileNotFoundError), safe_files.opened(self.spools) as fd:
+            safe_files.remove(fd, container_id)
+
+    def create_project(self, project: Project) -> None:
+        """Make the folders of a project and write the views of its record.
+
+        Raises:
+            RuntimeFailure: the file system refused, or something else stands there.
+        """
+        try:
+            generated = views(self.configs.add_project(project))
+        except ConfigError as error:  # its sessions fail with this reason; the project does not
+            log.warning("a project's config.json cannot be used", reason=str(error))
+            generated = {}
+        with self._walk(project.id, create=True, uid=project.uid) as folder:
+            safe_files.write(folder, "metadata.json", _metadata(project), 0o644)
+            for path, content in generated.items():
+                safe_files.write_below(folder, path, content, 0o644)
+            safe_files.make(folder, "workspaces", project.uid)
+            target = _context_of(project.default_workspace_id)
+            safe_files.link(folder, CONTEXT, target, project.uid)
+        with safe_files.opened(self.homes) as homes:
+            safe_files.make(homes, project.id, -1, 0o711)
+
+    def create_workspace(self, project: Project, workspace_id: str) -> None:
+        """Make the folder of a workspace, owned by the project's uid, with `.rlm-context/`.
+
+        A new one gets its view of the configuration ("workspaces/<uuid>/.factory/").
+        What stands in one that exists may be the repository's, and is left alone.
+        """
+        with (
+            self._walk(project.id, create=False, uid=project.uid) as folder,
+            safe_files.inner(folder, "workspaces", create=True, uid=project.uid) as workspaces,
+        ):
+            new = not safe_files.exists(workspaces, workspace_id)
+            try:
+                config = self.configs.add_workspace(project, workspace_id)
+            except ConfigError as error:
+                log.warning("a workspace's config.json cannot be used", reason=str(error))
+                config = None
+            with safe_files.inner(
+                workspaces, workspace_id, create=True, uid=project.uid
+            ) as workspace:
+                safe_files.make(workspace, CONTEXT, project.uid)
+                if new and config is not None:
+                    for path, content in views(config).items():
+                        if path.startswith(".factory/"):
+                            safe_files.write_below(workspace, path, content, 0o644, project.uid)
+        if project.workspace_isolation:
+            with (
+                safe_files.opened(self.roots) as roots,
+                safe_files.inner(roots, project.id, create=True) as base,
+                safe_files.inner(base, workspace_id, create=True, uid=project.uid) as root,
+                safe_files.inner(root, "workspaces", create=True, uid=project.uid) as places,
+            ):
+                safe_files.make(places, workspace_id, project.uid)
+                safe_files.link(root, CONTEXT, _context_of(workspace_id), project.uid)
+
+    def create_session_home(
+        self,
+        project: Project,
+        session_id: str,
+        files: Mapping[str, tuple[bytes, int]] | None = None,
+        gitconfig: bytes | None = None,
+    ) -> None:
+        """Make HOME of a session, 0700 and owned by the project's uid, with `files` in it.
+
+        `files`: relative path → content and mode. They replace what a process before has left.
+        `gitconfig` is what git finds there, unless the agent has one of its own.
+
+        Raises:
+            RuntimeFailure: the agent has put something else in the place of one of them.
+        """
+        self.homes.mkdir(mode=0o700, exist_ok=True)
+        with (
+            safe_files.opened(self.homes) as homes,
+            safe_files.inner(homes, project.id, create=True, mode=0o711) as base,
+            safe_files.inner(base, session_id, create=True, uid=project.uid, mode=0o700) as home,
+        ):
+            for path, (content, mode) in (files or {}).items():
+                safe_files.write_below(home, path, content, mode, project.uid)
+            if gitconfig is not None and not safe_files.exists(home, git_identity.FILE):
+                safe_files.write(home, git_identity.FILE, gitconfig, 0o600, project.uid)
+
+    def init_git(self, project: Project, workspace_id: str, remote_url: str | None) -> None:
+        """Make a new workspace a git repository; without git, do nothing.
+
+        No agent has been there, so nothing in the folder can make git do anything else.
+
+        Raises:
+            RuntimeFailure: git refused.
+        """
+        git = shutil.which("git")
+        if git is None:
+            return
+        folder = self.workspace(project.id, workspace_id)
+        commands = [[git, "init", "--quiet"]]
+        if remote_url is not None:
+            # By its path: git finds no repository by itself in a folder that is the agents'.
+            commands.append(
+                [git, f"--git-dir={folder / '.git'}", "remote", "add", "--", "origin", remote_url]
+            )
+        for argv in commands:
+            done = subprocess.run(
+                argv,
+                cwd=folder,
+                env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=30,
+                check=False,
+            )
+            if done.returncode != 0:
+                text = done.stderr.decode(errors="replace").strip()
+                raise RuntimeFailure(f"git {'init' if 'init' in argv else 'remote add'}: {text}")
+        with safe_files.opened(folder) as fd:
+            safe_files.write_below(fd, ".git/info/exclude", _NOT_IN_GIT, 0o644)
+        for top, _, files, fd in os.fwalk(folder / ".git"):
+            del top
+            safe_files.own(fd, project.uid)
+            for name in files:
+                safe_files.own_entry(fd, name, project.uid)
+
+    def remove_workspace(self, project_id: str, workspace_id: str) -> None:
+        """Remove a workspace and all in it; links are removed, not followed."""
+        self.configs.remove_workspace(project_id, workspace_id)
+        with (
+            self._walk(project_id, create=False, uid=-1) as folder,
+            safe_files.inner(folder, "workspaces", create=False) as workspaces,
+        ):
+            safe_files.remove(workspaces, workspace_id)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            safe_files.opened(self.roots / project_id) as roots,
+        ):
+            safe_files.remove(roots, workspace_id)
+
+    def remove_project(self, project_id: str) -> None:
+        """Remove the folders of a project and of its sessions' HOMEs."""
+        self.configs.remove_project(project_id)
+        for top in (self.projects, self.homes, self.roots):
+            with safe_files.opened(top) as folder:
+                safe_files.remove(folder, project_id)
+
+    def remove_session(self, project_id: str, session_id: str) -> None:
+        """Remove what is kept of a session beside the log: its HOME, its agent's stderr."""
+        self.stderr_log(session_id).unlink(missing_ok=True)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            safe_files.opened(self.homes / project_id) as homes,
+        ):
+            safe_files.remove(homes, session_id)
+
+    @contextlib.contextmanager
+    def _walk(self, project_id: str, *, create: bool, uid: int) -> Generator[int]:
+        with (
+            safe_files.opened(self.projects) as top,
+            safe_files.inner(top, project_id, create=create, uid=uid) as folder,
+        ):
+            yield folder
+
+
+def _context_of(workspace_id: str) -> str:
+    """Where `.rlm-context` of a workspace is, seen from /workspace."""
+    return f"workspaces/{workspace_id}/{CONTEXT}"
+
+
+def _metadata(project: Project) -> bytes:
+    value = {
+        "id": project.id,
+        "name": project.name,
+        "description": project.description,
+        "created_at": project.created_at,
+        "default_workspace_id": project.default_workspace_id,
+        "workspace_isolation": project.workspace_isolation,
+        "remote_url": project.remote_url,
+    }
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,0 +1,373 @@
+"""The server's end of the host protocol: the control link and what opens from it.
+
+One `HostLink` per container. Requests may be sent side by side; answers find theirs by number.
+Nothing is kept for later without bound: events go to a callback as they come, streams are pulled
+by who reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation
+from oubliette.failpoints import failpoint
+from oubliette.incontainer import wire
+from oubliette.runtime.guest import dial as dialing
+from oubliette.runtime.guest.errors import (
+    HostImpostor,
+    HostRefused,
+    HostUnreachable,
+    LinkClosed,
+    VerbFailed,
+    VersionMismatch,
+)
+from oubliette.runtime.guest.messages import Answer, Hello, HostEvent, StartProcess
+from oubliette.runtime.guest.process_stream import ProcessStream
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from oubliette.runtime.containers.base import Dial
+
+CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
+REQUEST_TIMEOUT: Final = 30.0  # seconds for an answer
+NO_COMMON_VERSION: Final = "no common version"  # what a host says that knows none of ours
+MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
+
+_encoder: Final = msgspec.json.Encoder()
+_events: Final = msgspec.json.Decoder(HostEvent)
+_answers: Final = msgspec.json.Decoder(Answer)
+_hello: Final = msgspec.json.Decoder(Hello)
+
+
+class HostLink:
+    """An authenticated control link. Made by `connect`, ended by `aclose` or by the other side."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        reader: StreamReader,
+        writer: StreamWriter,
+        hello: Hello,
+        on_event: Callable[[HostEvent], object] | None,
+    ) -> None:
+        self.hello = hello
+        self._dial = dial
+        self._reader = reader
+        self._writer = writer
+        self._on_event = on_event
+        self._listeners: set[asyncio.Queue[HostEvent | None]] = set()
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._last_id = 0
+        self._reason: OublietteError | None = None
+        self._closed = asyncio.Event()
+        self._task = asyncio.create_task(self._read(), name="host link")
+
+    @classmethod
+    async def connect(
+        cls,
+        dial: Dial,
+        key: bytes,
+        *,
+        epoch: int,
+        timeout: float = CONNECT_TIMEOUT,
+        on_event: Callable[[HostEvent], object] | None = None,
+    ) -> HostLink:
+        """Open the control link: both sides prove that they hold `key`, the host says hello.
+
+        Args:
+            dial: what `ContainerRuntime.dial` gave.
+            key: the container's 32 bytes, as given to `start`.
+            epoch: of this server; a host drops links of older ones.
+            timeout: seconds for all of it.
+            on_event: called with every event, in order, from the loop; it must not block.
+
+        Raises:
+            HostUnreachable: nobody listens, or no answer in time.
+            HostImpostor: the other side does not hold the key; nothing was told to it.
+            HostRefused: it does not want this link (`stale epoch`, bad proof).
+            VersionMismatch: it speaks other versions of the protocol than we do.
+            ProtocolViolation: it speaks another protocol.
+        """
+        nonce = secrets.token_hex(wire.NONCE_HEX // 2)
+        header = wire.HostLink(nonce).line()
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await dialing.open_link(dial, header, wire.MAX_CONTROL_LINE)
+                try:
+                    hello = await _handshake(reader, writer, key, nonce, epoch)
+                except BaseException:
+                    writer.close()
+                    raise
+        except TimeoutError as error:
+            raise HostUnreachable(f"the host did not answer within {timeout:g} s") from error
+        return cls(dial, reader, writer, hello, on_event)
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def version(self) -> int:
+        """The version of the protocol that both speak: the highest that is common."""
+        return min(wire.PROTOCOL_MAX, self.hello.versions[1])
+
+    @property
+    def takes_bare(self) -> bool:
+        """Whether the host lets clients in that have no secret."""
+        return "bare" in self.hello.features
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the link has ended."""
+        return self._closed.is_set()
+
+    async def closed(self) -> OublietteError | None:
+        """Wait for the end of the link; why it ended, None if we closed it."""
+        await self._closed.wait()
+        return self._reason
+
+    async def aclose(self) -> None:
+        """Close it. The host, and what runs there, go on."""
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._end(None)
+        await dialing.close(self._writer)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _end(self, reason: OublietteError | None) -> None:
+        if self._closed.is_set():
+            return
+        self._reason = reason
+        self._closed.set()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(LinkClosed(str(reason or "the link was closed")))
+        for queue in self._listeners:
+            # Room for the end is kept free: see `_tell`.
+            queue.put_nowait(None)
+
+    # ------------------------------------------------------------------ reading
+
+    async def _read(self) -> None:
+        reason: OublietteError
+        try:
+            while True:
+                self._line(await dialing.read_line(self._reader))
+        except OublietteError as error:
+            reason = error
+        except msgspec.MsgspecError as error:
+            reason = ProtocolViolation(f"the host sent what is no message of ours: {error}")
+        except Exception as error:  # of `on_event`: a lost event is worse than a lost link
+            reason = LinkClosed(f"an event of the host could not be taken: {error!r}")
+        self._end(reason)
+        self._writer.close()
+
+    def _line(self, line: bytes) -> None:
+        failpoint("host.line")
+        # Events are told from answers by their field, so that both may grow others.
+        kind = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        if "event" in kind:
+            self._tell(_events.decode(line))
+            return
+        answer = _answers.decode(line)
+        future = self._waiting.pop(answer.id, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _tell(self, event: HostEvent) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+        for queue in self._listeners:
+            if queue.qsize() >= MAX_EVENTS:
+                raise ProtocolViolation(f"{MAX_EVENTS} events of the host were left unread")
+            queue.put_nowait(event)
+
+    async def events(self) -> AsyncIterator[HostEvent]:
+        """Events from now on, until the link ends. Who reads too slowly loses the link."""
+        queue: asyncio.Queue[HostEvent | None] = asyncio.Queue(MAX_EVENTS + 1)
+        if self._closed.is_set():
+            return
+        self._listeners.add(queue)
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self._listeners.discard(queue)
+
+    # ------------------------------------------------------------------ verbs
+
+    async def request(
+        self, verb: str, fields: dict[str, Any], *, timeout: float = REQUEST_TIMEOUT
+    ) -> dict[str, Any]:
+        """Send one request and wait for its answer.
+
+        Raises:
+            VerbFailed: the host answered with an error.
+            LinkClosed: the link ended first; whether it was done is not known.
+            DeadlineExceeded: no answer in time.
+        """
+        if self._closed.is_set():
+            raise LinkClosed(str(self._reason or "the link was closed"))
+        self._last_id += 1
+        number = self._last_id
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        line = _encoder.encode({"id": number, "verb": verb, **fields}) + b"\n"
+        try:
+            async with asyncio.timeout(timeout):
+                self._writer.write(line)
+                with contextlib.suppress(ConnectionError):  # the reader says why
+                    await self._writer.drain()
+                answer = await future
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{verb}: no answer within {timeout:g} s") from error
+        finally:
+            self._waiting.pop(number, None)
+        if answer.error is not None:
+            kind = str(answer.error.get("code", "error"))
+            raise VerbFailed(verb, kind, str(answer.error.get("message", kind)))
+        return answer.ok or {}
+
+    async def start(self, process: StartProcess) -> int:
+        """Start a process, or find the one that has this id already. Its pid inside.
+
+        Raises:
+            VerbFailed: `kind` is `not_found` (the message names the program), `bad_cwd`,
+                `permission`, `invalid` (the message names the field) or `limit`.
+        """
+        fields = msgspec.to_builtins(process)
+        if process.gid is None and process.uid is not None:
+            fields["gid"] = process.uid
+        return int((await self.request("start", fields))["pid"])
+
+    async def signal(
+        self,
+        proc: str,
+        number: int | str,
+        *,
+        tree: bool = True,
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> bool:
+        """Signal a process, with `tree` all of its group and session too; whether it was there."""
+        fields = {"proc": proc, "signal": number, "tree": tree}
+        answer = await self.request("signal", fields, timeout=timeout)
+        return bool(answer.get("delivered"))
+
+    async def expect(self, session: str, project: str, *, secret: str, depth: int) -> None:
+        """Let the client of `session` in that has `secret`; replaces what was expected before."""
+        fields = {
+            "session": session,
+            "project": project,
+            "digest": wire.digest(secret),
+            "depth": depth,
+        }
+        await self.request("expect", fields)
+
+    async def unexpect(self, session: str) -> None:
+        """Let nobody in for `session` any more and close its links."""
+        await self.request("unexpect", {"session": session})
+
+    async def ticket(self, purpose: str, count: int = 1) -> Sequence[str]:
+        """One-time tickets for `upstream`, `bare` or `attach`; each is good for 30 s."""
+        answer = await self.request("ticket", {"purpose": purpose, "count": count})
+        return [str(ticket) for ticket in answer["tickets"]]
+
+    async def ack(self, proc: str, out: int, err: int) -> None:
+        """Let the host forget output before these offsets: its events are committed."""
+        await self.request("ack", {"proc": proc, "out": out, "err": err})
+
+    async def forget(self, proc: str) -> None:
+        """Let the host forget a process that has ended, its unread output included."""
+        await self.request("forget", {"proc": proc})
+
+    async def end(self, proc: str, *, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Kill a process that nobody wants any more, and all of its group; forget it.
+
+        `timeout`: seconds for a host that may be paused to take the signal.
+        """
+        with contextlib.suppress(VerbFailed):  # it is gone already
+            await self.signal(proc, "KILL", timeout=timeout)
+            await self.forget(proc)
+
+    async def stats(self) -> dict[str, Any]:
+        """What the host uses and holds: `rss procs links spool_bytes uptime_seconds` and more."""
+        return await self.request("stats", {})
+
+    async def drain(self) -> None:
+        """Let the host end its processes (TERM, 3 s, KILL) and itself."""
+        with contextlib.suppress(LinkClosed):  # it may be gone before its answer is read
+            await self.request("drain", {})
+
+    # ------------------------------------------------------------------ data links
+
+    async def attach(self, proc: str, out: int = 0, err: int = 0) -> ProcessStream:
+        """Read a process's output from these offsets on, and write to it. Evicts an older attach.
+
+        Raises:
+            HostRefused: (from the stream's first read) there is no such process.
+        """
+        ticket = (await self.ticket("attach"))[0]
+        header = wire.Attach(proc, out, err, ticket, self.version).line()
+        reader, writer = await dialing.open_link(self._dial, header, wire.MAX_FRAME)
+        return ProcessStream(reader, writer)
+
+    async def upstream(
+        self,
+        session: str,
+        project: str,
+        depth: int,
+        *,
+        bare: bool = False,
+        limit: int = wire.MAX_SESSION_LINE,
+    ) -> tuple[StreamReader, StreamWriter]:
+        """The server's half of a session's pair; `bare`: for a client without a secret.
+
+        A refusal comes as its first line: see `wire.parse_error`. `limit` bounds a
+        line for `StreamReader.readline`; the reader stops reading the socket at twice of it.
+        """
+        ticket = (await self.ticket("bare" if bare else "upstream"))[0]
+        header = wire.Upstream(session, project, depth, ticket).line()
+        return await dialing.open_link(self._dial, header, limit)
+
+
+async def _handshake(
+    reader: StreamReader, writer: StreamWriter, key: bytes, nonce: str, epoch: int
+) -> Hello:
+    try:
+        offer = wire.decode_json(await dialing.read_line(reader))
+        challenge = wire.check_hex(str(offer.get("challenge")), wire.NONCE_HEX, "challenge")
+    except wire.WireError as error:
+        raise ProtocolViolation(f"the relay does not speak our protocol: {error}") from error
+    if not wire.same(offer.get("proof"), wire.host_proof(key, nonce, challenge)):
+        raise HostImpostor("what listens at the relay socket does not hold the container's key")
+    proof = {
+        "proof": wire.server_proof(key, challenge, nonce),
+        "epoch": epoch,
+        "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],
+    }
+    writer.write(wire.encode_json(proof))
+    ours = f"this server speaks {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}"
+    try:
+        hello = _hello.decode(await dialing.read_line(reader))
+    except HostRefused as error:
+        if error.reason == NO_COMMON_VERSION:
+            raise VersionMismatch(f"it speaks another version of the protocol, {ours}") from error
+        raise
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation(f"the host's hello cannot be read: {error}") from error
+    low, high = hello.versions
+    if high < wire.PROTOCOL_MIN or low > wire.PROTOCOL_MAX:
+        raise VersionMismatch(f"it speaks versions {low} to {high} of the protocol, {ours}")
+    return hello

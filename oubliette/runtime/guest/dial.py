@@ -1,0 +1,83 @@
+"""Open one connection to a relay, over its socket or over an engine's bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oubliette.incontainer import wire
+from oubliette.runtime.guest.errors import HostAbsent, HostRefused, HostUnreachable, LinkClosed
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
+    from oubliette.runtime.containers.base import Dial
+
+
+_ABSENT = (ConnectionRefusedError, FileNotFoundError)
+
+
+async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader, StreamWriter]:
+    """Connect and send `header`. `limit` is half of what the reader holds before it lets wait.
+
+    Raises:
+        HostAbsent: nobody listens there.
+        HostUnreachable: it cannot be reached for another reason.
+    """
+    try:
+        if isinstance(dial, Path):
+            reader, writer = await asyncio.open_unix_connection(sock=_connected(dial), limit=limit)
+        else:
+            reader, writer = await dial(limit)
+    except OSError as error:
+        kind = HostAbsent if isinstance(error, _ABSENT) else HostUnreachable
+        raise kind(f"no host listens at {_where(dial)}: {error.strerror}") from error
+    writer.write(header)
+    return reader, writer
+
+
+def _connected(path: Path) -> socket.socket:
+    # A Unix socket connects at once or not at all. Asyncio takes the EAGAIN of a full backlog for a
+    # connection under way and hands out a socket that is connected to nobody.
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.setblocking(False)
+        link.connect(str(path))
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+def _where(dial: Dial) -> str:
+    return str(dial) if isinstance(dial, Path) else "the container's bridge"
+
+
+async def read_line(reader: StreamReader) -> bytes:
+    """One line, with its newline.
+
+    Raises:
+        HostRefused: it is `OUBLIETTE-ERROR …`.
+        LinkClosed: there is no further line.
+    """
+    try:
+        line = await reader.readline()
+    except (ConnectionError, ValueError) as error:
+        raise LinkClosed(f"the link to the host broke: {error}") from error
+    reason = wire.parse_error(line)
+    if reason is not None:
+        raise HostRefused(reason)
+    if not line.endswith(b"\n"):
+        raise LinkClosed("the host closed the link")
+    return line
+
+
+async def close(writer: StreamWriter) -> None:
+    """Close and wait for it; what the other side did does not matter any more."""
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(2.0):
+            await writer.wait_closed()

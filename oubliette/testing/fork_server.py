@@ -1,0 +1,169 @@
+"""Starts server processes in milliseconds: the modules are imported once, a server is a fork.
+
+Each is a process like any other, with its own session, to be killed and started again at will.
+One that nobody holds any more (its test was killed) is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+MAX_REQUEST: Final = 256 * 1024  # bytes
+PRELOAD: Final = (
+    "import importlib; import oubliette.daemon, oubliette.cli.main, oubliette.cli.serve, "
+    "oubliette.cli.terminal.logging_config, oubliette.testing.fault_injection; "
+    "from oubliette.mcp_front.sdk import PARTS; "
+    "[importlib.import_module(name) for name in PARTS]; "
+    "from oubliette.testing.fork_server import run; run()"
+)
+"""What a server imports after its start, too: it would cost seconds of processor in each."""
+
+
+class Zygote:
+    """The process that forks servers. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="obz", dir="/tmp")
+        self._path = Path(self._folder.name) / "s"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PRELOAD, str(self._path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError("the zygote did not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()  # ends it
+        self._process.wait(10)
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+    ) -> tuple[int, socket.socket]:
+        """Start a server; its pid, and a link on which its wait status comes when it has ended."""
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            link.settimeout(10)
+            link.connect(str(self._path))
+            request = json.dumps({"argv": list(arguments), "env": dict(environment)}).encode()
+            socket.send_fds(link, [request], [stdin, stdout, stderr])
+            return int(link.recv(64)), link
+        except BaseException:
+            link.close()
+            raise
+
+
+def run() -> None:
+    """The zygote's own loop; ends with its stdin."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(sys.argv[1])
+    listener.listen()
+    wake, woken = socket.socketpair()
+    woken.setblocking(False)
+    signal.set_wakeup_fd(woken.fileno())
+    signal.signal(signal.SIGCHLD, _noted)
+    selector = selectors.DefaultSelector()
+    selector.register(sys.stdin, selectors.EVENT_READ, None)
+    selector.register(listener, selectors.EVENT_READ, None)
+    selector.register(wake, selectors.EVENT_READ, None)
+    held: dict[int, socket.socket] = {}
+    os.write(1, b"ready\n")
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is sys.stdin:
+                for pid in held:
+                    os.kill(pid, signal.SIGKILL)
+                return
+            if key.fileobj is listener:
+                link, _ = listener.accept()
+                pid = _fork(link)
+                held[pid] = link
+                selector.register(link, selectors.EVENT_READ, pid)
+                link.sendall(str(pid).encode())
+            elif key.fileobj is wake:
+                wake.recv(4096)
+                _reap(held, selector)
+            elif key.data in held:  # nobody holds it any more
+                selector.unregister(key.fileobj)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(key.data, signal.SIGKILL)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """What counts is that the wake-up descriptor has a byte."""
+    del number, frame
+
+
+def _reap(held: dict[int, socket.socket], selector: selectors.BaseSelector) -> None:
+    while held:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        link = held.pop(pid)
+        with contextlib.suppress(OSError):
+            link.sendall(b"\n%d" % os.waitstatus_to_exitcode(status))
+        with contextlib.suppress(KeyError):
+            selector.unregister(link)
+        link.close()
+
+
+def _fork(link: socket.socket) -> int:
+    data, fds, _, _ = socket.recv_fds(link, MAX_REQUEST, 3)
+    pid = os.fork()
+    if pid == 0:
+        _become_server(json.loads(data), fds)
+    for fd in fds:
+        os.close(fd)
+    return pid
+
+
+def _become_server(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        for target, fd in enumerate(fds):
+            os.dup2(fd, target)
+        os.closerange(3, 1024)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        from oubliette.testing import fault_injection
+
+        fault_injection.main(request["argv"])
+    except SystemExit as error:
+        sys.stdout.flush()
+        os._exit(error.code if isinstance(error.code, int) else bool(error.code))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(70)

@@ -1,0 +1,93 @@
+"""The door for agents: Oubliette's own tools over a session's link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from oubliette.errors import Forbidden, Unauthenticated
+from oubliette.ids import shown
+from oubliette.tools.audit import note_call, note_refused_key
+from oubliette.tools.auth import scopes
+from oubliette.tools.registry import TABLE, call, input_schema, listed
+from oubliette.tools.spec import CallContext
+
+if TYPE_CHECKING:
+    from oubliette.records import Token
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import Door
+
+NOT_ALLOWED = "tool not allowed for this token scope"
+
+
+def context_of(token: Token, door: Door, session_id: str | None = None) -> CallContext:
+    """The context of calls made with this token."""
+    return CallContext(
+        principal=token.principal,
+        token_id=token.id,
+        scope=scopes.parse(token.scope),
+        door=door,
+        session_id=session_id,
+        minted=token.session_id is not None,
+        expires_at=token.expires_at,
+    )
+
+
+class SocketDoor:
+    """Checks the key on every call: nothing about it is remembered from the discovery."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
+        """What this key may call on this session's link, in the order of the table.
+
+        Raises:
+            Unauthenticated: "invalid or expired API key".
+            RateLimited: its principal calls too often.
+        """
+        context = await self._context(api_key, session_id)
+        return [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": input_schema(tool),
+            }
+            for tool in listed(context.scope, "socket")
+        ]
+
+    async def call(
+        self, api_key: str, session_id: str, tool: str, arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Call a tool; the answer has the shape of an MCP tool result.
+
+        Raises:
+            Unauthenticated: "invalid or expired API key".
+            Forbidden: "tool not allowed for this token scope", also for what does not exist.
+            RateLimited: its principal calls too often.
+        """
+        context = await self._context(api_key, session_id)
+        entry = TABLE.get(tool)
+        if entry is None or not entry.allowed(context.scope, "socket"):
+            name = tool if entry is not None else shown(tool)
+            await note_call(self._house, context, name, Forbidden.code)
+            raise Forbidden(NOT_ALLOWED)
+        result = await call(self._house, context, tool, arguments)
+        answer: dict[str, Any] = {
+            "content": [{"type": "text", "text": result.text}],
+            "isError": result.is_error,
+        }
+        if not result.is_error:
+            answer["structuredContent"] = result.structured
+        return answer
+
+    async def _context(self, api_key: str, session_id: str) -> CallContext:
+        keys = self._house.keys
+        try:
+            token = await keys.verify_on_link(api_key, session_id)
+        except Unauthenticated:
+            if (known := keys.known(api_key)) is not None:
+                note_refused_key(self._house, known, "socket", session_id)
+            raise
+        if self._house.rates is not None:
+            self._house.rates.take(token.principal)
+        return context_of(token, "socket", session_id)

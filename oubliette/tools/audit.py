@@ -1,0 +1,88 @@
+"""What the audit log says of a call: who, what, about what, and how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oubliette.errors import OublietteError
+from oubliette.runtime.audit_log import AuditEntry
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from oubliette.records import Token
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext, Door
+
+UNAUTHENTICATED = "unauthenticated"
+
+
+async def note_call(
+    house: House,
+    context: CallContext,
+    tool: str,
+    outcome: str,
+    *,
+    seconds: float = 0.0,
+    parts: tuple[msgspec.Struct | None, msgspec.Struct | None] = (None, None),
+) -> None:
+    """Note a call; `parts` are its parameters and its result, as far as it came to them."""
+    if house.audit is None:
+        return
+    session_id = _named(parts, "session_id")
+    house.audit.write(
+        AuditEntry(
+            ts=house.clock.time(),
+            tool=tool,
+            door=context.door,
+            token_id=context.token_id,
+            principal=context.principal,
+            session_id=context.session_id,
+            target_session_id=session_id,
+            project_id=_named(parts, "project_id") or await _project_of(house, parts, session_id),
+            outcome=outcome,
+            seconds=round(seconds, 6),
+        )
+    )
+
+
+def note_refused_key(house: House, token: Token, door: Door, session_id: str | None = None) -> None:
+    """Note that a key of ours was presented which is good no more, or not here."""
+    if house.audit is not None:
+        house.audit.write(
+            AuditEntry(
+                ts=house.clock.time(),
+                tool="",
+                door=door,
+                token_id=token.id,
+                principal=token.principal,
+                session_id=session_id,
+                outcome=UNAUTHENTICATED,
+            )
+        )
+
+
+def _named(parts: tuple[msgspec.Struct | None, msgspec.Struct | None], field: str) -> str | None:
+    """An id from the result, else from the parameters."""
+    params, answer = parts
+    for part in (answer, params):
+        found = getattr(part, field, None)
+        if isinstance(found, str):
+            return found
+    return None
+
+
+async def _project_of(
+    house: House,
+    parts: tuple[msgspec.Struct | None, msgspec.Struct | None],
+    session_id: str | None,
+) -> str | None:
+    made = getattr(parts[1], "id", None)
+    if isinstance(made, str) and made.startswith("proj_"):  # a Project tells its own id
+        return made
+    if session_id is None:
+        return None
+    try:
+        return (await house.owned(session_id)).project_id
+    except OublietteError:
+        return None  # there is no such session

@@ -1,0 +1,360 @@
+"""Keys: made, checked, revoked.
+
+All tokens are in memory, fed by the store, so that a check costs no read and a revocation counts
+from the moment it is committed. Of a key only its id and the SHA-256 of its secret are kept: a
+secret of 256 random bits needs no slow hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from oubliette import ids
+from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unauthenticated
+from oubliette.records import TERMINAL, Principal, Token
+from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken, TouchToken
+from oubliette.tools.auth import scopes
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from oubliette.clock import Clock, TimerHandle
+    from oubliette.runtime.store.reader import Reader
+    from oubliette.tools.services import Commit
+    from oubliette.tools.spec import CallContext, Door
+
+REFUSED: Final = "invalid or expired API key"
+"""The one sentence for every key that is no good; why it is not is not told."""
+USE_EVERY: Final = 60.0  # seconds between writes of last uses
+UNBOUND: Final = "session:"
+"""Principal of a minted key whose session is not known yet; nobody can own it."""
+
+_KEY: Final = re.compile(r"oub_(tok_[0-9a-hjkmnp-tv-z]{26})_([A-Za-z0-9_-]{43})")
+_NO_DIGEST: Final = bytes(32)
+
+_log = structlog.get_logger("oubliette.keys")
+
+
+class NewKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key right after it was made: the only moment at which its text is known."""
+
+    key: str
+    token: Token
+
+
+def session_principal(session_id: str) -> str:
+    """The principal of the keys that were minted for a session."""
+    return f"session:{session_id}"
+
+
+class Keys:
+    """The registry of tokens. Call `load` first and `aclose` last."""
+
+    def __init__(self, commit: Commit, reader: Reader, clock: Clock) -> None:
+        self._commit = commit
+        self._reader = reader
+        self._clock = clock
+        self._tokens: dict[str, Token] = {}
+        self._used: dict[str, float] = {}
+        self._timer: TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Read all tokens from the store; revoke those whose session ended while no server ran."""
+        self._tokens = {token.id: token for token in await self._reader.tokens()}
+        bound = {
+            token.session_id
+            for token in self._tokens.values()
+            if token.session_id is not None and token.revoked_at is None
+        }
+        for session_id in bound:
+            record = await self._reader.session(session_id)
+            if record is None or record.status in TERMINAL:
+                await self.end_session(session_id)
+
+    async def aclose(self) -> None:
+        """Write the last uses that are still due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None:
+            await self._writing
+        await self._write_uses()
+
+    # ------------------------------------------------------------------ checks
+
+    def verify(self, key: str, door: Door, session_id: str | None = None) -> Token:
+        """The token of `key`, if it is good at this door and on this session's link.
+
+        Raises:
+            Unauthenticated: unknown, wrong, revoked, expired, of another door or session.
+        """
+        found = self.recognise(key)
+        if not self._good(found, door, session_id):
+            raise Unauthenticated(REFUSED)
+        self._touch(found.id)
+        return found
+
+    def recognise(self, key: str) -> Token:
+        """The token whose secret `key` holds, good or not; only for deciding about it.
+
+        Raises:
+            Unauthenticated: there is none.
+        """
+        match = _KEY.fullmatch(key)
+        token = self._tokens.get(match[1]) if match else None
+        digest = hashlib.sha256((match[2] if match else "").encode()).digest()
+        # Compared in any case: the time must not tell whether the id exists.
+        same = hmac.compare_digest(digest, token.digest if token else _NO_DIGEST)
+        if token is None or not same:
+            raise Unauthenticated(REFUSED)
+        return token
+
+    def known(self, key: str) -> Token | None:
+        """`recognise`, with None for a key that is none of ours."""
+        try:
+            return self.recognise(key)
+        except Unauthenticated:
+            return None
+
+    def _good(self, token: Token, door: Door, session_id: str | None) -> bool:
+        if token.revoked_at is not None or token.principal == UNBOUND:
+            return False
+        if token.expires_at is not None and token.expires_at <= self._clock.time():
+            return False
+        if door not in token.doors:
+            return False
+        return door != "socket" or token.session_id is None or token.session_id == session_id
+
+    async def verify_on_link(self, key: str, session_id: str) -> Token:
+        """`verify` at the socket door; a key that was minted for this session is bound to it now.
+
+        The session's record names the key that was made for it, and is in the log before its
+        agent starts: so the first use may come before the spawn has returned.
+
+        Raises:
+            Unauthenticated: the key is no good here.
+        """
+        found = self.recognise(key)
+        if found.principal == UNBOUND and found.revoked_at is None:
+            record = await self._reader.session(session_id)
+            if record is not None and record.minted_token_id == found.id:
+                await self.bind(found.id, session_id)
+        return self.verify(key, "socket", session_id)
+
+    # ------------------------------------------------------------------ changes
+
+    async def create(
+        self,
+        *,
+        name: str,
+        scope: scopes.Scope,
+        principal: str | None = None,
+        expires_in: float | None = None,
+    ) -> NewKey:
+        """Make a key. Without `principal` it gets one of its own; a new name makes a new one."""
+        now = self._clock.time()
+        owner = principal if principal is not None else ids.new_id(ids.PRINCIPAL)
+        new = self._make(
+            name=name,
+            scope=scope,
+            principal=owner,
+            expires_at=None if expires_in is None else now + expires_in,
+        )
+        ops: list[PutPrincipal | PutToken] = []
+        if principal is None or await self._reader.principal(owner) is None:
+            ops.append(PutPrincipal(Principal(id=owner, name=principal or name, created_at=now)))
+        ops.append(PutToken(new.token))
+        await self._commit(tuple(ops))
+        self._tokens[new.token.id] = new.token
+        _log.info("token created", token_id=new.token.id, scope=new.token.scope, principal=owner)
+        return new
+
+    async def mint(
+        self, creator: CallContext, scope: scopes.Scope, ttl_seconds: float | None = None
+    ) -> NewKey:
+        """Make a key for an agent's environment; `bind` it once its session is known.
+
+        It is good on its session's link only, and expires no later than its creator's key.
+
+        Raises:
+            Forbidden: it would reach further than its creator's right.
+        """
+        if not scopes.narrower_or_equal(scope, creator.scope):
+            raise Forbidden(
+                f"api_key_scope: {scope} reaches further than your own key ({creator.scope})",
+                hint="ask for a narrower scope",
+            )
+        ends = [at for at in (creator.expires_at,) if at is not None]
+        if ttl_seconds is not None:
+            ends.append(self._clock.time() + ttl_seconds)
+        new = self._make(
+            name="session key",
+            scope=scope,
+            principal=UNBOUND,
+            expires_at=min(ends, default=None),
+            doors=("socket",),
+        )
+        await self._commit((PutToken(new.token),))
+        self._tokens[new.token.id] = new.token
+        return new
+
+    async def bind(self, token_id: str, session_id: str) -> None:
+        """The minted key belongs to this session from now on; done once, for good."""
+        token = self._tokens.get(token_id)
+        if token is None or token.principal != UNBOUND:
+            return
+        principal = session_principal(session_id)
+        bound = msgspec.structs.replace(token, principal=principal, session_id=session_id)
+        self._tokens[token_id] = bound
+        now = self._clock.time()
+        ops: list[PutPrincipal | PutToken] = []
+        if await self._reader.principal(principal) is None:
+            ops.append(PutPrincipal(Principal(id=principal, name=principal, created_at=now)))
+        current = self._tokens[token_id]
+        await self._commit((*ops, PutToken(current)))
+
+    async def revoke(self, token_id: str) -> bool:
+        """End a key at once; False if it had been revoked before.
+
+        Raises:
+            NotFound: there is no such token.
+        """
+        token = self._tokens.get(token_id)
+        if token is None:
+            raise NotFound(f"token {token_id} not found", hint="token_list shows the tokens")
+        now = self._clock.time()
+        if token.revoked_at is None:
+            # In memory first, and for good whatever the store says: a check between here and the
+            # commit must not let it pass. Revoking again writes again.
+            self._tokens[token_id] = msgspec.structs.replace(token, revoked_at=now)
+        (revoked,) = await self._commit((RevokeToken(token_id, now),))
+        _log.info("token revoked", token_id=token_id)
+        return bool(revoked)
+
+    async def discard(self, token_id: str) -> None:
+        """Revoke a minted key that no session took."""
+        if token_id in self._tokens:
+            await self.revoke(token_id)
+
+    async def end_session(self, session_id: str) -> None:
+        """Revoke the keys that were minted for this session."""
+        now = self._clock.time()
+        ended = [
+            token
+            for token in self._tokens.values()
+            if token.session_id == session_id and token.revoked_at is None
+        ]
+        for token in ended:
+            self._tokens[token.id] = msgspec.structs.replace(token, revoked_at=now)
+        if ended:
+            await self._commit(tuple(RevokeToken(token.id, now) for token in ended))
+
+    def listing(self) -> list[Token]:
+        """All tokens, oldest first, with their last use as far as it is known."""
+        return [
+            msgspec.structs.replace(
+                token, last_used_at=max(token.last_used_at or 0.0, self._used[token.id])
+            )
+            if token.id in self._used
+            else token
+            for _, token in sorted(self._tokens.items())
+        ]
+
+    def forget(self, token_id: str) -> None:
+        """The token's record was purged with its session."""
+        self._tokens.pop(token_id, None)
+        self._used.pop(token_id, None)
+
+    def of_session(self, session_id: str) -> list[str]:
+        """Ids of the keys that were minted for this session."""
+        return [token.id for token in self._tokens.values() if token.session_id == session_id]
+
+    def _make(
+        self,
+        *,
+        name: str,
+        scope: scopes.Scope,
+        principal: str,
+        expires_at: float | None,
+        doors: tuple[str, ...] = ("http", "socket"),
+    ) -> NewKey:
+        secret = secrets.token_urlsafe(32)
+        token = Token(
+            id=ids.new_id(ids.TOKEN),
+            digest=hashlib.sha256(secret.encode()).digest(),
+            name=name,
+            scope=str(scope),
+            principal=principal,
+            created_at=self._clock.time(),
+            expires_at=expires_at,
+            doors=doors,
+        )
+        return NewKey(key=f"oub_{token.id}_{secret}", token=token)
+
+    # ------------------------------------------------------------------ last use
+
+    def _touch(self, token_id: str) -> None:
+        self._used[token_id] = self._clock.time()
+        if self._timer is None:
+            self._timer = self._clock.call_later(USE_EVERY, self._uses_due)
+
+    def _uses_due(self) -> None:
+        import asyncio
+
+        self._timer = None
+        self._writing = asyncio.get_running_loop().create_task(self._write_uses())
+
+    async def _write_uses(self) -> None:
+        used, self._used = self._used, {}
+        if not used:
+            return
+        for token_id, at in used.items():
+            token = self._tokens.get(token_id)
+            if token is not None:
+                self._tokens[token_id] = msgspec.structs.replace(token, last_used_at=at)
+        try:
+            await self._commit(tuple(TouchToken(token_id, at) for token_id, at in used.items()))
+        except OublietteError as error:
+            # A last use is nice to know; losing one must not end anything.
+            _log.warning("last use of tokens not written", reason=error.message)
+
+
+def minted_scope(
+    text: str, session_project: str, key_project: str | None, creator: scopes.Scope
+) -> scopes.Scope:
+    """The scope of the key that `api_key_scope` and `api_key_project` ask for.
+
+    Bound to the session's project unless the creator, unbound itself, names another one or `*`.
+
+    Raises:
+        InvalidParameter: they contradict each other.
+    """
+    asked = scopes.parse(text, "api_key_scope")
+    if asked.project is not None:
+        if key_project not in {None, asked.project}:
+            raise InvalidParameter(
+                "api_key_project: api_key_scope names another project already",
+                field="api_key_project",
+            )
+        return asked
+    if key_project == "*":
+        return asked
+    if asked.level == "admin":
+        raise InvalidParameter(
+            'api_key_scope: admin cannot be bound to a project; say api_key_project="*" if the'
+            " agent shall have all rights everywhere",
+            field="api_key_scope",
+        )
+    if key_project is not None:
+        ids.check_id(key_project, ids.PROJECT, "api_key_project")
+    elif creator.project is not None:
+        key_project = creator.project
+    return scopes.Scope(level=asked.level, project=key_project or session_project)

@@ -1,0 +1,155 @@
+"""What the tools read from logs, each one consistent view of the database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from oubliette.errors import InvalidParameter
+from oubliette.records import TERMINAL, Event, Session
+from oubliette.runtime.store import queries
+from oubliette.runtime.store.codec import decode, decode_payload
+from oubliette.tools.schema.views import event_view
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_TREE: Final = (
+    "WITH RECURSIVE tree(id) AS (SELECT ?1 UNION"
+    " SELECT sessions.id FROM sessions JOIN tree ON sessions.parent_session_id = tree.id)"
+)
+
+
+class TreeSlice(NamedTuple):
+    """Part of the log of a session and all below it, in commit order."""
+
+    events: list[Event]
+    last_seq: int
+    """Seq of the last event here, or the cursor if there is none."""
+    more: bool
+    truncated_before: int | None
+    """Set when events after the cursor were deleted: the seq of the first that is kept."""
+    live: list[str]
+    """Ids of the sessions of the tree that live."""
+
+
+def tree_log(
+    connection: sqlite3.Connection, root: str, after: int, max_events: int, max_bytes: int
+) -> TreeSlice:
+    """Events of the tree below `root`, it included, with a seq above `after`."""
+    members = [
+        decode(Session, row[0])
+        for row in connection.execute(
+            f"{_TREE} SELECT data FROM sessions WHERE id IN tree ORDER BY id",  # noqa: S608
+            (root,),
+        )
+    ]
+    rows = connection.execute(
+        f"{_TREE} SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id,"  # noqa: S608
+        " source FROM events WHERE session_id IN tree AND seq > ?2 ORDER BY seq LIMIT ?3",
+        (root, max(after, 0), max_events + 1),
+    )
+    events: list[Event] = []
+    size = 0
+    more = False
+    for session_id, index, ts, kind, data, version, seq, principal, caller_id, source in rows:
+        size += len(data)
+        if events and (len(events) >= max_events or size > max_bytes):
+            more = True
+            break
+        events.append(
+            Event(
+                session_id=session_id,
+                index=index,
+                ts=ts,
+                type=kind,
+                data=decode_payload(data),
+                version=version,
+                seq=seq,
+                principal=principal,
+                caller_id=caller_id,
+                source=source,
+            )
+        )
+    rows.close()
+    return TreeSlice(
+        events=events,
+        last_seq=events[-1].seq if events else after,
+        more=more,
+        truncated_before=_truncated(connection, [each.id for each in members], after, events),
+        live=[each.id for each in members if each.status not in TERMINAL],
+    )
+
+
+def _truncated(
+    connection: sqlite3.Connection, members: list[str], after: int, events: list[Event]
+) -> int | None:
+    """Whether a log was cut behind the cursor; what was cut has no seq: rather said too often."""
+    for session_id in members:
+        first, _ = queries.bounds(connection, session_id)
+        if first == 0:
+            continue
+        kept = queries.event(connection, session_id, first)
+        if after <= 0 or (kept is not None and kept.seq > after):
+            return events[0].seq if events else after + 1
+    return None
+
+
+def last_error(connection: sqlite3.Connection, session_id: str) -> str | None:
+    """What the newest `error` event of a session says."""
+    row = connection.execute(
+        "SELECT data FROM events WHERE session_id = ? AND type = 'error' ORDER BY idx DESC LIMIT 1",
+        (session_id,),
+    ).fetchone()
+    message = decode_payload(row[0]).get("message") if row else None
+    return message if isinstance(message, str) else None
+
+
+def listing_facts(
+    connection: sqlite3.Connection, session_ids: list[str]
+) -> dict[str, tuple[int, list[str]]]:
+    """Last index and ids of the children, by session."""
+    return {
+        session_id: (
+            queries.bounds(connection, session_id)[1],
+            [
+                row[0]
+                for row in connection.execute(
+                    "SELECT id FROM sessions WHERE parent_session_id = ? ORDER BY id",
+                    (session_id,),
+                )
+            ],
+        )
+        for session_id in session_ids
+    }
+
+
+def event_piece(
+    connection: sqlite3.Connection, session_id: str, index: int, offset: int, most: int
+) -> tuple[str, int | None, int] | None:
+    """(text, next offset, total) of an event's JSON from `offset` on, in bytes of UTF-8.
+
+    None if there is no such event.
+
+    Raises:
+        InvalidParameter: `offset` is no place to begin at.
+    """
+    event = queries.event(connection, session_id, index)
+    if event is None:
+        return None
+    data = msgspec.json.encode(event_view(event, whole=True))
+    total = len(data)
+    if offset > total or _inside_character(data, offset):
+        raise InvalidParameter(
+            f"offset: {offset} is not a place to begin at; give 0 or the next_offset you got",
+            field="offset",
+        )
+    end = min(total, offset + most)
+    while _inside_character(data, end):
+        end -= 1
+    return data[offset:end].decode(), end if end < total else None, total
+
+
+def _inside_character(data: bytes, place: int) -> bool:
+    return place < len(data) and data[place] & 0xC0 == 0x80

@@ -1,0 +1,177 @@
+"""What a caller does for its agents: listen, and answer their calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+
+from oubliette import ids
+from oubliette.actors.caller.messages import CloseListener, NextEvents, OpenListener
+from oubliette.actors.messages import AnswerCallerTool
+from oubliette.errors import NotFound
+from oubliette.tools.caller_tools import LentTool, normalised
+from oubliette.tools.request_answers import Accepted, deliver
+from oubliette.tools.schema import field_types
+from oubliette.tools.schema.views import event_view
+from oubliette.tools.spec import HTTP_ONLY, Params, Result, tool
+
+if TYPE_CHECKING:
+    from oubliette.actors.caller.messages import EventBatch, ListenerOpened
+    from oubliette.records import CallerTool
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+POLL_SECONDS: Final = 20.0
+"""How long `caller_listen` waits as a long poll, unless it says otherwise."""
+MAX_LISTEN: Final = 86_400.0  # seconds
+MAX_POLL: Final = 600.0  # seconds
+ASK_MARGIN: Final = 10.0
+MAX_ERROR: Final = 64 * field_types.KIB
+
+
+class CallerListen(Params, frozen=True, kw_only=True):
+    """Parameters of `caller_listen`."""
+
+    caller_id: Annotated[field_types.CallerId, Meta(description="Who you are to your agents.")]
+    caller_tools: Annotated[
+        tuple[LentTool, ...] | None,
+        Meta(description="Tools that you lend to sessions started with this caller_id."),
+    ] = None
+    after: Annotated[
+        Annotated[int, Meta(ge=0, le=2**53)] | None,
+        Meta(description="next of the answer before; without it from now on, open requests first."),
+    ] = None
+    observe: Annotated[
+        bool, Meta(description="Only watch: no tool requests, and others keep listening.")
+    ] = False
+    max_seconds: Annotated[
+        Annotated[float, Meta(ge=0, le=MAX_LISTEN)] | None,
+        Meta(description="End by then; a stream goes on until you leave, a long poll for 20 s."),
+    ] = None
+
+
+class CallerListenResult(Result, frozen=True, kw_only=True):
+    """Result of `caller_listen`."""
+
+    events: tuple[dict[str, Any], ...]
+    next: Annotated[int, Meta(description="after of the next call.")]
+    ended: Annotated[
+        str | None,
+        Meta(description="Why nothing more comes this way: superseded, server stopping."),
+    ]
+
+
+class CallerToolResponse(Params, frozen=True, kw_only=True):
+    """Parameters of `caller_tool_response`."""
+
+    session_id: Annotated[field_types.AnyId, Meta(description="session_id of the request.")]
+    request_id: Annotated[field_types.AnyId, Meta(description="request_id of the request.")]
+    result: Annotated[Any, Meta(description="What the tool gave: any JSON.")] = None
+    error: Annotated[
+        Annotated[str, Meta(max_length=MAX_ERROR)] | None,
+        Meta(description="Why the tool failed; wins over result."),
+    ] = None
+
+
+@tool(CallerListen, CallerListenResult, scope="write", doors=HTTP_ONLY, streamed=True)
+async def caller_listen(
+    house: House, context: CallContext, params: CallerListen
+) -> CallerListenResult:
+    """Get the events of sessions started with your caller_id, tool requests among them.
+
+    A client that takes log notifications gets them as they come, until it leaves; any other gets
+    what there is, or the next ones, and calls again with after=next.
+    """
+    if house.listen is not None:
+        return await house.listen(context, params)
+    return await poll(house, context, params)
+
+
+@tool(CallerToolResponse, Accepted, scope="write", doors=HTTP_ONLY)
+async def caller_tool_response(
+    house: House, context: CallContext, params: CallerToolResponse
+) -> Accepted:
+    """Answer a caller_tool_request event with the result of the tool, or with an error."""
+    answer = AnswerCallerTool(
+        principal=context.principal,
+        request_id=params.request_id,
+        result=params.result,
+        error=params.error,
+    )
+
+    async def settled() -> bool | None:
+        request = await house.reader.request(params.request_id)
+        if request is None or request.session_id != params.session_id:
+            return False
+        if request.outcome is None:
+            return None
+        return (request.result, request.error) == (answer.result, answer.error) or (
+            answer.error is not None and request.error == answer.error
+        )
+
+    may = await _may_answer(house, context, params.session_id)
+    return await deliver(
+        house,
+        context,
+        params,
+        answer,
+        what="answer to no open request",
+        may=may,
+        settled=settled,
+    )
+
+
+async def _may_answer(house: House, context: CallContext, session_id: str) -> bool:
+    if not ids.is_id(session_id, ids.SESSION):
+        return False
+    try:
+        owned = await house.owned(session_id)
+    except NotFound:
+        return False
+    return owned.principal == context.principal and context.scope.reaches(owned.project_id)
+
+
+def listener_tools(house: House, params: CallerListen) -> tuple[CallerTool, ...] | None:
+    """The tools that a listener lends, checked; None leaves those of before.
+
+    Raises:
+        InvalidParameter: they cannot be lent.
+    """
+    if params.caller_tools is None:
+        return None
+    return normalised(params.caller_tools, params.caller_id, house.config.callers)
+
+
+async def poll(house: House, context: CallContext, params: CallerListen) -> CallerListenResult:
+    """One long poll: what there is after `after`, or what comes within `max_seconds`."""
+    ref = await house.caller_ref(context.principal, params.caller_id)
+    listener = ids.new_uuid()
+    wait = min(POLL_SECONDS if params.max_seconds is None else params.max_seconds, MAX_POLL)
+    opened: ListenerOpened = await ref.ask(
+        OpenListener(
+            listener_id=listener,
+            mode="observe" if params.observe else "lend",
+            kind="poll",
+            after=params.after,
+            tools=listener_tools(house, params),
+            project_id=context.scope.project,
+        )
+    )
+    try:
+        batch: EventBatch = await ref.ask(
+            NextEvents(listener_id=listener, after=opened.cursor, wait_seconds=wait),
+            timeout=wait + ASK_MARGIN,
+        )
+    finally:
+        ref.tell(CloseListener(listener_id=listener, reason="the poll is over", orderly=True))
+    return CallerListenResult(events=batch_events(batch), next=batch.next, ended=batch.ended)
+
+
+def batch_events(batch: EventBatch) -> tuple[dict[str, Any], ...]:
+    """The events of a batch as they are told; requests that come again say so."""
+    again = frozenset(batch.redelivered)
+    return tuple(
+        event_view(event, redelivered=True) if event.seq in again else event_view(event)
+        for event in batch.events
+    )

@@ -1,0 +1,298 @@
+"""Reading a session's log: `session_events`, `event_read`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+
+from oubliette.actors.messages import ReadEvents
+from oubliette.errors import NotFound, Unavailable
+from oubliette.kit import ActorDead
+from oubliette.tools.event_queries import event_piece, last_error, tree_log
+from oubliette.tools.handlers.sessions import visible_session
+from oubliette.tools.schema import field_types, response_size
+from oubliette.tools.schema.views import event_view
+from oubliette.tools.services import session_not_found
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from oubliette.actors.messages import SessionEvents
+    from oubliette.records import Event, Session
+    from oubliette.tools.event_queries import TreeSlice
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+MAX_PAGE: Final = response_size.MAX_PARTS
+"""Bytes of events that are read for one answer; fewer may be told."""
+MAX_PIECE: Final = 512 * field_types.KIB
+"""Bytes of one `event_read`, less where a message with it would be too large."""
+MAX_WAIT: Final = 600.0  # seconds
+ASK_MARGIN: Final = 10.0
+"""Seconds an actor gets beyond the wait itself."""
+
+
+class SessionEventsParams(Params, frozen=True, kw_only=True):
+    """Parameters of `session_events`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+    since_index: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=2**53,
+            description="last_index of the answer before: what follows it is told; -1: all.",
+        ),
+    ] = -1
+    max_events: Annotated[int, Meta(ge=1, le=10_000, description="Most to return.")] = 500
+    wait_seconds: Annotated[
+        float,
+        Meta(ge=0, le=MAX_WAIT, description="Wait that long for the first, if there is none."),
+    ] = 0.0
+    include_children: Annotated[
+        bool,
+        Meta(
+            description="The events of the whole tree below it, in the order in which they were"
+            " written; since_index and last_index then count in that order (an event's seq)."
+        ),
+    ] = False
+
+
+class SessionEventsPage(Result, frozen=True, kw_only=True):
+    """Result of `session_events`."""
+
+    session_id: str
+    status: str
+    last_index: Annotated[int, Meta(description="since_index of the next call.")]
+    events: tuple[dict[str, Any], ...]
+    completed: Annotated[
+        bool, Meta(description="The last turn has ended, and this answer has its last event.")
+    ]
+    failed: Annotated[bool, Meta(description="The session has failed.")]
+    error: Annotated[str | None, Meta(description="Why the session or its last turn failed.")]
+    final_response: Annotated[
+        str | None, Meta(description="The last turn's answer, once completed.")
+    ]
+    truncated_before: Annotated[
+        int | None, Meta(description="Older events were deleted; this is the first one kept.")
+    ]
+    more: Annotated[bool, Meta(description="There is more already; call again.")]
+
+
+class EventRead(Params, frozen=True, kw_only=True):
+    """Parameters of `event_read`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+    index: Annotated[int, Meta(ge=0, le=2**53, description="Index of the event.")]
+    offset: Annotated[
+        int, Meta(ge=0, le=2**53, description="Where to go on: next_offset of the piece before.")
+    ] = 0
+
+
+class EventPiece(Result, frozen=True, kw_only=True):
+    """Result of `event_read`."""
+
+    data: Annotated[str, Meta(description="A piece of the event's JSON text.")]
+    next_offset: Annotated[int | None, Meta(description="null: this was the last piece.")]
+    total: Annotated[int, Meta(description="Bytes of the whole text.")]
+
+
+@tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True)
+async def session_events(
+    house: House, context: CallContext, params: SessionEventsParams
+) -> SessionEventsPage:
+    """Read a session's events, and whether it is done. With wait_seconds it waits for news."""
+    session = await visible_session(house, context, params.session_id)
+    until = house.clock.monotonic() + params.wait_seconds
+    while True:
+        await _seen(house, context, session)
+        # In slices: a caller that waits here is present, and a restarted actor is found again.
+        left = until - house.clock.monotonic()
+        wait = max(0.0, min(left, house.config.callers.poll_grace_seconds / 2))
+        reading = _tree_page if params.include_children else _page
+        page, live = await reading(house, params, wait)
+        if page.events or left <= 0 or not live:
+            return page
+
+
+@tool(EventRead, EventPiece, scope="read", read_only=True)
+async def event_read(house: House, context: CallContext, params: EventRead) -> EventPiece:
+    """Read one event's JSON text in pieces; for events too large to be told as they are."""
+    session = await visible_session(house, context, params.session_id)
+    most = MAX_PIECE
+    while True:
+        found = await house.reader.run(event_piece, session.id, params.index, params.offset, most)
+        if found is None:
+            raise NotFound(
+                f"session {session.id} has no event {params.index}",
+                hint="session_events tells last_index and truncated_before",
+            )
+        data, next_offset, total = found
+        piece = EventPiece(data=data, next_offset=next_offset, total=total)
+        if response_size.cost(piece) <= response_size.MAX_MESSAGE:
+            return piece
+        most = len(data.encode()) * 2 // 3
+
+
+async def _seen(house: House, context: CallContext, session: Session) -> None:
+    """Whoever polls its own session is there to answer what the session asks."""
+    if (
+        context.door == "http"
+        and session.caller_id is not None
+        and session.principal == context.principal
+    ):
+        await house.caller_seen(context.principal, session.caller_id)
+
+
+async def _page(
+    house: House, params: SessionEventsParams, wait: float
+) -> tuple[SessionEventsPage, bool]:
+    """A page, and whether it came from a live session, where waiting may bring more."""
+    try:
+        found: SessionEvents = await house.ask_session(
+            params.session_id,
+            ReadEvents(
+                since_index=params.since_index,
+                max_events=params.max_events,
+                max_bytes=MAX_PAGE,
+                wait_seconds=wait,
+            ),
+            wait + ASK_MARGIN,
+        )
+    except (ActorDead, NotFound, Unavailable):
+        return await _page_of_log(house, params), False
+    page = await _told(
+        house,
+        found.session,
+        found.events,
+        last=found.last_index,
+        more=found.last_index < found.log_end and bool(found.events),
+        truncated=found.truncated_before,
+        done=found.turn_done,
+    )
+    return page, True
+
+
+async def _page_of_log(house: House, params: SessionEventsParams) -> SessionEventsPage:
+    session, done = await _at_rest(house, params.session_id)
+    log = await house.reader.log(params.session_id, params.since_index, params.max_events, MAX_PAGE)
+    return await _told(
+        house,
+        session,
+        log.events,
+        last=log.events[-1].index if log.events else params.since_index,
+        more=log.more,
+        truncated=log.truncated_before,
+        done=done,
+    )
+
+
+async def _tree_page(
+    house: House, params: SessionEventsParams, wait: float
+) -> tuple[SessionEventsPage, bool]:
+    root = params.session_id
+
+    async def read() -> tuple[Session, bool, TreeSlice]:
+        # In this order: when the turn is done, its last event is in what is read after it.
+        session, done = await _at_rest(house, root)
+        log = await house.reader.run(
+            tree_log, root, params.since_index, params.max_events, MAX_PAGE
+        )
+        return session, done, log
+
+    session, done, found = await read()
+    if not found.events and wait > 0 and found.live:
+        # Where each log ends is asked first, then the logs again: what comes between is not lost.
+        ends = {each: await house.reader.last_index(each) for each in found.live}
+        session, done, found = await read()
+        if not found.events:
+            await _first_of(
+                [
+                    house.ask_session(
+                        session_id,
+                        ReadEvents(since_index=end, max_events=1, wait_seconds=wait),
+                        wait + ASK_MARGIN,
+                    )
+                    for session_id, end in ends.items()
+                ]
+            )
+            session, done, found = await read()
+    page = await _told(
+        house,
+        session,
+        found.events,
+        last=found.last_seq,
+        more=found.more,
+        truncated=found.truncated_before,
+        done=done,
+        by_seq=True,
+    )
+    return page, house.session_ref(root) is not None
+
+
+async def _at_rest(house: House, session_id: str) -> tuple[Session, bool]:
+    """The session and whether no turn of it runs or waits, as the log has it."""
+    open_turns = await house.reader.turns(session_id, ("queued", "running"))
+    session = await house.reader.session(session_id)
+    if session is None:
+        raise session_not_found(session_id)
+    return session, not open_turns
+
+
+async def _told(
+    house: House,
+    session: Session,
+    events: tuple[Event, ...] | list[Event],
+    *,
+    last: int,
+    more: bool,
+    truncated: int | None,
+    done: bool,
+    by_seq: bool = False,
+) -> SessionEventsPage:
+    views, used, cut = response_size.fitting(event_view(event) for event in events)
+    if cut:
+        more = True
+        last = events[len(views) - 1].seq if by_seq else events[len(views) - 1].index
+    completed = done and not more and session.turn_count > 0
+    answer = (
+        response_size.cut(session.final_response, response_size.room_for_text(used))
+        if completed
+        else None
+    )
+    failed = session.status == "failed"
+    error = session.status_reason if session.status in {"failed", "timed_out"} else None
+    if completed and error is None:
+        turn = await house.reader.turn(session.id, session.turn_count)
+        if turn is not None and turn.outcome == "failed":
+            said = await house.reader.run(last_error, session.id)
+            error = said or turn.result or "the turn failed"
+    return SessionEventsPage(
+        session_id=session.id,
+        status=session.status,
+        last_index=last,
+        events=tuple(views),
+        completed=completed,
+        failed=failed,
+        error=response_size.cut(error, response_size.SHORT_TEXT),
+        final_response=answer,
+        truncated_before=truncated,
+        more=more,
+    )
+
+
+async def _first_of(waits: Sequence[Coroutine[Any, Any, Any]]) -> None:
+    """Return when one of `waits` has ended, however it did; the others are cancelled.
+
+    Each must have a deadline of its own.
+    """
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

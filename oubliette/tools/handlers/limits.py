@@ -1,0 +1,140 @@
+"""Limits and how much of them is used: `config_limits`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from oubliette.errors import InvalidParameter
+from oubliette.records import TERMINAL
+from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.handlers.sessions import visible_session
+from oubliette.tools.schema import field_types
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from oubliette.records import Limits, Project, Session
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+_PAGE = 1000
+
+
+class ConfigLimits(Params, frozen=True, kw_only=True):
+    """Parameters of `config_limits`."""
+
+    project_id: Annotated[
+        field_types.ProjectId | None, Meta(description="The limits that its next tree will have.")
+    ] = None
+    session_id: Annotated[
+        field_types.SessionId | None,
+        Meta(description="The limits of its tree, as frozen at the start of the tree's root."),
+    ] = None
+
+
+class LimitState(Result, frozen=True, kw_only=True):
+    """One limit."""
+
+    value: int | float
+    source: Annotated[str, Meta(description="Who set it: project or configuration.")]
+    used: int | float | None
+    left: int | float | None
+
+
+class LimitsResult(Result, frozen=True, kw_only=True):
+    """Result of `config_limits`."""
+
+    limits: dict[str, LimitState]
+    depth: Annotated[int | None, Meta(description="Depth of the session; a root has 0.")]
+    remaining_depth: Annotated[int, Meta(description="Levels of children it may still have.")]
+    exploration_id: str | None
+
+
+@tool(ConfigLimits, LimitsResult, scope="read", read_only=True)
+async def config_limits(house: House, context: CallContext, params: ConfigLimits) -> LimitsResult:
+    """Show the limits of a project or of a session's tree, and how much of them is used."""
+    session_id, project_id = params.session_id, params.project_id
+    if session_id is None and project_id is None:
+        session_id = context.session_id
+        project_id = context.scope.project if session_id is None else None
+    if session_id is not None:
+        session = await visible_session(house, context, session_id)
+        if project_id not in {None, session.project_id}:
+            raise InvalidParameter(
+                "project_id: the session belongs to another project; give one of the two",
+                field="project_id",
+            )
+        project = await visible_project(house, context, session.project_id)
+        return await _of_session(house, project, session)
+    if project_id is None:
+        raise InvalidParameter(
+            "project_id: is required; give project_id or session_id", field="project_id"
+        )
+    project = await visible_project(house, context, project_id)
+    limits = await _per_project(house, project)
+    limits.update(_tree(house, project.limits, project.limits, {}))
+    return LimitsResult(
+        limits=limits,
+        depth=None,
+        remaining_depth=int(limits["max_depth"].value),
+        exploration_id=None,
+    )
+
+
+async def _of_session(house: House, project: Project, session: Session) -> LimitsResult:
+    tree: list[Session] = []
+    cursor: str | None = None
+    while True:
+        page = await house.reader.sessions(
+            None, None, session.exploration_id, limit=_PAGE, cursor=cursor
+        )
+        tree.extend(page.records)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    root = next((each for each in tree if each.parent_session_id is None), session)
+    used: dict[str, int | float] = {
+        "max_depth": session.depth,
+        "max_agents": len(tree),
+        "max_agents_at_once": sum(each.status not in TERMINAL for each in tree),
+        "max_cost_usd": sum(each.cost_usd for each in tree),
+        "max_wall_seconds": max(0.0, house.clock.time() - root.created_at),
+    }
+    limits = await _per_project(house, project)
+    limits.update(_tree(house, session.limits, project.limits, used))
+    return LimitsResult(
+        limits=limits,
+        depth=session.depth,
+        remaining_depth=max(0, int(limits["max_depth"].value) - session.depth),
+        exploration_id=session.exploration_id,
+    )
+
+
+def _tree(
+    house: House, frozen: Limits, project: Limits, used: dict[str, int | float]
+) -> dict[str, LimitState]:
+    states: dict[str, LimitState] = {}
+    for name in frozen.__struct_fields__:
+        default: Any = getattr(house.config.trees, name)
+        value: Any = getattr(frozen, name)
+        states[name] = _state(
+            default if value is None else value,
+            "configuration" if getattr(project, name) is None else "project",
+            used.get(name),
+        )
+    return states
+
+
+async def _per_project(house: House, project: Project) -> dict[str, LimitState]:
+    live = await house.reader.count_live_sessions(project.id)
+    return {
+        "max_live_sessions": _state(
+            house.config.sessions.max_live_per_project, "configuration", live
+        )
+    }
+
+
+def _state(value: float, source: str, used: float | None) -> LimitState:
+    left = None if used is None else max(0, value - used)
+    return LimitState(value=value, source=source, used=used, left=left)

@@ -1,0 +1,81 @@
+"""What agents ask permission for, decided by who owns the root of their tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
+
+from oubliette import ids
+from oubliette.actors.messages import AnswerPermission
+from oubliette.errors import NotFound
+from oubliette.tools.request_answers import Accepted, deliver
+from oubliette.tools.schema import field_types
+from oubliette.tools.spec import HTTP_ONLY, Params, tool
+
+if TYPE_CHECKING:
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+
+class PermissionResponse(Params, frozen=True, kw_only=True):
+    """Parameters of `permission_response`."""
+
+    session_id: Annotated[
+        field_types.AnyId, Meta(description="session_id of the permission_request event.")
+    ]
+    request_id: Annotated[field_types.AnyId, Meta(description="request_id of that event.")]
+    decision: Annotated[
+        Literal["allow", "deny"], Meta(description="Whether the agent may do what it asks for.")
+    ]
+    remember: Annotated[
+        Literal["once", "session"],
+        Meta(description="session: for all that it asks for of this kind, asks_for, from now on."),
+    ] = "once"
+
+
+@tool(PermissionResponse, Accepted, scope="write", doors=HTTP_ONLY)
+async def permission_response(
+    house: House, context: CallContext, params: PermissionResponse
+) -> Accepted:
+    """Allow or deny what the agent of a session asks for in a permission_request event.
+
+    The session may be a child of yours at any depth; what nobody decides is denied at its deadline.
+    """
+    answer = AnswerPermission(
+        principal=context.principal,
+        request_id=params.request_id,
+        decision=params.decision,
+        remember=params.remember == "session",
+    )
+
+    async def settled() -> bool | None:
+        request = await house.reader.permission(params.request_id)
+        if request is None or request.session_id != params.session_id:
+            return False
+        return None if request.decision is None else request.decision == params.decision
+
+    may = await _may_decide(house, context, params.session_id)
+    return await deliver(
+        house,
+        context,
+        params,
+        answer,
+        what="decision on no open request",
+        may=may,
+        settled=settled,
+    )
+
+
+async def _may_decide(house: House, context: CallContext, session_id: str) -> bool:
+    """Whether the root of this session's tree is theirs, and the key reaches its project."""
+    if not ids.is_id(session_id, ids.SESSION):
+        return False
+    record = await house.reader.session(session_id)
+    if record is None or not context.scope.reaches(record.project_id):
+        return False
+    try:
+        root = await house.owned(record.root_session_id or session_id)
+    except NotFound:
+        return False
+    return root.principal == context.principal

@@ -1,0 +1,304 @@
+"""Projects: `project_*`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from oubliette.actors.messages import CreateProject, DeleteProject
+from oubliette.config import agent_config
+from oubliette.errors import Forbidden, InvalidParameter
+from oubliette.records import Limits
+from oubliette.tools.auth import scopes
+from oubliette.tools.idempotency import claim
+from oubliette.tools.models import known
+from oubliette.tools.schema import field_types
+from oubliette.tools.schema.response_size import fitting
+from oubliette.tools.schema.views import LimitsView, ProjectView, project_view
+from oubliette.tools.services import project_not_found
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from oubliette import records
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+CREATE_SECONDS: Final = 60.0
+DELETE_SECONDS: Final = 60.0
+MAX_SERVERS_BYTES: Final = 64 * field_types.KIB
+
+Autonomy = Literal["off", "low", "medium", "high", "ask"]
+
+
+class TreeLimits(Params, frozen=True, kw_only=True):
+    """Limits of each tree of sessions in the project; what is not set is the server's default."""
+
+    max_depth: Annotated[
+        Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Levels of children.")
+    ] = None
+    max_agents: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Agents in one tree, ended ones too."),
+    ] = None
+    max_agents_at_once: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Live agents in one tree."),
+    ] = None
+    max_cost_usd: Annotated[
+        Annotated[float, Meta(ge=0, le=1e9)] | None, Meta(description="Cost of one tree.")
+    ] = None
+    max_wall_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=1e7)] | None,
+        Meta(description="Age of a tree, from the start of its root."),
+    ] = None
+    max_turn_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=1e7)] | None,
+        Meta(description="What one turn of an agent may take."),
+    ] = None
+    max_turn_steps: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Steps of the model in one turn."),
+    ] = None
+
+
+class ProjectCreate(Params, frozen=True, kw_only=True):
+    """Parameters of `project_create`."""
+
+    name: Annotated[field_types.Line, Meta(description="Unique among the projects that exist.")]
+    description: Annotated[field_types.Text, Meta(description="What it is for.")] = ""
+    remote_url: Annotated[
+        field_types.Remote | None,
+        Meta(description="URL of its repository, set as git's origin; nothing is fetched."),
+    ] = None
+    init_git: Annotated[bool, Meta(description="Make the default workspace a git repository.")] = (
+        True
+    )
+    container_type: Annotated[
+        field_types.Line | None, Meta(description="One of project_options.container_types.")
+    ] = None
+    agent: Annotated[
+        field_types.Line | None, Meta(description="One of project_options.agents.")
+    ] = None
+    model: Annotated[field_types.Line | None, Meta(description="Model of its agents.")] = None
+    autonomy: Annotated[
+        Autonomy | None,
+        Meta(description="What agents may do unasked; off: everything, the container is the wall."),
+    ] = None
+    workspace_isolation: Annotated[
+        bool, Meta(description="Each workspace in a container of its own.")
+    ] = False
+    accept_bare: Annotated[
+        bool | None,
+        Meta(
+            description="Let clients in its containers in that have no secret; they can be mistaken"
+            " for each other. Without it as the server says; true needs admin where that is no."
+        ),
+    ] = None
+    limits: Annotated[TreeLimits, Meta(description="Limits of each tree of sessions.")] = (
+        TreeLimits()
+    )
+    mcp_servers: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(
+            description="More MCP servers for its agents, by name: command, args, env; or url, type"
+            " (http, sse), headers. A secret is ${credential:NAME}."
+        ),
+    ] = {}
+    idempotency_key: Annotated[
+        field_types.IdempotencyText | None,
+        Meta(description="The same key within 24 h gives the same project, not a second one."),
+    ] = None
+
+
+class ProjectList(Params, frozen=True, kw_only=True):
+    """Parameters of `project_list`."""
+
+    name_contains: Annotated[
+        Annotated[str, Meta(max_length=200)] | None, Meta(description="Part of the name.")
+    ] = None
+    limit: Annotated[field_types.PageSize, Meta(description="Most to return.")] = 100
+    cursor: Annotated[
+        field_types.Cursor | None, Meta(description="next_cursor of the page before.")
+    ] = None
+
+
+class ProjectPage(Result, frozen=True, kw_only=True):
+    """Result of `project_list`."""
+
+    projects: tuple[ProjectView, ...]
+    next_cursor: str | None
+
+
+class ProjectOne(Params, frozen=True, kw_only=True):
+    """Parameters of `project_get` and `project_delete`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+
+
+class ProjectDeleted(Result, frozen=True, kw_only=True):
+    """Result of `project_delete`."""
+
+    project_id: str
+    deleted: bool
+
+
+class Nothing(Params, frozen=True, kw_only=True):
+    """No parameters."""
+
+
+class Options(Result, frozen=True, kw_only=True):
+    """Result of `project_options`."""
+
+    agents: tuple[str, ...]
+    models: Annotated[
+        tuple[str, ...], Meta(description="Those of the configuration; sessions may name others.")
+    ]
+    container_types: tuple[str, ...]
+    runtimes: tuple[str, ...]
+    limits: Annotated[LimitsView, Meta(description="The defaults of this server.")]
+    scopes: tuple[str, ...]
+
+
+@tool(ProjectCreate, ProjectView, scope="write", unbound=True)
+async def project_create(house: House, context: CallContext, params: ProjectCreate) -> ProjectView:
+    """Create a project with a default workspace. Sessions of agents run in projects."""
+    check_offer(house, "agent", params.agent)
+    check_offer(house, "container_type", params.container_type)
+    _check_bare(house, context, params)
+    if len(msgspec.json.encode(params.mcp_servers)) > MAX_SERVERS_BYTES:
+        raise InvalidParameter(
+            f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"
+        )
+    agent_config.servers(params.mcp_servers)
+    project: records.Project = await house.projects.ask(
+        CreateProject(
+            principal=context.principal,
+            name=params.name,
+            description=params.description,
+            remote_url=params.remote_url,
+            init_git=params.init_git,
+            container_type=params.container_type,
+            agent=params.agent,
+            model=params.model,
+            autonomy=params.autonomy,
+            workspace_isolation=params.workspace_isolation,
+            accept_bare=params.accept_bare,
+            limits=Limits(**msgspec.structs.asdict(params.limits)),
+            mcp_servers=params.mcp_servers,
+            idempotency=claim("project_create", params),
+        ),
+        timeout=CREATE_SECONDS,
+    )
+    return project_view(project)
+
+
+@tool(ProjectList, ProjectPage, scope="read", read_only=True)
+async def project_list(house: House, context: CallContext, params: ProjectList) -> ProjectPage:
+    """List projects, oldest first. A key that is bound to a project sees that one alone."""
+    if context.scope.project is not None:
+        containers = await house.reader.containers(context.scope.project)
+        project = await house.reader.project(context.scope.project)
+        part = (params.name_contains or "").casefold()
+        found = (
+            (project,)
+            if project is not None
+            and project.deleted_at is None
+            and part in project.name.casefold()
+            and (params.cursor is None or project.id > params.cursor)
+            else ()
+        )
+        return ProjectPage(
+            projects=tuple(project_view(each, containers) for each in found), next_cursor=None
+        )
+    page, containers = await house.reader.projects_with_containers(
+        params.name_contains, params.limit, params.cursor
+    )
+    views, _, cut = fitting(project_view(each, containers, short=True) for each in page.records)
+    return ProjectPage(projects=tuple(views), next_cursor=views[-1].id if cut else page.next_cursor)
+
+
+@tool(ProjectOne, ProjectView, scope="read", read_only=True)
+async def project_get(house: House, context: CallContext, params: ProjectOne) -> ProjectView:
+    """Show a project with its settings and containers."""
+    project = await visible_project(house, context, params.project_id)
+    return project_view(project, await house.reader.containers(project.id))
+
+
+@tool(ProjectOne, ProjectDeleted, scope="write", destructive=True)
+async def project_delete(house: House, context: CallContext, params: ProjectOne) -> ProjectDeleted:
+    """Delete a project with its workspaces and files. Refused while sessions of it live."""
+    project = await visible_project(house, context, params.project_id)
+    await house.projects.ask(DeleteProject(project_id=project.id), timeout=DELETE_SECONDS)
+    return ProjectDeleted(project_id=project.id, deleted=True)
+
+
+@tool(Nothing, Options, scope="write", read_only=True)
+async def project_options(house: House, context: CallContext, params: Nothing) -> Options:
+    """List what may be chosen for a project: agents, models, container types, limits, scopes."""
+    del context, params
+    trees = house.config.trees
+    return Options(
+        agents=house.offers.agents,
+        models=house.offers.models or known(house.config, house.offers.agents),
+        container_types=house.offers.container_types,
+        runtimes=house.offers.runtimes,
+        limits=LimitsView(
+            max_depth=trees.max_depth,
+            max_agents=trees.max_agents,
+            max_agents_at_once=trees.max_agents_at_once,
+            max_cost_usd=trees.max_cost_usd,
+            max_wall_seconds=trees.max_wall_seconds,
+            max_turn_seconds=trees.max_turn_seconds,
+            max_turn_steps=trees.max_turn_steps,
+        ),
+        scopes=scopes.NAMES,
+    )
+
+
+async def visible_project(house: House, context: CallContext, project_id: str) -> records.Project:
+    """The project, if it exists and the key reaches it.
+
+    Raises:
+        NotFound: one answer for both.
+    """
+    project = await house.reader.project(project_id) if context.scope.reaches(project_id) else None
+    if project is None or project.deleted_at is not None:
+        raise project_not_found(project_id)
+    return project
+
+
+def _check_bare(house: House, context: CallContext, params: ProjectCreate) -> None:
+    """Let nobody open what the server's operator has closed, but an admin.
+
+    Raises:
+        Forbidden: the key is too weak for it.
+    """
+    wider = params.accept_bare is True and not house.config.relay.accept_bare
+    if wider and context.scope.level != "admin":
+        raise Forbidden(
+            "accept_bare: relay.accept_bare is off here, and only a key of scope admin may open a "
+            "project to clients without a secret",
+            hint="leave it out, or use an admin key",
+        )
+
+
+def check_offer(house: House, field: str, value: str | None) -> None:
+    """Refuse an agent, model or container type that this server does not have.
+
+    Raises:
+        InvalidParameter: names what there is.
+    """
+    if field == "agent" and value in house.offers.missing_agents:
+        reason, remedy = house.offers.missing_agents[value]
+        raise InvalidParameter(
+            f"agent: {value} cannot be used here: {reason}", field=field, hint=remedy
+        )
+    offers: tuple[str, ...] = getattr(house.offers, f"{field}s")
+    auto = value == "auto" and field != "container_type"
+    if value is not None and not auto and offers and value not in offers:
+        raise InvalidParameter(
+            f"{field}: there is no {value!r} here; choose one of: {', '.join(offers)}",
+            field=field,
+        )

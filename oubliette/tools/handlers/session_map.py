@@ -1,0 +1,250 @@
+"""`session_map` of a caller: many prompts at once, their answers in order.
+
+Agents have the same as a base tool on their own link (`actors/agent_requests/session_map.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta
+
+from oubliette.actors.messages import EndSession, ReadEvents, SessionEvents
+from oubliette.errors import (
+    Forbidden,
+    InvalidParameter,
+    LimitExceeded,
+    NotFound,
+    OublietteError,
+    Unavailable,
+)
+from oubliette.kit import ActorDead
+from oubliette.records import TERMINAL
+from oubliette.runtime.agents.memory import need_of
+from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.handlers.sessions import END_SECONDS, SessionSpawn, spawn
+from oubliette.tools.schema import field_types
+from oubliette.tools.spawn_options import AgentSettings
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oubliette.records import Project
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext, Door
+
+MAX_PARTS: Final = 1000
+DEFAULT_PARALLEL: Final = 4
+ASK_MARGIN: Final = 30.0
+AT_CALLERS: Final[frozenset[Door]] = frozenset({"http", "control"})
+
+
+class MapMessage(Params, frozen=True, kw_only=True):
+    """One prompt of `session_map`, where it is more than a text."""
+
+    message: Annotated[field_types.Prompt, Meta(description="What this agent is to do.")]
+    workspace_id: Annotated[
+        field_types.Uuid | None, Meta(description="Its workspace; else that of the whole call.")
+    ] = None
+    create_workspace: Annotated[
+        bool, Meta(description="Create the workspace if it is missing; without an id, a new one.")
+    ] = False
+
+
+class SessionMap(AgentSettings, frozen=True, kw_only=True):
+    """Parameters of `session_map`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Where they work.")]
+    messages: Annotated[
+        tuple[field_types.Prompt | MapMessage, ...],
+        Meta(
+            min_length=1,
+            max_length=MAX_PARTS,
+            description="One for each new session: a text, or an object with a workspace.",
+        ),
+    ]
+    max_parallel: Annotated[
+        int, Meta(ge=1, le=MAX_PARTS, description="Sessions that work at the same time.")
+    ] = DEFAULT_PARALLEL
+
+
+class MapResult(Result, frozen=True, kw_only=True):
+    """What came of one message."""
+
+    session_id: str | None
+    status: Annotated[
+        str,
+        Meta(description="completed, failed, interrupted or timed_out; refused: it never started."),
+    ]
+    result: Annotated[str | None, Meta(description="The agent's final answer.")]
+    error: str | None
+
+
+class MapResults(Result, frozen=True, kw_only=True):
+    """Result of `session_map`."""
+
+    results: Annotated[tuple[MapResult, ...], Meta(description="In the order of the messages.")]
+
+
+@tool(SessionMap, MapResults, scope="write", doors=AT_CALLERS)
+async def session_map(house: House, context: CallContext, params: SessionMap) -> MapResults:
+    """Give many prompts to as many new sessions and wait for all answers.
+
+    One that fails does not stop the others. A session that has answered is put to rest; a message
+    wakes it up. If the call is given up, the sessions that run go on; with an idempotency_key the
+    same call joins them again.
+    """
+    project = await visible_project(house, context, params.project_id)
+    return MapResults(results=await _Fan(house, context, params, project).run())
+
+
+class _Fan:
+    """One call of `session_map`."""
+
+    def __init__(
+        self, house: House, context: CallContext, params: SessionMap, project: Project
+    ) -> None:
+        self._house = house
+        self._context = context
+        self._params = params
+        self._project = project
+        self._project_id = project.id
+        self._results: dict[int, MapResult] = {}
+        self._working = 0
+        self._ended = asyncio.Condition()
+
+    async def run(self) -> tuple[MapResult, ...]:
+        count = len(self._params.messages)
+        numbers = iter(range(count))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._params.max_parallel, count, self._fitting())):
+                    group.create_task(self._worker(numbers))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return tuple(self._results[number] for number in range(count))
+
+    def _fitting(self) -> int:
+        """How many agents the memory of one container is enough for."""
+        house, project = self._house, self._project
+        room = house.imaging.memory_mb(project) if house.imaging is not None else None
+        if room is None or project.workspace_isolation:
+            return MAX_PARTS
+        agent = self._params.agent or project.agent or house.config.agents.default
+        if agent == "auto":
+            agent = house.offers.agents[0]
+        return max(room // need_of(house.config, agent), 1)
+
+    async def _worker(self, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            self._results[number] = await self._part(number)
+
+    async def _part(self, number: int) -> MapResult:
+        try:
+            session_id, since = await self._start(number)
+        except (InvalidParameter, Forbidden):
+            raise  # what is wrong for one is wrong for all
+        except OublietteError as error:
+            return MapResult(session_id=None, status="refused", result=None, error=str(error))
+        try:
+            await self._turn_end(session_id, since)
+            return await self._result(session_id)
+        finally:
+            async with self._ended:
+                self._working -= 1
+                self._ended.notify_all()
+
+    async def _start(self, number: int) -> tuple[str, int]:
+        """Start the session of a message; where there is no room, once one of ours has ended."""
+        params = self._spawn_params(number)
+        while True:
+            self._working += 1
+            try:
+                spawned = await spawn(
+                    self._house,
+                    self._context,
+                    params,
+                    self._project_id,
+                    params.prompt,
+                    name="session_map",
+                )
+            except LimitExceeded:
+                self._working -= 1
+                if not self._working:
+                    raise
+                async with self._ended:
+                    await self._ended.wait()
+                continue
+            except BaseException:
+                self._working -= 1
+                raise
+            return spawned.session_id, spawned.last_index
+
+    def _spawn_params(self, number: int) -> SessionSpawn:
+        given = self._params.messages[number]
+        item = MapMessage(message=given) if isinstance(given, str) else given
+        shared = {name: getattr(self._params, name) for name in AgentSettings.__struct_fields__}
+        key = self._params.idempotency_key
+        shared |= {
+            "new_session": True,
+            "idempotency_key": None if key is None else f"{key}#{number}",
+            "create_workspace": item.create_workspace or self._params.create_workspace,
+            "workspace_id": item.workspace_id
+            or (None if item.create_workspace else self._params.workspace_id),
+        }
+        return SessionSpawn(project_id=self._project_id, prompt=item.message, **shared)
+
+    async def _turn_end(self, session_id: str, since: int) -> None:
+        """Wait until its agent has answered, or is no more."""
+        record = await self._house.owned(session_id)
+        wait = 0.0  # it may have ended before we look
+        while True:
+            if self._context.door == "http" and self._params.caller_id is not None:
+                await self._house.caller_seen(record.principal, self._params.caller_id)
+            reading = ReadEvents(since_index=since, max_events=1, wait_seconds=wait)
+            try:
+                found: SessionEvents = await self._house.ask_session(
+                    session_id, reading, wait + ASK_MARGIN
+                )
+            except (ActorDead, NotFound, Unavailable):
+                session = await self._house.reader.session(session_id)
+                if session is None or session.status in TERMINAL:
+                    return
+                continue
+            if found.turn_done:
+                return
+            since = found.log_end
+            # In slices: a caller that waits here is present.
+            wait = self._house.config.callers.poll_grace_seconds / 2
+
+    async def _result(self, session_id: str) -> MapResult:
+        reader = self._house.reader
+        turn = await reader.turn(session_id, 1)
+        session = await reader.session(session_id)
+        if turn is None or session is None:
+            return MapResult(
+                session_id=session_id, status="failed", result=None, error="it was removed"
+            )
+        await self._put_to_rest(session_id)
+        if turn.outcome == "completed":
+            return MapResult(
+                session_id=session_id, status="completed", result=turn.result or "", error=None
+            )
+        ended = session.status if session.status in {"failed", "timed_out"} else None
+        return MapResult(
+            session_id=session_id,
+            status=turn.outcome or ended or "failed",
+            result=None,
+            error=turn.result or session.status_reason or "the turn did not end",
+        )
+
+    async def _put_to_rest(self, session_id: str) -> None:
+        resting = EndSession(
+            session_id=session_id, reason="its part of session_map is done", final=False
+        )
+        try:
+            await self._house.ask_session(session_id, resting, END_SECONDS)
+        except (ActorDead, NotFound, Unavailable, TimeoutError):
+            return  # it rests already, or will when it is found idle

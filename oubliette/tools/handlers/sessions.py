@@ -1,0 +1,386 @@
+"""Sessions: spawn, talk to, stop, look at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from oubliette.actors.messages import EndSession, InterruptSession, SpawnSession
+from oubliette.errors import ChangingHands, InvalidParameter, NotFound
+from oubliette.failpoints import failpoint
+from oubliette.kit import ActorDead
+from oubliette.kit.retry import ask_again
+from oubliette.records import TERMINAL
+from oubliette.runtime.store.operations import PurgeSession
+from oubliette.tools.event_queries import listing_facts
+from oubliette.tools.handlers.projects import check_offer, visible_project
+from oubliette.tools.idempotency import claim
+from oubliette.tools.models import model_of
+from oubliette.tools.schema import field_types
+from oubliette.tools.schema.response_size import fitting
+from oubliette.tools.schema.views import SessionDetail, SessionView, session_view
+from oubliette.tools.services import session_not_found
+from oubliette.tools.session_waits import waiting_of
+from oubliette.tools.spawn_options import SpawnSettings, lent, session_key
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from oubliette import records
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+SPAWN_SECONDS: Final = 60.0
+"""A spawn is answered once its turn is in the log; the agent starts after that."""
+HANDOVER_SECONDS: Final = 10.0
+INTERRUPT_SECONDS: Final = 30.0
+END_SECONDS: Final = 15.0
+
+Status = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
+
+
+class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
+    """Parameters of `session_spawn`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Where it works.")]
+    prompt: Annotated[field_types.Prompt, Meta(description="The first message to the agent.")]
+
+
+class SessionMessage(SpawnSettings, frozen=True, kw_only=True):
+    """Parameters of `session_message`."""
+
+    message: Annotated[field_types.Prompt, Meta(description="What to say to the agent.")]
+    session_id: Annotated[
+        field_types.SessionId | None, Meta(description="The session; a resting one is resumed.")
+    ] = None
+    project_id: Annotated[
+        field_types.ProjectId | None,
+        Meta(description="Without session_id: its latest session of yours, else a new one."),
+    ] = None
+
+
+class Spawned(Result, frozen=True, kw_only=True):
+    """Result of `session_spawn` and `session_message`."""
+
+    session_id: str
+    project_id: str
+    workspace_id: str
+    workspace_created: bool
+    status: str
+    spawned: Annotated[bool, Meta(description="True: a new session.")]
+    resumed: Annotated[bool, Meta(description="True: a resting session that goes on.")]
+    last_index: Annotated[
+        int, Meta(description="since_index for session_events to see what follows this message.")
+    ]
+    warnings: Annotated[
+        tuple[str, ...],
+        Meta(description="What will not go as the message asked, such as tools seen too late."),
+    ] = ()
+
+
+class SessionOne(Params, frozen=True, kw_only=True):
+    """Parameters of `session_get` and `session_interrupt`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+
+
+class SessionEnd(Params, frozen=True, kw_only=True):
+    """Parameters of `session_end`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+    tree: Annotated[bool, Meta(description="Its children and theirs too.")] = False
+
+
+class SessionStatus(Result, frozen=True, kw_only=True):
+    """Result of `session_interrupt` and `session_end`."""
+
+    session_id: str
+    status: str
+
+
+class SessionList(Params, frozen=True, kw_only=True):
+    """Parameters of `session_list`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+    status: Annotated[Status | None, Meta(description="Those of this status only.")] = None
+    exploration_id: Annotated[
+        field_types.ExplorationId | None, Meta(description="Those of this tree only.")
+    ] = None
+    limit: Annotated[field_types.PageSize, Meta(description="Most to return.")] = 100
+    cursor: Annotated[
+        field_types.Cursor | None, Meta(description="next_cursor of the page before.")
+    ] = None
+
+
+class SessionPage(Result, frozen=True, kw_only=True):
+    """Result of `session_list`; long texts are cut."""
+
+    sessions: tuple[SessionView, ...]
+    next_cursor: str | None
+
+
+class SessionCleanup(Params, frozen=True, kw_only=True):
+    """Parameters of `session_cleanup`."""
+
+    project_id: Annotated[
+        field_types.ProjectId | None, Meta(description="Of this project only; else of all.")
+    ] = None
+    max_age_hours: Annotated[
+        float, Meta(ge=0, le=1e6, description="Ended at least that long ago.")
+    ] = 24.0
+
+
+class CleanedUp(Result, frozen=True, kw_only=True):
+    """Result of `session_cleanup`."""
+
+    deleted: Annotated[int, Meta(description="Sessions that are gone with their logs.")]
+
+
+@tool(SessionSpawn, Spawned, scope="write")
+async def session_spawn(house: House, context: CallContext, params: SessionSpawn) -> Spawned:
+    """Give an agent a prompt: resume your latest session of the workspace, or start one.
+
+    Returns at once; follow it with session_events or caller_listen.
+    """
+    project = await visible_project(house, context, params.project_id)
+    return await spawn(house, context, params, project.id, params.prompt, name="session_spawn")
+
+
+@tool(SessionMessage, Spawned, scope="write")
+async def session_message(house: House, context: CallContext, params: SessionMessage) -> Spawned:
+    """Say something to a session of yours; it is queued while a turn runs, and resumed if it rests.
+
+    Returns at once; follow it with session_events or caller_listen.
+    """
+    if params.session_id is not None:
+        session = await own_session(house, context, params.session_id)
+        if params.project_id not in {None, session.project_id}:
+            raise InvalidParameter(
+                "project_id: the session belongs to another project; leave it out",
+                field="project_id",
+            )
+        project_id = session.project_id
+    elif params.project_id is not None:
+        project_id = (await visible_project(house, context, params.project_id)).id
+    else:
+        raise InvalidParameter(
+            "session_id: is required; give session_id or project_id", field="session_id"
+        )
+    return await spawn(
+        house,
+        context,
+        params,
+        project_id,
+        params.message,
+        name="session_message",
+        session_id=params.session_id,
+    )
+
+
+@tool(SessionOne, SessionStatus, scope="write")
+async def session_interrupt(
+    house: House, context: CallContext, params: SessionOne
+) -> SessionStatus:
+    """End the running turn of a session; the session stays. Nothing to interrupt is no error."""
+    session = await visible_session(house, context, params.session_id)
+    status: str = session.status
+    if house.session_ref(session.id) is not None:
+        status = await house.ask_session(session.id, InterruptSession(), INTERRUPT_SECONDS)
+    return SessionStatus(session_id=session.id, status=status)
+
+
+@tool(SessionEnd, SessionStatus, scope="write", destructive=True)
+async def session_end(house: House, context: CallContext, params: SessionEnd) -> SessionStatus:
+    """End a session for good: its agent is stopped within 5 s and its place is free."""
+    session = await visible_session(house, context, params.session_id)
+    if not params.tree:
+        return SessionStatus(session_id=session.id, status=await _end(house, session))
+    # All at once, or a tree would take as long as its agents together. Whoever is ending spawns no
+    # child; what was being spawned meanwhile is found when one looks again.
+    ended: dict[str, str] = {}
+    while True:
+        found = [each for each in await _tree(house, session) if each.id not in ended]
+        if not found:
+            return SessionStatus(session_id=session.id, status=ended[session.id])
+        statuses = await asyncio.gather(*(_end(house, each) for each in found))
+        ended.update(zip((each.id for each in found), statuses, strict=True))
+
+
+@tool(SessionOne, SessionDetail, scope="read", read_only=True)
+async def session_get(house: House, context: CallContext, params: SessionOne) -> SessionDetail:
+    """Show a session: its state, what it waits for, last response, children and usage."""
+    session = await visible_session(house, context, params.session_id)
+    waiting = await waiting_of(house, session)
+    if any(wait.kind == "ended" for wait in waiting):  # perhaps meanwhile
+        session = await visible_session(house, context, params.session_id)
+    children = await house.reader.children(session.id)
+    last = await house.reader.last_index(session.id)
+    session = msgspec.structs.replace(session, model=model_of(house.config, session))
+    view = session_view(session, last, [child.id for child in children])
+    return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting)
+
+
+@tool(SessionList, SessionPage, scope="read", read_only=True)
+async def session_list(house: House, context: CallContext, params: SessionList) -> SessionPage:
+    """List the sessions of a project, oldest first, children too."""
+    project = await visible_project(house, context, params.project_id)
+    page = await house.reader.sessions(
+        project.id, params.status, params.exploration_id, params.limit, params.cursor
+    )
+    facts = await house.reader.run(listing_facts, [record.id for record in page.records])
+    views, _, cut = fitting(
+        session_view(
+            msgspec.structs.replace(record, model=model_of(house.config, record)),
+            *facts[record.id],
+            short=True,
+        )
+        for record in page.records
+    )
+    return SessionPage(
+        sessions=tuple(views), next_cursor=views[-1].session_id if cut else page.next_cursor
+    )
+
+
+@tool(SessionCleanup, CleanedUp, scope="write", destructive=True)
+async def session_cleanup(house: House, context: CallContext, params: SessionCleanup) -> CleanedUp:
+    """Delete sessions that ended long ago, with their logs. Live ones are never touched."""
+    project_id = params.project_id or context.scope.project
+    if project_id is not None:
+        project_id = (await visible_project(house, context, project_id)).id
+    before = house.clock.time() - params.max_age_hours * 3600.0
+    deleted = 0
+    while True:
+        ended = await house.reader.ended_sessions(before, project_id)
+        gone = 0
+        for session_id in ended:
+            gone += await _purge(house, session_id)
+        deleted += gone
+        if gone == 0:
+            return CleanedUp(deleted=deleted)
+
+
+async def _purge(house: House, session_id: str) -> int:
+    record = await house.reader.session(session_id)
+    if record is None or house.session_ref(session_id) is not None:
+        return 0  # gone already, or resumed meanwhile
+    (purged,) = await house.commit((PurgeSession(session_id),))
+    if not purged:
+        return 0
+    failpoint("session.purged")
+    house.forget(session_id)
+    for token_id in house.keys.of_session(session_id):
+        house.keys.forget(token_id)
+    if house.forget_session is not None:
+        await house.forget_session(record.project_id, session_id)
+    return 1
+
+
+async def spawn(
+    house: House,
+    context: CallContext,
+    params: SpawnSettings,
+    project_id: str,
+    prompt: str,
+    *,
+    name: str,
+    session_id: str | None = None,
+) -> Spawned:
+    """Start or resume a session, or send it a message, with the key that its agent is to have.
+
+    Raises:
+        OublietteError: as `session_spawn` answers.
+    """
+    check_offer(house, "agent", params.agent)
+    caller_id, tools = await lent(house, context, params)
+    ref = await house.project_ref(project_id)
+    async with session_key(house, context, params, project_id) as key:
+        message = SpawnSession(
+            principal=context.principal,
+            prompt=prompt,
+            session_id=session_id,
+            workspace_id=params.workspace_id,
+            create_workspace=params.create_workspace,
+            new_session=params.new_session,
+            external_id=params.external_id,
+            source=params.source,
+            caller_id=caller_id,
+            caller_tools=tools,
+            agent=params.agent,
+            model=params.model,
+            autonomy=params.autonomy,
+            api_key=key.text,
+            minted_token_id=key.token_id,
+            # What an agent starts through this door counts in its own tree.
+            parent_session_id=context.session_id if session_id is None else None,
+            idempotency=claim(name, params),
+        )
+        # Right after a restart its session may not be run yet, by anybody.
+        answer = await ask_again(
+            lambda: ref.ask(message, timeout=SPAWN_SECONDS),
+            ChangingHands,
+            seconds=HANDOVER_SECONDS,
+        )
+        await key.taken_by(answer.session_id)
+    return Spawned(
+        session_id=answer.session_id,
+        project_id=answer.project_id,
+        workspace_id=answer.workspace_id,
+        workspace_created=answer.workspace_created,
+        status=answer.status,
+        spawned=answer.spawned,
+        resumed=answer.resumed,
+        last_index=answer.last_index,
+        warnings=answer.warnings,
+    )
+
+
+async def _end(house: House, session: records.Session) -> str:
+    if session.status in TERMINAL and session.ended_by is not None:
+        return session.status
+    message = EndSession(session_id=session.id)
+
+    async def end() -> str:
+        if house.session_ref(session.id) is not None:
+            try:
+                return await house.ask_session(session.id, message, END_SECONDS)
+            except (ActorDead, NotFound):
+                pass  # it came to rest meanwhile
+        ref = await house.project_ref(session.project_id)
+        return await ref.ask(message, timeout=END_SECONDS)
+
+    # Right after a restart the session may not be run yet, by anybody: it is not ended then.
+    return await ask_again(end, ChangingHands, seconds=HANDOVER_SECONDS)
+
+
+async def _tree(house: House, root: records.Session) -> list[records.Session]:
+    """The session and all below it."""
+    tree = [root]
+    for each in tree:  # grows while it is walked
+        tree.extend(await house.reader.children(each.id))
+    return tree
+
+
+async def visible_session(house: House, context: CallContext, session_id: str) -> records.Session:
+    """The session, if it exists and the key reaches its project.
+
+    Raises:
+        NotFound: one answer for both.
+    """
+    record = await house.reader.session(session_id)
+    if record is None or not context.scope.reaches(record.project_id):
+        raise session_not_found(session_id)
+    return record
+
+
+async def own_session(house: House, context: CallContext, session_id: str) -> records.Session:
+    """`visible_session`, and only for the principal that started it.
+
+    Raises:
+        NotFound: it is not there, out of reach, or somebody else's.
+    """
+    record = await visible_session(house, context, session_id)
+    if record.principal != context.principal:
+        raise session_not_found(session_id)
+    return record

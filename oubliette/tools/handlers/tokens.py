@@ -1,0 +1,142 @@
+"""Tokens: `token_*`, for admin keys alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from oubliette.errors import Forbidden
+from oubliette.tools.auth import scopes
+from oubliette.tools.handlers.projects import Nothing, visible_project
+from oubliette.tools.schema import field_types
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from oubliette.records import Token
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+
+class TokenCreate(Params, frozen=True, kw_only=True):
+    """Parameters of `token_create`."""
+
+    name: Annotated[field_types.Line, Meta(description="What it is for.")]
+    scope: Annotated[
+        str,
+        Meta(min_length=1, max_length=200, description=f"One of: {', '.join(scopes.NAMES)}."),
+    ]
+    principal: Annotated[
+        field_types.PrincipalId | None,
+        Meta(description="Whose key it is, to replace an older one; else a new owner is made."),
+    ] = None
+    expires_in_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=1e10)] | None,
+        Meta(description="Seconds from now; without it the key does not expire."),
+    ] = None
+
+
+class TokenCreated(Result, frozen=True, kw_only=True):
+    """Result of `token_create`."""
+
+    token: Annotated[str, Meta(description="The key. It is shown this once.")]
+    token_id: str
+    name: str
+    scope: str
+    principal: str
+    expires_at: float | None
+
+
+class TokenView(Result, frozen=True, kw_only=True):
+    """A token, without its secret."""
+
+    token_id: str
+    name: str
+    scope: str
+    principal: str
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    last_used_at: float | None
+    session_id: Annotated[str | None, Meta(description="Set on keys minted for a session.")]
+
+
+class Tokens(Result, frozen=True, kw_only=True):
+    """Result of `token_list`."""
+
+    tokens: tuple[TokenView, ...]
+
+
+class TokenRevoke(Params, frozen=True, kw_only=True):
+    """Parameters of `token_revoke`."""
+
+    token_id: Annotated[field_types.TokenId, Meta(description="Id of the token, not its text.")]
+
+
+class TokenRevoked(Result, frozen=True, kw_only=True):
+    """Result of `token_revoke`."""
+
+    token_id: str
+    revoked: Annotated[bool, Meta(description="False: it had been revoked before.")]
+
+
+@tool(TokenCreate, TokenCreated, scope="admin", unbound=True)
+async def token_create(house: House, context: CallContext, params: TokenCreate) -> TokenCreated:
+    """Create an API key. Its text is in the result and nowhere else."""
+    if context.minted:
+        raise Forbidden(
+            "a session's key cannot create tokens: they would outlive the session",
+            hint="spawn a child with api_key_scope instead",
+        )
+    scope = scopes.parse(params.scope)
+    if scope.project is not None:
+        await visible_project(house, context, scope.project)
+    made = await house.keys.create(
+        name=params.name,
+        scope=scope,
+        principal=params.principal,
+        expires_in=params.expires_in_seconds,
+    )
+    return TokenCreated(
+        token=made.key,
+        token_id=made.token.id,
+        name=made.token.name,
+        scope=made.token.scope,
+        principal=made.token.principal,
+        expires_at=made.token.expires_at,
+    )
+
+
+@tool(Nothing, Tokens, scope="admin", unbound=True, read_only=True)
+async def token_list(house: House, context: CallContext, params: Nothing) -> Tokens:
+    """List API keys, oldest first, without their secrets; those of ended sessions are left out."""
+    del context, params
+    return Tokens(
+        tokens=tuple(
+            _view(each)
+            for each in house.keys.listing()
+            if each.revoked_at is None or "http" in each.doors
+        )
+    )
+
+
+@tool(TokenRevoke, TokenRevoked, scope="admin", unbound=True, destructive=True)
+async def token_revoke(house: House, context: CallContext, params: TokenRevoke) -> TokenRevoked:
+    """Revoke an API key. It is refused from now on."""
+    del context
+    revoked = await house.keys.revoke(params.token_id)
+    return TokenRevoked(token_id=params.token_id, revoked=revoked)
+
+
+def _view(token: Token) -> TokenView:
+    return TokenView(
+        token_id=token.id,
+        name=token.name,
+        scope=token.scope,
+        principal=token.principal,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+        last_used_at=token.last_used_at,
+        session_id=token.session_id,
+    )

@@ -1,0 +1,70 @@
+"""Workspaces: `workspace_*`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta
+
+from oubliette.actors.messages import DeleteWorkspace
+from oubliette.errors import NotFound
+from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.schema import field_types
+from oubliette.tools.schema.views import WorkspaceView, workspace_view
+from oubliette.tools.spec import Params, Result, tool
+
+if TYPE_CHECKING:
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+DELETE_SECONDS: Final = 60.0
+
+
+class WorkspaceList(Params, frozen=True, kw_only=True):
+    """Parameters of `workspace_list`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+
+
+class Workspaces(Result, frozen=True, kw_only=True):
+    """Result of `workspace_list`."""
+
+    workspaces: tuple[WorkspaceView, ...]
+
+
+class WorkspaceOne(Params, frozen=True, kw_only=True):
+    """Parameters of `workspace_delete`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+    workspace_id: Annotated[field_types.Uuid, Meta(description="UUID of the workspace.")]
+
+
+class WorkspaceDeleted(Result, frozen=True, kw_only=True):
+    """Result of `workspace_delete`."""
+
+    workspace_id: str
+    deleted: bool
+
+
+@tool(WorkspaceList, Workspaces, scope="read", read_only=True)
+async def workspace_list(house: House, context: CallContext, params: WorkspaceList) -> Workspaces:
+    """List the workspaces of a project, oldest first."""
+    project = await visible_project(house, context, params.project_id)
+    found = await house.reader.workspaces(project.id)
+    return Workspaces(workspaces=tuple(workspace_view(each) for each in found))
+
+
+@tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True)
+async def workspace_delete(
+    house: House, context: CallContext, params: WorkspaceOne
+) -> WorkspaceDeleted:
+    """Delete a workspace and its files. Refused for the default one and while sessions use it."""
+    project = await visible_project(house, context, params.project_id)
+    record = await house.reader.workspace(params.workspace_id)
+    if record is None or record.project_id != project.id or record.deleted_at is not None:
+        raise NotFound(
+            f"workspace {params.workspace_id} not found", hint="workspace_list shows them"
+        )
+    ref = await house.project_ref(project.id)
+    await ref.ask(DeleteWorkspace(workspace_id=record.id), timeout=DELETE_SECONDS)
+    return WorkspaceDeleted(workspace_id=record.id, deleted=True)

@@ -1,0 +1,193 @@
+"""The table of all tools, and the one way to call them. Both doors use it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unavailable
+from oubliette.ids import shown
+from oubliette.kit import ActorDead
+from oubliette.runtime.store.codec import decode_payload, encode
+from oubliette.tools.audit import note_call
+from oubliette.tools.handlers import (
+    callers,
+    containers,
+    events,
+    limits,
+    permissions,
+    projects,
+    session_map,
+    sessions,
+    tokens,
+    workspaces,
+)
+from oubliette.tools.schema import json_schema
+from oubliette.tools.schema import validation as door
+
+if TYPE_CHECKING:
+    from oubliette.tools.auth.scopes import Scope
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext, Door, Tool
+
+_log = structlog.get_logger("oubliette.tools")
+
+_TOOLS: Final = (
+    projects.project_create,
+    projects.project_list,
+    projects.project_get,
+    projects.project_delete,
+    projects.project_options,
+    containers.container_start,
+    containers.container_stop,
+    containers.container_exec,
+    containers.container_logs,
+    containers.container_refresh,
+    containers.image_rebuild,
+    sessions.session_spawn,
+    sessions.session_message,
+    session_map.session_map,
+    sessions.session_interrupt,
+    sessions.session_end,
+    sessions.session_get,
+    sessions.session_list,
+    events.session_events,
+    events.event_read,
+    sessions.session_cleanup,
+    workspaces.workspace_list,
+    workspaces.workspace_delete,
+    limits.config_limits,
+    tokens.token_create,
+    tokens.token_list,
+    tokens.token_revoke,
+    callers.caller_listen,
+    callers.caller_tool_response,
+    permissions.permission_response,
+)
+
+TABLE: Final[dict[str, Tool]] = {tool.name: tool for tool in _TOOLS}
+"""Every tool by name, in the order in which they are listed."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call gave, as both doors tell it."""
+
+    text: str
+    """The result as JSON; for an error the sentence."""
+    raw: bytes | None = None
+    """The result as JSON, UTF-8; none for an error."""
+    error: dict[str, Any] | None = None
+    """`{code, message, hint, field}` of an error."""
+
+    @property
+    def structured(self) -> dict[str, Any]:
+        """The result as an object; for an error `{"error": …}`."""
+        return {"error": self.error} if self.raw is None else decode_payload(self.raw)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool could not do it."""
+        return self.raw is None
+
+    @property
+    def code(self) -> str | None:
+        """`OublietteError.code` of an error."""
+        return None if self.error is None else self.error["code"]
+
+
+def input_schema(tool: Tool) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments; read-only."""
+    return door.schema_of(tool.params)
+
+
+def output_schema(tool: Tool) -> dict[str, Any]:
+    """The JSON Schema of a tool's structured result; read-only."""
+    return _result_schema(tool.result)
+
+
+@cache
+def _result_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return json_schema.object_schema(kind)
+
+
+async def prepare_schemas() -> None:
+    """Make every schema, one at a time, so that no listing has to hold up the loop for all.
+
+    In the loop's thread: msgspec must not look into a Struct in two threads at once.
+    """
+    for tool in TABLE.values():
+        for of in (input_schema, output_schema):
+            of(tool)
+            await asyncio.sleep(0)
+
+
+def listed(scope: Scope, at: Door) -> list[Tool]:
+    """The tools that a key of this scope sees at this door, always in the same order."""
+    return [tool for tool in TABLE.values() if tool.allowed(scope, at)]
+
+
+async def call(
+    house: House, context: CallContext, name: str, arguments: dict[str, Any] | None
+) -> ToolResult:
+    """Call a tool. Whatever goes wrong in it is an answer that says what to do.
+
+    Raises:
+        NotFound: there is no such tool at this door.
+    """
+    tool = TABLE.get(name)
+    if tool is None or context.door not in tool.doors:
+        raise NotFound(f"there is no tool {shown(name)}", hint="tools/list shows the tools")
+    began = house.clock.monotonic()
+    params = answer = None
+    outcome = "cancelled"
+    try:
+        _check_scope(tool, context)
+        params = door.decode(tool.params, arguments, tool.name)
+        answer = await tool.handler(house, context, params)
+        raw = encode(answer)
+        result = ToolResult(text=raw.decode(), raw=raw)
+        outcome = "ok"
+    except Exception as error:
+        result = _failed(error, tool)
+        outcome = result.code or "error"
+    finally:
+        seconds = house.clock.monotonic() - began
+        _log.debug("tool", tool=name, door=context.door, outcome=outcome, seconds=seconds)
+        await note_call(house, context, name, outcome, seconds=seconds, parts=(params, answer))
+    return result
+
+
+def _failed(error: Exception, tool: Tool) -> ToolResult:
+    if isinstance(error, ActorDead):
+        error = Unavailable(
+            "the part that does this was restarted before it answered",
+            hint="look whether it was done, then try again",
+        )
+    if isinstance(error, OublietteError):
+        return failure(error)
+    _log.error("tool failed", tool=tool.name, exc_info=error)
+    return failure(OublietteError("internal error", hint="the server's log says what went wrong"))
+
+
+def _check_scope(tool: Tool, context: CallContext) -> None:
+    if not tool.allowed(context.scope, context.door):
+        needed = f"the scope {tool.scope}" + (" without a project" if tool.unbound else "")
+        raise Forbidden(
+            "tool not allowed for this token scope",
+            hint=f"{tool.name} needs {needed}, this key has {context.scope}",
+        )
+
+
+def failure(error: OublietteError) -> ToolResult:
+    """An error as the answer of a tool."""
+    told = {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "field": error.field if isinstance(error, InvalidParameter) else None,
+    }
+    return ToolResult(text=str(error), error=told)

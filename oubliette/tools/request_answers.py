@@ -1,0 +1,108 @@
+"""Brings an answer to the session that asked, over restarts of its actor and of the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from oubliette import ids
+from oubliette.errors import NotFound
+from oubliette.kit import ActorDead
+from oubliette.tools.spec import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from oubliette.kit import Message
+    from oubliette.tools.services import House
+    from oubliette.tools.spec import CallContext
+
+ASK_SECONDS: Final = 30.0
+NOT_OPEN: Final = "request not found or already resolved"
+"""The one answer for what is unknown, settled, somebody else's, or no id at all."""
+
+_log = structlog.get_logger("oubliette.tools")
+
+
+class Accepted(Result, frozen=True, kw_only=True):
+    """Result of `caller_tool_response` and `permission_response`."""
+
+    accepted: bool
+
+
+class Asked(Protocol):
+    """Parameters that name a request of a session."""
+
+    @property
+    def session_id(self) -> str:
+        """Who asked."""
+        ...
+
+    @property
+    def request_id(self) -> str:
+        """What it asked."""
+        ...
+
+
+async def deliver(
+    house: House,
+    context: CallContext,
+    asked: Asked,
+    answer: Message,
+    *,
+    what: str,
+    may: bool,
+    settled: Callable[[], Awaitable[bool | None]],
+) -> Accepted:
+    """Have the session take `answer` to an open request.
+
+    Args:
+        house: The parts of the server.
+        context: Who answers.
+        asked: The request.
+        answer: A message to the SessionActor, which answers whether it took it.
+        what: How the log calls one that nobody waits for.
+        may: Whether it is theirs to answer.
+        settled: What the store knows of the request: None while it is open; True if it was settled
+            by this very answer; else False.
+
+    Raises:
+        NotFound: `NOT_OPEN`.
+    """
+    if may and await _delivered(house, asked.session_id, answer, settled):
+        return Accepted(accepted=True)
+    _log.info(
+        what,
+        session_id=ids.shown(asked.session_id),
+        request_id=ids.shown(asked.request_id),
+        principal=context.principal,
+    )
+    raise NotFound(NOT_OPEN)
+
+
+async def _delivered(
+    house: House,
+    session_id: str,
+    answer: Message,
+    settled: Callable[[], Awaitable[bool | None]],
+) -> bool:
+    ref = house.session_ref(session_id)
+    if ref is None and house.appears is not None and await settled() is None:
+        # This server has just started and told of the request before the session's actor was up.
+        await house.appears(session_id)
+        ref = house.session_ref(session_id)
+    if ref is None:
+        return False
+    try:
+        taken: Any = await ref.ask(answer)
+        return bool(taken)
+    except ActorDead:
+        pass  # it failed and starts anew, with what is in the store
+    known = await settled()
+    if known is not None:
+        return known
+    try:
+        return await house.ask_session(session_id, answer, ASK_SECONDS)
+    except (ActorDead, NotFound):
+        return False

@@ -1,0 +1,245 @@
+"""How records look from outside. Times are seconds since 1970-01-01 UTC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+
+from oubliette.records import Limits
+from oubliette.tools.schema import response_size
+from oubliette.tools.spec import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oubliette import records
+
+MAX_EVENT: Final = response_size.MAX_PARTS - 1000
+"""What an event may take in a message; larger ones are told as a reference."""
+
+
+class LimitsView(Result, frozen=True, kw_only=True):
+    """Limits of a tree of sessions; null = the server's default."""
+
+    max_depth: Annotated[int | None, Meta(description="Levels of children.")] = None
+    max_agents: Annotated[int | None, Meta(description="Agents in the tree.")] = None
+    max_agents_at_once: Annotated[int | None, Meta(description="Live ones at a time.")] = None
+    max_cost_usd: Annotated[float | None, Meta(description="Cost of the whole tree.")] = None
+    max_wall_seconds: Annotated[float | None, Meta(description="From the root's start.")] = None
+    max_turn_seconds: Annotated[float | None, Meta(description="Of one turn.")] = None
+    max_turn_steps: Annotated[int | None, Meta(description="Of the model in one turn.")] = None
+
+
+class ContainerView(Result, frozen=True, kw_only=True):
+    """A container of a project."""
+
+    container_id: str
+    workspace_id: Annotated[str | None, Meta(description="Set with workspace isolation.")]
+    state: str
+
+
+class ProjectView(Result, frozen=True, kw_only=True):
+    """A project."""
+
+    id: str
+    name: str
+    description: str
+    created_at: float
+    default_workspace_id: str
+    container_type: str | None
+    agent: str | None
+    model: str | None
+    autonomy: str | None
+    workspace_isolation: bool
+    accept_bare: Annotated[bool | None, Meta(description="null: as the server says.")]
+    limits: LimitsView
+    remote_url: str | None
+    containers: tuple[ContainerView, ...] = ()
+
+
+class WorkspaceView(Result, frozen=True, kw_only=True):
+    """A workspace."""
+
+    id: str
+    created_at: float
+    last_session_at: float | None
+    external_id: str | None
+    source: str | None
+    is_default: bool
+
+
+class Usage(Result, frozen=True, kw_only=True):
+    """What an agent reported to have used."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
+class SessionView(Result, frozen=True, kw_only=True):
+    """A session."""
+
+    session_id: str
+    project_id: str
+    workspace_id: str
+    agent: str
+    model: str | None
+    status: str
+    status_reason: str | None
+    isolation: str
+    created_at: float
+    updated_at: float
+    ended_at: float | None
+    turn_count: int
+    last_prompt: str | None
+    final_response: str | None
+    last_index: Annotated[int, Meta(description="Index of its last event, -1 if none.")]
+    parent_session_id: str | None
+    child_session_ids: tuple[str, ...]
+    exploration_id: str
+    depth: int
+    caller_id: str | None
+    usage: Usage
+
+
+class WaitView(Result, frozen=True, kw_only=True):
+    """One thing that a session waits for."""
+
+    kind: Annotated[
+        str,
+        Meta(
+            description="message, model, tool, caller_tool, child, permission, place, container,"
+            " agent, interrupt, end, storage, server or ended."
+        ),
+    ]
+    what: Annotated[str, Meta(description="It waits for …")]
+    since: float | None = None
+    until: Annotated[
+        float | None, Meta(description="When it is given up; null: never, or not known.")
+    ] = None
+    detail: str | None = None
+    session_id: Annotated[str | None, Meta(description="The child that is waited for.")] = None
+    caller_id: Annotated[str | None, Meta(description="Who is to answer.")] = None
+    caller_present: Annotated[
+        bool | None, Meta(description="Whether that caller is connected.")
+    ] = None
+    last_event_at: Annotated[
+        float | None, Meta(description="When the agent gave its last sign of life.")
+    ] = None
+
+
+class SessionDetail(SessionView, frozen=True, kw_only=True):
+    """A session, and who it waits for."""
+
+    waiting: Annotated[
+        tuple[WaitView, ...], Meta(description="What it waits for now; at least one entry.")
+    ]
+
+
+def limits_view(limits: Limits) -> LimitsView:
+    """Limits as set."""
+    return LimitsView(**{name: getattr(limits, name) for name in Limits.__struct_fields__})
+
+
+def project_view(
+    project: records.Project,
+    containers: Iterable[records.Container] = (),
+    *,
+    short: bool = False,
+) -> ProjectView:
+    """A project with those of `containers` that are its own; `short` for a listing."""
+    description = response_size.cut(
+        project.description, response_size.SHORT_TEXT if short else response_size.MAX_TEXT
+    )
+    return ProjectView(
+        id=project.id,
+        name=project.name,
+        description=description or "",
+        created_at=project.created_at,
+        default_workspace_id=project.default_workspace_id,
+        container_type=project.container_type,
+        agent=project.agent,
+        model=project.model,
+        autonomy=project.autonomy,
+        workspace_isolation=project.workspace_isolation,
+        accept_bare=project.accept_bare,
+        limits=limits_view(project.limits),
+        remote_url=project.remote_url,
+        containers=tuple(
+            ContainerView(container_id=each.id, workspace_id=each.workspace_id, state=each.state)
+            for each in containers
+            if each.project_id == project.id
+        ),
+    )
+
+
+def workspace_view(workspace: records.Workspace) -> WorkspaceView:
+    """A workspace."""
+    return WorkspaceView(
+        id=workspace.id,
+        created_at=workspace.created_at,
+        last_session_at=workspace.last_session_at,
+        external_id=workspace.external_id,
+        source=workspace.source,
+        is_default=workspace.is_default,
+    )
+
+
+def session_view(
+    session: records.Session, last_index: int, children: Iterable[str], *, short: bool = False
+) -> SessionView:
+    """A session. Long texts are cut (the log has all of them), for a listing to a `short` line."""
+    most = response_size.SHORT_TEXT if short else response_size.MAX_TEXT
+    return SessionView(
+        session_id=session.id,
+        project_id=session.project_id,
+        workspace_id=session.workspace_id,
+        agent=session.agent,
+        model=session.model,
+        status=session.status,
+        status_reason=session.status_reason,
+        isolation=session.isolation,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+        ended_at=session.ended_at,
+        turn_count=session.turn_count,
+        last_prompt=response_size.cut(session.last_prompt, most),
+        final_response=response_size.cut(session.final_response, most),
+        last_index=last_index,
+        parent_session_id=session.parent_session_id,
+        child_session_ids=tuple(children),
+        exploration_id=session.exploration_id,
+        depth=session.depth,
+        caller_id=session.caller_id,
+        usage=Usage(
+            input_tokens=session.input_tokens,
+            output_tokens=session.output_tokens,
+            cost_usd=session.cost_usd,
+        ),
+    )
+
+
+def event_view(
+    event: records.Event, *, whole: bool = False, most: int = MAX_EVENT, **extra: Any
+) -> dict[str, Any]:
+    """An event as one flat object: what it says, then what it is, which nothing can mask.
+
+    `extra` (`redelivered`) is added. Unless `whole`, an event that takes more than `most`
+    bytes in a message is `{type, session_id, index, ts, seq, version, ref, size}`; `event_read`
+    gives it in pieces.
+    """
+    head: dict[str, Any] = {
+        **extra,
+        "type": event.type,
+        "session_id": event.session_id,
+        "index": event.index,
+        "ts": event.ts,
+        "seq": event.seq,
+        "version": event.version,
+    }
+    if not whole and response_size.cost(event.data) > most:
+        head["ref"] = {"session_id": event.session_id, "index": event.index}
+        head["size"] = response_size.size(event.data)
+        return head
+    return {**event.data, **head}

@@ -1,0 +1,115 @@
+"""Who waits on what: `waiting` of `session_get`, asked of the actors that know."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from oubliette.actors.caller.messages import CallerState, GetCaller
+from oubliette.actors.messages import caller_actor_name
+from oubliette.actors.session.waits import ContainerStart, GetStart, GetWaits, SessionWaits, Wait
+from oubliette.errors import NotFound, Unavailable
+from oubliette.kit import ActorError
+from oubliette.records import TERMINAL
+from oubliette.tools.schema.views import WaitView
+
+if TYPE_CHECKING:
+    from oubliette import records
+    from oubliette.tools.services import House
+
+ASK_SECONDS: Final = 5.0
+"""For an actor to say what it waits for: one that is stuck must not hold up the question."""
+
+
+async def waiting_of(house: House, session: records.Session) -> tuple[WaitView, ...]:
+    """What `session` waits for now; at least one entry, also where nobody can tell.
+
+    It never fails: what cannot be asked is told as it is.
+    """
+    if session.status in TERMINAL:
+        return (_ended(session),)
+    if house.session_ref(session.id) is None:
+        return (_unheld(session),)
+    try:
+        told: SessionWaits = await house.ask_session(session.id, GetWaits(), ASK_SECONDS)
+    except (ActorError, NotFound, Unavailable) as error:
+        now = await house.reader.session(session.id)
+        if now is not None and now.status in TERMINAL:
+            return (_ended(now),)
+        return (_unheld(session, f"its actor did not answer: {error.message}"),)
+    waits = list(told.waits)
+    if told.container is not None:
+        waits = [await _container(house, told.container, wait) for wait in waits]
+    return tuple(await asyncio.gather(*(_view(house, wait) for wait in waits)))
+
+
+def _ended(session: records.Session) -> WaitView:
+    more = (
+        "it was ended for good" if session.ended_by is not None else "session_message wakes it up"
+    )
+    why = f" ({session.status_reason})" if session.status_reason else ""
+    return WaitView(
+        kind="ended",
+        what=f"nothing: it has {session.status.replace('_', ' ')}{why}",
+        since=session.ended_at,
+        detail=more,
+    )
+
+
+def _unheld(session: records.Session, detail: str | None = None) -> WaitView:
+    return WaitView(
+        kind="server",
+        what="a server to take it over",
+        since=session.updated_at,
+        detail=detail or "a server that starts takes up its sessions one by one",
+    )
+
+
+async def _container(house: House, name: str, wait: Wait) -> Wait:
+    """`wait` in the words of the container's actor, if it is the one for the container."""
+    if wait.kind != "container":
+        return wait
+    try:
+        start: ContainerStart | None = await house.name_actor(name).ask(GetStart(), ASK_SECONDS)
+    except ActorError:  # being restarted, or busy with the engine: the session knows the rest
+        return wait
+    if start is None:
+        return wait
+    return Wait(
+        kind="container",
+        what=start.what,
+        since=start.since or wait.since,
+        until=start.until,
+        detail=start.detail,
+    )
+
+
+async def _view(house: House, wait: Wait) -> WaitView:
+    present, absent = await _presence(house, wait.caller)
+    return WaitView(
+        kind=wait.kind,
+        what=wait.what,
+        since=wait.since,
+        until=wait.until,
+        detail="; ".join(part for part in (absent, wait.detail) if part) or None,
+        session_id=wait.session_id,
+        caller_id=None if wait.caller is None else wait.caller[1],
+        caller_present=present,
+        last_event_at=wait.last_event_at,
+    )
+
+
+async def _presence(house: House, caller: tuple[str, str] | None) -> tuple[bool | None, str | None]:
+    """Whether this caller is there, and why not."""
+    if caller is None:
+        return None, None
+    ref = house.find_actor(caller_actor_name(*caller))
+    if ref is None:
+        return False, f"caller {caller[1]} has not been seen since the server's start"
+    try:
+        state: CallerState = await ref.ask(GetCaller(), ASK_SECONDS)
+    except ActorError:
+        return None, None
+    if state.present:
+        return True, f"caller {caller[1]} is connected"
+    return False, f"caller {caller[1]} is not connected: {state.reason}"

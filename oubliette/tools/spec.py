@@ -1,0 +1,107 @@
+"""One tool: what it is called, takes, gives, needs, and who answers it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import msgspec
+
+from oubliette.tools.auth.scopes import Level, Scope
+
+if TYPE_CHECKING:
+    from oubliette.tools.services import House
+
+Door = Literal["http", "socket", "control"]
+"""HTTP; an agent's session link; the command line's control socket."""
+
+EVERYWHERE: Final[frozenset[Door]] = frozenset({"http", "socket", "control"})
+HTTP_ONLY: Final[frozenset[Door]] = frozenset({"http"})
+
+
+class CallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls, with what right, through which door."""
+
+    principal: str
+    token_id: str
+    scope: Scope
+    door: Door
+    session_id: str | None = None
+    """The session on whose link the call came (door `socket`)."""
+    minted: bool = False
+    """Whether the key was minted for a session's agent."""
+    expires_at: float | None = None
+    """When the key expires, wall seconds: what it mints expires no later."""
+    progress: Callable[[str], object] | None = None
+    """Is told how far something long is, by tools that know; None: nobody listens."""
+
+
+P = TypeVar("P", bound=msgspec.Struct)
+Handler = Callable[["House", CallContext, Any], Awaitable[msgspec.Struct]]
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the table."""
+
+    name: str
+    description: str
+    params: type[msgspec.Struct]
+    result: type[msgspec.Struct]
+    scope: Level
+    handler: Handler
+    unbound: bool = False
+    """Reaches beyond any one project: not for keys that are bound to one."""
+    doors: frozenset[Door] = EVERYWHERE
+    streamed: bool = False
+    """The front may answer it as a stream; the handler is its long poll."""
+    idempotent: bool = False
+    """Takes an `idempotency_key`."""
+    read_only: bool = False
+    """Changes nothing (the MCP annotation `readOnlyHint`)."""
+    destructive: bool = False
+    """Deletes or ends something (`destructiveHint`)."""
+
+    def allowed(self, scope: Scope, door: Door) -> bool:
+        """Whether a key of this scope may call it through this door."""
+        return door in self.doors and scope.covers(self.scope, unbound=self.unbound)
+
+
+def tool(
+    params: type[P],
+    result: type[msgspec.Struct],
+    *,
+    scope: Level,
+    unbound: bool = False,
+    doors: frozenset[Door] = EVERYWHERE,
+    streamed: bool = False,
+    read_only: bool = False,
+    destructive: bool = False,
+) -> Callable[[Callable[[House, CallContext, P], Awaitable[msgspec.Struct]]], Tool]:
+    """Make the decorated handler a tool: its name is the tool's, its docstring the description."""
+
+    def make(handler: Callable[[House, CallContext, P], Awaitable[msgspec.Struct]]) -> Tool:
+        return Tool(
+            name=handler.__name__,
+            description=" ".join(inspect.cleandoc(handler.__doc__ or "").split()),
+            params=params,
+            result=result,
+            scope=scope,
+            unbound=unbound,
+            doors=doors,
+            streamed=streamed,
+            handler=handler,
+            idempotent="idempotency_key" in params.__struct_fields__,
+            read_only=read_only,
+            destructive=destructive,
+        )
+
+    return make
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of parameters: what is not listed is refused by name."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of results."""

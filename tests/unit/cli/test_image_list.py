@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.command_line import Run
-from tests.unit.runtime.fake_engine import FakeEngine
+from tests.unit.runtime.containers.docker.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
 FIRST_WORDS = ["image", "list"]

@@ -14,7 +14,7 @@ from oubliette import ids
 from oubliette.errors import InvalidParameter
 from oubliette.tools.registry import TABLE, input_schema
 from oubliette.tools.schema.validation import decode
-from tests.unit.tools.test_table import GOOD
+from tests.unit.tools.test_registry import GOOD
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench

@@ -1,0 +1,105 @@
+"""Reads and writes that happen all the time never walk a whole table."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from oubliette.runtime.store import Database, operations, queries
+from oubliette.runtime.store.execute import perform
+from tests.unit.runtime.store import samples
+from tests.unit.runtime.store.samples import event
+
+READS = [
+    (queries.log, ("s1", 5)),
+    (queries.event, ("s1", 5)),
+    (queries.has_source, ("s1", "p:1:0")),
+    (queries.last_source, ("s1", "p")),
+    (queries.caller_events, ("p", "me", 5)),
+    (queries.session, ("s1",)),
+    (queries.children, ("s1",)),
+    (queries.live_sessions, ()),
+    (queries.live_sessions, ("proj_1", "cont_1")),
+    (queries.count_live_sessions, ("proj_1",)),
+    (queries.latest_session, ("w1", "prin_1")),
+    (queries.turns, ("s1", ["queued"])),
+    (queries.turn_of_call, ("s0/1",)),
+    (queries.request, ("req1",)),
+    (queries.request_of_call, ("s1", "1")),
+    (queries.open_requests, ("s1",)),
+    (queries.recent_requests, ("s1", 1.0)),
+    (queries.idempotency, ("prin_1", "session_spawn", "k")),
+    (queries.project_named, ("A",)),
+    (queries.workspaces, ("proj_1",)),
+]
+WRITES = [
+    operations.AppendEvents((event(0, source="p:1:0"), event(1))),
+    operations.PutSession(samples.session()),
+    operations.PutTurn(samples.turn()),
+    operations.PutCallerRequest(samples.request()),
+    operations.SettleCallerRequest("req1", "result", 1.0),
+    operations.PutIdempotency(samples.key()),
+    operations.PurgeSession("s2"),
+    operations.DeleteSessionEvents("s1", 0),
+    operations.ExpireIdempotency(1.0),
+]
+PARTIAL = ("sessions_live", "caller_requests_open")
+"""Indexes of what is live or open only: walking one of these is walking what is asked for."""
+
+
+@pytest.fixture
+def connection(tmp_path):
+    with contextlib.closing(Database(tmp_path / "store.db").connect()) as opened:
+        perform(
+            opened,
+            (
+                *WRITES[:4],
+                operations.PutSession(samples.session(2, status="failed")),
+                operations.PutIdempotency(samples.key("other")),
+            ),
+        )
+        yield opened
+
+
+def scans(connection, action) -> list[str]:
+    """The whole tables that the statements of `action` walk."""
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    action()
+    connection.set_trace_callback(None)
+    found = [
+        f"{row[3]}: {statement}"
+        for statement in statements
+        if statement.startswith(("SELECT", "INSERT", "DELETE", "\n"))
+        for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
+    ]
+    assert statements
+    return [
+        step
+        for step in found
+        if step.startswith("SCAN")
+        and "CONSTANT ROW" not in step
+        and not any(f"USING INDEX {name}:" in step for name in PARTIAL)
+    ]
+
+
+@pytest.mark.parametrize(("query", "arguments"), READS, ids=lambda v: getattr(v, "__name__", ""))
+def test_a_frequent_read_finds_its_rows_by_an_index(connection, query, arguments):
+    assert scans(connection, lambda: query(connection, *arguments)) == []
+
+
+@pytest.mark.parametrize("operation", WRITES, ids=lambda op: type(op).__name__)
+def test_a_frequent_write_finds_its_rows_by_an_index(connection, operation):
+    def act():
+        connection.execute("SAVEPOINT here")
+        with contextlib.suppress(Exception):
+            perform(connection, (operation,))
+        connection.execute("ROLLBACK TO here")
+        connection.execute("RELEASE here")
+
+    assert scans(connection, act) == []
+
+
+def test_a_walk_through_a_whole_table_would_be_noticed(connection):
+    assert scans(connection, lambda: queries.tokens(connection)) != []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
 
 MAX_LINE: Final = 8 * 1024 * 1024  # bytes
 MAX_LINKS: Final = 32
@@ -112,9 +112,9 @@ class ControlSocket:
     """Serves those who connect to `listener`, from `listening`, while the server runs."""
 
     def __init__(
-        self, house: House, home: Path, status: Mapping[str, Any], listener: socket.socket
+        self, services: ToolServices, home: Path, status: Mapping[str, Any], listener: socket.socket
     ) -> None:
-        self._house = house
+        self._services = services
         self._home = home
         self._status = dict(status)
         self._listener = listener
@@ -192,7 +192,7 @@ class ControlSocket:
 
     async def _call(self, context: CallContext, tool: object, arguments: Any) -> dict[str, Any]:
         try:
-            result = await call(self._house, context, str(tool), arguments)
+            result = await call(self._services, context, str(tool), arguments)
         except OublietteError as error:
             return _error(error)
         return result.structured if result.is_error else {"ok": result.structured}

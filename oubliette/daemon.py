@@ -60,8 +60,8 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
                 url=server.url,
                 pid=os.getpid(),
                 home=str(home),
-                runtime=server.services.runtime.name,
-                isolation=server.services.runtime.capabilities.isolation,
+                runtime=server.context.runtime.name,
+                isolation=server.context.runtime.capabilities.isolation,
             )
         )
         stopped = asyncio.ensure_future(stop.wait())

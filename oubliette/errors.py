@@ -79,7 +79,7 @@ class AlreadyExists(Conflict):
     code = "already_exists"
 
 
-class ChangingHands(Conflict):
+class SessionHandover(Conflict):
     """Nobody runs the session at this moment, and somebody is about to; ask again."""
 
     code = "changing_hands"

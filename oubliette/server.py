@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from oubliette import __version__, ids
-from oubliette.actors.container.remains import clear_remains
-from oubliette.actors.context import Services
+from oubliette.actors.container.remains import remove_orphans
+from oubliette.actors.context import ActorContext
 from oubliette.actors.project.actor import IDEMPOTENCY_SECONDS
-from oubliette.actors.root import HOUSE, Watchman, end_sessions, start_house
+from oubliette.actors.root import HOUSE, CriticalActorMonitor, end_sessions, start_root
 from oubliette.actors.store.actor import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config.schema import Config
@@ -25,12 +25,12 @@ from oubliette.control_socket import ControlSocket, listening
 from oubliette.errors import OublietteError, Unauthenticated
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.actor import FrontActor, GetUrl
-from oubliette.mcp_front.app import Front
-from oubliette.mcp_front.tool_adapter import HouseTools
+from oubliette.mcp_front.app import McpApp
+from oubliette.mcp_front.tool_adapter import ToolAdapter
 from oubliette.runtime.agents.registry import installed
 from oubliette.runtime.audit_log import AuditLog
 from oubliette.runtime.containers import guest_bundle, options, remembered
-from oubliette.runtime.containers.availability import Presence
+from oubliette.runtime.containers.availability import EngineAvailability
 from oubliette.runtime.containers.host_paths import runtime_base
 from oubliette.runtime.containers.images import Imaging
 from oubliette.runtime.containers.process.unsandboxed import stranger
@@ -43,12 +43,12 @@ from oubliette.runtime.store.operations import BumpMeta, ExpireIdempotency, PutM
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.stages import STAGE_SECONDS, starting, stopping
-from oubliette.tools.agent_endpoint import SocketDoor, context_of
+from oubliette.tools.agent_endpoint import AgentToolEndpoint, context_of
 from oubliette.tools.audit import note_refused_key
-from oubliette.tools.auth.api_keys import Keys
-from oubliette.tools.auth.rate_limits import Rates
+from oubliette.tools.auth.api_keys import ApiKeys
+from oubliette.tools.auth.rate_limits import RateLimits
 from oubliette.tools.registry import prepare_schemas
-from oubliette.tools.services import House, Offers, commits
+from oubliette.tools.services import ServerCapabilities, ToolServices, commits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -73,15 +73,15 @@ class Server:
         self,
         *,
         system: System,
-        services: Services,
-        house: House,
-        keys: Keys,
+        context: ActorContext,
+        services: ToolServices,
+        keys: ApiKeys,
         url: str,
         loaded: Callable[[], Awaitable[None]],
     ) -> None:
         self.system = system
+        self.context = context
         self.services = services
-        self.house = house
         self.keys = keys
         self.url = url
         self.loaded = loaded
@@ -92,7 +92,7 @@ class Server:
     def fail(self, reason: str) -> None:
         """Note that this server cannot go on."""
         log.critical("the server cannot go on", reason=reason)
-        self.services.keep_agents = True
+        self.context.keep_agents = True
         if not self.failed.done():
             self.failed.set_result(reason)
 
@@ -147,10 +147,10 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             home, max_bytes=config.audit.max_file_mb << 20, files=config.audit.keep_files
         )
         stack.push_async_callback(stopping, "audit log", lambda: asyncio.to_thread(audit.close))
-        keys = Keys(commit, reader, clock)
+        keys = ApiKeys(commit, reader, clock)
         await keys.load()
         stack.push_async_callback(stopping, "keys", keys.aclose)
-        services = Services(
+        context = ActorContext(
             config=config,
             clock=clock,
             home=home,
@@ -168,7 +168,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             keys=keys,
         )
         async with starting("containers"):
-            clearance = await clear_remains(
+            clearance = await remove_orphans(
                 runtime=runtime,
                 base=base,
                 reader=reader,
@@ -177,7 +177,7 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
                 folders=folders,
             )
             stack.push_async_callback(stopping, "leftovers", clearance.aclose)
-        house = House(
+        services = ToolServices(
             config=config,
             clock=clock,
             reader=reader,
@@ -185,18 +185,18 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
             keys=keys,
             projects=system.ref("projects"),
             callers=system.ref("callers"),
-            find_session=services.directory.session,
-            ask_live=services.directory.ask,
-            appears=services.directory.appears,
+            find_session=context.session_registry.session,
+            ask_live=context.session_registry.ask,
+            appears=context.session_registry.appears,
             imaging=Imaging(runtime, config),
             audit=audit,
-            rates=Rates(config.callers.calls_per_second, config.callers.calls_burst, clock),
+            rates=RateLimits(config.callers.calls_per_second, config.callers.calls_burst, clock),
             find_actor=system.lookup,
             name_actor=system.ref,
             forget_session=lambda project_id, session_id: asyncio.to_thread(
                 folders.remove_session, project_id, session_id
             ),
-            offers=Offers(
+            offers=ServerCapabilities(
                 agents=tuple(found.agents),
                 missing_agents={
                     name: (status.reason or "", status.remedy or "")
@@ -206,34 +206,34 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
                 runtimes=(runtime.name,),
             ),
         )
-        services.door = SocketDoor(house)
+        context.door = AgentToolEndpoint(services)
         async with starting("front"):
-            presence = Presence(runtime)
+            presence = EngineAvailability(runtime)
             stack.push_async_callback(stopping, "presence", presence.aclose)
-            front = _front(config, house, system, store, presence)
+            front = _front(config, services, system, store, presence)
             front.bind()
         async with starting("sessions"):
-            start_house(system, services)
+            start_root(system, context)
         # Once no actor is left that could start another one.
-        without_actors.push_async_callback(_remove_containers, services)
-        stack.push_async_callback(_end_sessions, services)
-        house.listen = front.listening
+        without_actors.push_async_callback(_remove_containers, context)
+        stack.push_async_callback(_end_sessions, context)
+        services.listen = front.listening
         url = await system.spawn(FrontActor, front, name="front").ask(GetUrl())
         stack.push_async_callback(system.ref("front").stop, FRONT_SECONDS)
         control = ControlSocket(
-            house, home, {"pid": os.getpid(), "url": url, "version": __version__}, listener
+            services, home, {"pid": os.getpid(), "url": url, "version": __version__}, listener
         )
         await control.start()
         stack.push_async_callback(stopping, "control socket", control.aclose)
         server = Server(
             system=system,
+            context=context,
             services=services,
-            house=house,
             keys=keys,
             url=url,
             loaded=front.loaded,
         )
-        system.spawn(Watchman, (STORES, HOUSE, "front"), server.fail, name="watchman")
+        system.spawn(CriticalActorMonitor, (STORES, HOUSE, "front"), server.fail, name="watchman")
         stack.push_async_callback(system.ref("watchman").stop)
         schemas = asyncio.create_task(prepare_schemas(), name="schemas of the tools")
         stack.callback(schemas.cancel)
@@ -283,13 +283,15 @@ async def _identify(store: Any, reader: Reader, home: Path) -> tuple[str, int]:
     return instance, int(answers[0])
 
 
-def _front(config: Config, house: House, system: System, store: Any, presence: Presence) -> Front:
+def _front(
+    config: Config, services: ToolServices, system: System, store: Any, presence: EngineAvailability
+) -> McpApp:
     async def verify(key: str) -> Token:
         try:
-            return house.keys.verify(key, "http")
+            return services.keys.verify(key, "http")
         except Unauthenticated:
-            if (known := house.keys.known(key)) is not None:
-                note_refused_key(house, known, "http")
+            if (known := services.keys.known(key)) is not None:
+                note_refused_key(services, known, "http")
             raise
 
     async def ready() -> list[str]:
@@ -297,36 +299,36 @@ def _front(config: Config, house: House, system: System, store: Any, presence: P
         stored = None if state.state == "running" else f"the store is {state.state}: {state.reason}"
         return [each for each in (stored, await presence.problem()) if each is not None]
 
-    return Front(
+    return McpApp(
         config=config,
-        tools=HouseTools(house),
+        tools=ToolAdapter(services),
         verify=verify,
         ready=ready,
         callers=system.ref("callers"),
         find=system.ref,
-        rates=house.rates,
+        rates=services.rates,
     )
 
 
-def _keeps_agents(services: Services) -> bool:
-    return services.keep_agents or services.config.server.on_stop == "keep"
+def _keeps_agents(context: ActorContext) -> bool:
+    return context.keep_agents or context.config.server.on_stop == "keep"
 
 
-async def _end_sessions(services: Services) -> None:
+async def _end_sessions(context: ActorContext) -> None:
     """SIGTERM ends agents or keeps them, as `server.on_stop` says."""
-    if not _keeps_agents(services):
-        await end_sessions(services)
+    if not _keeps_agents(context):
+        await end_sessions(context)
 
 
-async def _remove_containers(services: Services) -> None:
-    if _keeps_agents(services):
+async def _remove_containers(context: ActorContext) -> None:
+    if _keeps_agents(context):
         return
-    records = await services.reader.containers()
+    records = await context.reader.containers()
 
     async def remove(container_id: str) -> None:
         try:
             async with asyncio.timeout(REMOVE_SECONDS):
-                await services.runtime.remove(container_id)
+                await context.runtime.remove(container_id)
         except (OublietteError, TimeoutError) as error:
             log.warning("container not removed", container_id=container_id, reason=str(error))
 

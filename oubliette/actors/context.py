@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oubliette.actors.session_registry import Directory
+from oubliette.actors.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.reader import Reader
 
 
-class SocketDoor(Protocol):
+class AgentTools(Protocol):
     """Oubliette's own tools, for an agent that shows a key."""
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ class KeyRing(Protocol):
 
 
 @dataclass(kw_only=True)
-class Services:
+class ActorContext:
     """Ports of one server. Mutable parts are owned by the actor named beside them."""
 
     config: Config
@@ -64,9 +64,9 @@ class Services:
     """Monotonic second of this server's start."""
     runtime_base: Path
     """Folder for the folders of relay sockets."""
-    door: SocketDoor | None = None
+    door: AgentTools | None = None
     keys: KeyRing | None = None
-    directory: Directory = field(default_factory=Directory)
+    session_registry: SessionRegistry = field(default_factory=SessionRegistry)
     keep_agents: bool = False
     """Whether agents live on when the server ends: it does not end of its own will."""
     secrets: dict[str, str] = field(default_factory=dict[str, str])

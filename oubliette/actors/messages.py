@@ -74,7 +74,7 @@ class DeleteWorkspace(Message, Reply[None]):
     workspace_id: str
 
 
-class OpenUnit(Message, Reply[str]):
+class OpenContainer(Message, Reply[str]):
     """To a ProjectActor: the name of a container's unit, which is started if need be."""
 
     workspace_id: str | None = None
@@ -211,7 +211,7 @@ class CallerSeen(Message):
 
 
 class TrackRequest(Message):
-    """To a CallerActor: tell `reply_to` with `CallerLost` when the caller is, or goes, away.
+    """To a CallerActor: tell `reply_to` `CallerDisconnected` when the caller is, or goes, away.
 
     At once where the caller has no stream and no recent poll; never for a `durable` request.
     """
@@ -232,7 +232,7 @@ class UntrackRequest(Message):
     request_id: str
 
 
-class CallerLost(Message):
+class CallerDisconnected(Message):
     """To a CallerRequestActor: nobody is there to answer."""
 
     reason: str
@@ -247,7 +247,7 @@ class EventsCommitted(Message):
 __all__ = [
     "AnswerCallerTool",
     "AnswerPermission",
-    "CallerLost",
+    "CallerDisconnected",
     "CallerRequest",
     "CallerSeen",
     "CreateProject",

@@ -16,7 +16,7 @@ from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref, System
 
 log = structlog.get_logger("oubliette.server")
@@ -26,22 +26,22 @@ END_SECONDS: Final = 5.0  # for all sessions together, at a stop
 HOUSE_SECONDS: Final = 8.0  # for all actors together, after that
 
 
-def start_house(system: System, services: Services) -> Ref:
+def start_root(system: System, context: ActorContext) -> Ref:
     """Start callers, explorations and projects; the store must run. Returns their supervisor.
 
     When one of them fails it is started anew, and takes over from the store what it had. When that
     does not help, the supervisor fails, and the server has to end.
     """
-    callers = (services.store, services.reader, services.config.callers)
+    callers = (context.store, context.reader, context.config.callers)
     children = [
         ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
         ChildSpec(
-            name="explorations", cls=ExplorationsActor, args=(services,), known_as="explorations"
+            name="explorations", cls=ExplorationsActor, args=(context,), known_as="explorations"
         ),
         ChildSpec(
             name="projects",
             cls=ProjectsActor,
-            args=(services,),
+            args=(context,),
             known_as="projects",
             shutdown=HOUSE_SECONDS,
         ),
@@ -51,7 +51,7 @@ def start_house(system: System, services: Services) -> Ref:
     )
 
 
-class Watchman(Actor):
+class CriticalActorMonitor(Actor):
     """Says when a part has ended for good without which there is no server."""
 
     def __init__(self, names: tuple[str, ...], tell: Callable[[str], object]) -> None:
@@ -69,9 +69,9 @@ class Watchman(Actor):
         self._say(f"{message.name} ended: {message.error or message.reason}")
 
 
-async def end_sessions(services: Services) -> None:
+async def end_sessions(context: ActorContext) -> None:
     """End every live agent within `END_SECONDS`; their sessions may be resumed later."""
-    refs = services.directory.live()
+    refs = context.session_registry.live()
     if not refs:
         return
     ended = [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RESTART_SECONDS: Final = 5.0  # for a failed SessionActor to be there again
 
 
-class Directory:
+class SessionRegistry:
     """Live sessions by id. Refs in it are named: they outlast a restart of the actor."""
 
     def __init__(self) -> None:

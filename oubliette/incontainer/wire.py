@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # `typing` itself costs 5 ms of a start of 20
 if TYPE_CHECKING:
     from typing import Any, Union
 
-    Header = Union["Upstream", "Downstream", "HostLink", "Attach"]
+    Header = Union["Upstream", "Downstream", "ControlHeader", "Attach"]
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -111,7 +111,7 @@ class Downstream(_Record):
         return _line([DOWNSTREAM, self.project, self.session, self.secret])
 
 
-class HostLink(_Record):
+class ControlHeader(_Record):
     """The control link's opening."""
 
     __slots__ = ("nonce", "version")
@@ -202,7 +202,7 @@ def parse_header(line: bytes) -> Header:
         return Downstream(*words)
     if kind == HOST and len(words) == 2:
         nonce = check_hex(words[1], NONCE_HEX, "nonce")
-        return HostLink(nonce, _version(words[0], HANDSHAKE, HANDSHAKE))
+        return ControlHeader(nonce, _version(words[0], HANDSHAKE, HANDSHAKE))
     if kind == ATTACH and len(words) == 5:
         version, proc, out, err, ticket = words
         offsets = (_count(out, "out_offset"), _count(err, "err_offset"))

@@ -32,13 +32,14 @@ from oubliette.kit.supervisor import (
     WhichChildren,
 )
 from oubliette.kit.system import System
-from oubliette.kit.timers import SideTask, Timer
+from oubliette.kit.timers import ActorTimer, PipedTask
 from oubliette.kit.trace_context import tracing
 
 __all__ = (
     "Actor",
     "ActorDead",
     "ActorError",
+    "ActorTimer",
     "AskTimeout",
     "ChildSpec",
     "DeadLetter",
@@ -50,16 +51,15 @@ __all__ = (
     "LocalMessage",
     "MailboxFull",
     "Message",
+    "PipedTask",
     "Reason",
     "Ref",
     "Reply",
     "RestartIntensity",
-    "SideTask",
     "StartChild",
     "StopChild",
     "Supervisor",
     "System",
-    "Timer",
     "UnhandledMessage",
     "WhichChildren",
     "WouldBlockError",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import structlog
 
-from oubliette.kit.control_messages import Broke, Stop
+from oubliette.kit.control_messages import Stop, TaskFailed
 from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage, format_error
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, Message, Reply, handles, round_trip_answer
@@ -18,14 +18,14 @@ from oubliette.kit.pykka_actor import StopFlag
 from oubliette.kit.ref import ASK_TIMEOUT, Ref
 from oubliette.kit.replies import Deferred
 from oubliette.kit.shutdown import end_children
-from oubliette.kit.timers import AnswerToSelf, Sender, SideTask, Timer
-from oubliette.kit.trace_context import Aside, current_scope
+from oubliette.kit.timers import ActorTimer, AnswerToSelf, PipedTask, Sender
+from oubliette.kit.trace_context import DetachedScope, current_scope
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Awaitable, Callable
 
-    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.loop_bridge import LoopBridge
     from oubliette.kit.messages import Reason
     from oubliette.kit.system import System
 
@@ -88,7 +88,7 @@ class Actor(PlacedActor):
         box.court, box.codec = system, system.codec
         if self._actor_at_once:
             box.at_once, box.handle = self._actor_at_once, self._actor_handle_at_once
-        box.bind(system.gate)
+        box.bind(system.bridge)
         self.actor_stopped = cast("threading.Event", StopFlag())
         self.ref = Ref(system, name, box)
         self._actor_parent = parent
@@ -181,18 +181,18 @@ class Actor(PlacedActor):
         if target is not None:
             target.actor_inbox.unwatch(self.actor_inbox)
 
-    def after(self, delay: float, message: Message) -> Timer:
+    def after(self, delay: float, message: Message) -> ActorTimer:
         """Get `message` in `delay` seconds, unless cancelled or ended before."""
         if self._actor_timers is _NOBODY:
             self._actor_timers = set()
-        return Timer(self._actor_timers, self.clock, delay, self._actor_own_sender(), message)
+        return ActorTimer(self._actor_timers, self.clock, delay, self._actor_own_sender(), message)
 
     def pipe_to_self(
         self,
         awaitable: Awaitable[T],
         ok: Callable[[T], Message],
         err: Callable[[BaseException], Message],
-    ) -> SideTask:
+    ) -> PipedTask:
         """Await something beside the mailbox; its outcome comes as a message.
 
         Args:
@@ -210,8 +210,8 @@ class Actor(PlacedActor):
             raise ActorDead(f"{self.name} is ending and starts nothing more")
         if self._actor_jobs is _NOBODY:
             self._actor_jobs = set()
-        scope = Aside(self.name, Envelope(None, trace=self.envelope.trace))
-        side = SideTask(scope, self._actor_own_sender(), self._actor_post_broke)
+        scope = DetachedScope(self.name, Envelope(None, trace=self.envelope.trace))
+        side = PipedTask(scope, self._actor_own_sender(), self._actor_post_broke)
         job = side.start(awaitable, ok, err)
         self._actor_jobs.add(job)
         job.add_done_callback(self._actor_jobs.discard)
@@ -273,7 +273,7 @@ class Actor(PlacedActor):
             answer.set_error(error)
             return
         answer.within(
-            Timer(
+            ActorTimer(
                 self._actor_timers,
                 self.clock,
                 timeout,
@@ -300,12 +300,12 @@ class Actor(PlacedActor):
         return deferred
 
     # ------------------------------------------------------------ Pykka's steps, our meaning
-    def _actor_gate(self) -> Gate:
-        return self.system.gate
+    def _actor_gate(self) -> LoopBridge:
+        return self.system.bridge
 
-    def _actor_start_on(self, gate: Gate) -> None:
+    def _actor_start_on(self, bridge: LoopBridge) -> None:
         context = self._actor_context
-        self._actor_task = gate.loop.create_task(self._actor_loop(), context=context)
+        self._actor_task = bridge.loop.create_task(self._actor_loop(), context=context)
         self._actor_task.add_done_callback(self._actor_task_done, context=context)
 
     async def _actor_set_up(self) -> None:
@@ -396,8 +396,8 @@ class Actor(PlacedActor):
     def _actor_handle_stop(self, signal: Stop) -> None:
         self._actor_end(signal.reason, None)
 
-    @handles(Broke)
-    def _actor_handle_broke(self, signal: Broke) -> None:
+    @handles(TaskFailed)
+    def _actor_handle_broke(self, signal: TaskFailed) -> None:
         self._actor_failed(signal.error, "pipe_to_self")
 
     def _actor_failed(self, error: BaseException, doing: str) -> None:
@@ -498,7 +498,7 @@ class Actor(PlacedActor):
             log.error("actor's task broke", actor=self.name, traceback=format_error(error))
 
     def _actor_post_broke(self, error: BaseException) -> None:
-        self.actor_inbox.post(Envelope(Broke(error)), urgent=True)
+        self.actor_inbox.post(Envelope(TaskFailed(error)), urgent=True)
 
     def _actor_own_sender(self) -> Sender:
         """Sends messages to this actor, with the trace of this moment."""

@@ -18,7 +18,7 @@ class Stop(Signal, frozen=True):
     """What to tell the watchers."""
 
 
-class Broke(Signal, frozen=True):
+class TaskFailed(Signal, frozen=True):
     """Something beside the mailbox failed, and the actor with it."""
 
     error: BaseException

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Gate:
+class LoopBridge:
     """Runs calls of other threads on one loop; made on that loop's thread."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._ready = threading.Event()
         self._end: asyncio.Event | None = None
-        self.gate: Gate
+        self.bridge: LoopBridge
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
         self.thread.start()
         if not self._ready.wait(30):
@@ -74,13 +74,13 @@ class LoopThread:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that runs there."""
-        return self.gate.loop
+        return self.bridge.loop
 
     def stop(self, timeout: float = 30.0) -> None:
         """End the loop and join the thread, within `timeout` seconds."""
         end = self._end
         if end is not None and self.thread.is_alive():
-            self.gate.call(end.set)
+            self.bridge.call(end.set)
         self.thread.join(timeout)
 
     def _main(self) -> None:
@@ -88,7 +88,7 @@ class LoopThread:
 
     async def _body(self) -> None:
         self._end = asyncio.Event()
-        self.gate = Gate()
+        self.bridge = LoopBridge()
         self._ready.set()
         await self._end.wait()
-        self.gate.close()
+        self.bridge.close()

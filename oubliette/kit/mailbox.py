@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.loop_bridge import LoopBridge
     from oubliette.kit.messages import Message
 
 UNBOUNDED = 1 << 62
@@ -55,7 +55,7 @@ class Undeliverable(Protocol):
         ...
 
 
-class Sink(Protocol):
+class EndObserver(Protocol):
     """Who can be told that an actor has ended."""
 
     def deliver(self, down: Down) -> None:
@@ -75,11 +75,11 @@ class Mailbox:
     __slots__ = (
         "__weakref__",
         "at_once",
+        "bridge",
         "closed",
         "codec",
         "court",
         "down",
-        "gate",
         "handle",
         "inbound",
         "incarnation",
@@ -99,13 +99,13 @@ class Mailbox:
         self.limit = UNBOUNDED
         self.closed = False
         self.down: Down | None = None
-        self.gate: Gate | None = None
+        self.bridge: LoopBridge | None = None
         self.thread = 0
         self.waiter: asyncio.Future[None] | None = None
         self.inbound = 0
         self.name = ""
         self.incarnation = 0
-        self.watchers: dict[Sink, None] | None = None
+        self.watchers: dict[EndObserver, None] | None = None
         self.codec: Callable[[Message], Message] | None = None
         self.court: Undeliverable | None = None
         self.at_once: frozenset[type] = _NONE
@@ -172,8 +172,8 @@ class Mailbox:
             self.waiter = waiter
 
     def _post_from_afar(self, envelope: Envelope, *, urgent: bool) -> None:
-        gate = self.gate
-        if gate is None:  # not started yet: kept for the start
+        bridge = self.bridge
+        if bridge is None:  # not started yet: kept for the start
             self.items.append(envelope)
             return
         if (
@@ -183,14 +183,14 @@ class Mailbox:
             and len(self.items) + self.inbound >= self.limit
         ):
             raise self._full()
-        with gate.lock:
+        with bridge.lock:
             self.inbound += 1
-        gate.call(self._accept, envelope, urgent)
+        bridge.call(self._accept, envelope, urgent)
 
     def _accept(self, envelope: Envelope, urgent: bool) -> None:  # noqa: FBT001
-        gate = self.gate
-        assert gate is not None
-        with gate.lock:
+        bridge = self.bridge
+        assert bridge is not None
+        with bridge.lock:
             self.inbound -= 1
         if self.closed:
             self.reject(envelope)
@@ -225,17 +225,17 @@ class Mailbox:
             self._take_in(envelope)
 
     # ------------------------------------------------------------ the actor's side
-    def bind(self, gate: Gate) -> None:
-        """Belong to the loop of `gate` from now on; called on its thread."""
-        self.thread = gate.thread
-        self.gate = gate
+    def bind(self, bridge: LoopBridge) -> None:
+        """Belong to the loop of `bridge` from now on; called on its thread."""
+        self.thread = bridge.thread
+        self.bridge = bridge
 
     def on_loop(self, function: Callable[[], object]) -> None:
         """Call `function` on the actor's loop: now if this is its thread, else soon."""
-        if self.gate is None or threading.get_ident() == self.thread:
+        if self.bridge is None or threading.get_ident() == self.thread:
             function()
         else:
-            self.gate.call(function)
+            self.bridge.call(function)
 
     def wake(self) -> None:
         """Let the actor look at its mailbox."""
@@ -259,11 +259,11 @@ class Mailbox:
             self.court.rejected(self, envelope)
 
     # ------------------------------------------------------------ watchers
-    def watch(self, sink: Sink) -> None:
+    def watch(self, sink: EndObserver) -> None:
         """Tell `sink` once when the actor has ended; at once if it is gone. From any thread."""
         self.on_loop(lambda: self._watch(sink))
 
-    def _watch(self, sink: Sink) -> None:
+    def _watch(self, sink: EndObserver) -> None:
         if self.down is not None:
             sink.deliver(Down(name=self.name, reason="noproc", incarnation=self.incarnation))
             return
@@ -271,7 +271,7 @@ class Mailbox:
             self.watchers = {}
         self.watchers[sink] = None
 
-    def unwatch(self, sink: Sink) -> None:
+    def unwatch(self, sink: EndObserver) -> None:
         """Tell `sink` nothing any more."""
         if self.watchers is not None:
             self.watchers.pop(sink, None)

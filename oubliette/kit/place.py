@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oubliette.kit.ref import Ref
     from oubliette.kit.replies import Deferred
     from oubliette.kit.system import System
-    from oubliette.kit.timers import Timer
+    from oubliette.kit.timers import ActorTimer
 
 
 class PlacedActor(AsyncioActor):
@@ -68,6 +68,6 @@ class PlacedActor(AsyncioActor):
     _actor_context: Context
     _actor_children: dict[str, Actor]
     _actor_jobs: set[asyncio.Task[None]]
-    _actor_timers: set[Timer]
+    _actor_timers: set[ActorTimer]
     _actor_deferrals: set[Deferred]
     _actor_task: asyncio.Task[None]

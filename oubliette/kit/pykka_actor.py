@@ -24,7 +24,7 @@ from oubliette.kit.pykka_future import AsyncioFuture
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.loop_bridge import LoopBridge
     from oubliette.kit.mailbox import Envelope
 
 logger = logging.getLogger("pykka")
@@ -68,7 +68,7 @@ class AsyncioActor(pykka.Actor):
     the last hook.
     """
 
-    gate: ClassVar[Gate | None] = None
+    bridge: ClassVar[LoopBridge | None] = None
     """The loop for actors that are started by Pykka's `start`."""
 
     actor_inbox: Mailbox  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -90,22 +90,22 @@ class AsyncioActor(pykka.Actor):
         return AsyncioFuture()
 
     def _start_actor_loop(self) -> None:
-        gate = self._actor_gate()
-        if threading.get_ident() == gate.thread:
-            self._actor_start_on(gate)
+        bridge = self._actor_gate()
+        if threading.get_ident() == bridge.thread:
+            self._actor_start_on(bridge)
         else:
-            gate.call(self._actor_start_on, gate)
+            bridge.call(self._actor_start_on, bridge)
 
     # ------------------------------------------------------------ the loop
-    def _actor_gate(self) -> Gate:
-        gate = self.gate
-        if gate is None:
+    def _actor_gate(self) -> LoopBridge:
+        bridge = self.bridge
+        if bridge is None:
             raise RuntimeError(f"{self}: there is no loop for it; spawn it in a System")
-        return gate
+        return bridge
 
-    def _actor_start_on(self, gate: Gate) -> None:
-        self.actor_inbox.bind(gate)
-        self._actor_task = gate.loop.create_task(self._actor_loop())
+    def _actor_start_on(self, bridge: LoopBridge) -> None:
+        self.actor_inbox.bind(bridge)
+        self._actor_task = bridge.loop.create_task(self._actor_loop())
 
     async def _actor_loop(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         try:
@@ -201,7 +201,7 @@ class AsyncioActor(pykka.Actor):
         self.actor_inbox.reject(envelope)
 
 
-class _PykkaCourt:
+class _DeadLetterSink:
     """Answers what a Pykka actor can no longer handle, as Pykka does."""
 
     def rejected(self, box: Mailbox, envelope: Envelope) -> None:
@@ -216,4 +216,4 @@ class _PykkaCourt:
             reply.set_exception((ActorDeadError, error, None))
 
 
-_pykka_court = _PykkaCourt()
+_pykka_court = _DeadLetterSink()

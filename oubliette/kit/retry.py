@@ -16,7 +16,7 @@ RESTART_SECONDS: Final = 5.0  # for a failed actor to be there again
 T = TypeVar("T")
 
 
-async def ask_again(
+async def ask_with_retry(
     ask: Callable[[], Awaitable[T]],
     on: type[BaseException] | tuple[type[BaseException], ...] = ActorDead,
     *,

@@ -19,7 +19,7 @@ from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
 from oubliette.kit.shutdown import end_actor
 
 if TYPE_CHECKING:
-    from oubliette.kit.timers import Timer
+    from oubliette.kit.timers import ActorTimer
 
 log = structlog.get_logger("oubliette.kit")
 
@@ -130,7 +130,7 @@ class Supervisor(Actor):
         self._restarts: deque[float] = deque()
         self._waiting: dict[str, int] = {}
         """Children that wait for their backoff, and the number of it."""
-        self._backoffs: dict[int, Timer] = {}
+        self._backoffs: dict[int, ActorTimer] = {}
         self._numbers = itertools.count()
 
     def on_start(self) -> None:

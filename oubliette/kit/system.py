@@ -16,7 +16,7 @@ from oubliette.clock import SystemClock
 from oubliette.errors import AlreadyExists
 from oubliette.kit.control_messages import Signal
 from oubliette.kit.errors import ActorDead, WouldBlockError
-from oubliette.kit.loop_bridge import Gate, LoopThread
+from oubliette.kit.loop_bridge import LoopBridge, LoopThread
 from oubliette.kit.messages import DeadLetter, Down, Farewell, round_trip
 from oubliette.kit.pykka_future import on_a_loop
 from oubliette.kit.ref import Ref
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oubliette.kit.actor import Actor
     from oubliette.kit.mailbox import Envelope, Mailbox
     from oubliette.kit.messages import Message
-    from oubliette.kit.trace_context import Scope
+    from oubliette.kit.trace_context import TraceScope
     from oubliette.kit.watchdog import Blocked
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class System:
         self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS)
         self.dead_letter_count = 0
         self.waits = WaitGraph()
-        self.gate: Gate
+        self.bridge: LoopBridge
         self.context: contextvars.Context
         self._live: dict[str, Actor] = {}
         self._top: dict[str, Actor] = {}
@@ -80,11 +80,11 @@ class System:
 
     # ------------------------------------------------------------ life
     async def __aenter__(self) -> Self:
-        self.gate = Gate()
+        self.bridge = LoopBridge()
         self.context = contextvars.copy_context()
         self._open = True
         if self._watchdog_limit is not None:
-            self._watchdog = Watchdog(self.gate, self.name, self._watchdog_limit)
+            self._watchdog = Watchdog(self.bridge, self.name, self._watchdog_limit)
         return self
 
     async def __aexit__(
@@ -98,7 +98,7 @@ class System:
     async def stop(self) -> None:
         """End every actor, the last started first, each within its limit; then take no more."""
         self._open = False
-        loop = self.gate.loop
+        loop = self.bridge.loop
         try:
             while self._top:
                 actor = self._top[next(reversed(self._top))]
@@ -111,7 +111,7 @@ class System:
                 actor.actor_cancel()
             if self._watchdog is not None:
                 self._watchdog.stop()
-            self.gate.close()
+            self.bridge.close()
 
     @classmethod
     @contextlib.contextmanager
@@ -140,7 +140,7 @@ class System:
 
     def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
         """Run a coroutine on the System's loop from a thread, for at most `timeout` seconds."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.gate.loop).result(timeout)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.bridge.loop).result(timeout)
 
     # ------------------------------------------------------------ actors
     def spawn(
@@ -165,7 +165,7 @@ class System:
             ActorDead: the System is ending.
             WouldBlockError: called on the loop of another System.
         """
-        if threading.get_ident() == self.gate.thread:
+        if threading.get_ident() == self.bridge.thread:
             return self._spawn_top(cls, args, kwargs, name, shutdown)
         if on_a_loop():
             raise WouldBlockError(f"{self.name}: spawn on its own loop, or from a plain thread")
@@ -239,7 +239,7 @@ class System:
         if self._top.get(actor.name) is actor:
             del self._top[actor.name]
 
-    def waiting_actor(self, scope: Scope) -> Mailbox | None:
+    def waiting_actor(self, scope: TraceScope) -> Mailbox | None:
         """The mailbox that stands still while the current task waits, if there is one.
 
         That is so in an actor's own task; side tasks leave its mailbox running.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oubliette.kit.mailbox import Mailbox
     from oubliette.kit.messages import Message
     from oubliette.kit.replies import ExcInfo
-    from oubliette.kit.trace_context import Aside
+    from oubliette.kit.trace_context import DetachedScope
 
 T = TypeVar("T")
 
@@ -41,14 +41,14 @@ class Sender:
             box.post(Envelope(message, None, self._name, None, self._trace), urgent=True)
 
 
-class Timer:
+class ActorTimer:
     """A message for later, made by `Actor.after`."""
 
     __slots__ = ("_handle", "_owned", "_send", "_what")
 
     def __init__(
         self,
-        owned: set[Timer],
+        owned: set[ActorTimer],
         clock: Clock,
         delay: float,
         send: Callable[..., None],
@@ -89,12 +89,12 @@ class AnswerToSelf:
         self._err = err
         self._post = post
         self._broke = broke
-        self._timer: Timer | None = None
+        self._timer: ActorTimer | None = None
         self.done = False
         """Whether it was answered, or given up."""
         self.on_gone: Callable[[], None] | None = None
 
-    def within(self, timer: Timer) -> None:
+    def within(self, timer: ActorTimer) -> None:
         """Cancel `timer`, which gives up, once there is an answer."""
         if self.done:
             timer.cancel()
@@ -141,14 +141,14 @@ class AnswerToSelf:
             self._broke(error)
 
 
-class SideTask:
+class PipedTask:
     """A task of an actor beside its mailbox, made by `Actor.pipe_to_self`."""
 
     __slots__ = ("_broke", "_cancelled", "_post", "_scope", "_task")
 
     def __init__(
         self,
-        scope: Aside,
+        scope: DetachedScope,
         post: Callable[[Message], None],
         broke: Callable[[BaseException], None],
     ) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 
-class Scope(Protocol):
+class TraceScope(Protocol):
     """An actor, a task beside it, or a program that set a trace."""
 
     @property
@@ -26,7 +26,7 @@ class Scope(Protocol):
         ...
 
 
-class Aside:
+class DetachedScope:
     """A scope of its own: keeps the envelope of its start while the actor goes on."""
 
     __slots__ = ("envelope", "name")
@@ -36,14 +36,14 @@ class Aside:
         self.envelope = envelope
 
 
-current_scope: ContextVar[Scope | None] = ContextVar("oubliette_scope", default=None)
+current_scope: ContextVar[TraceScope | None] = ContextVar("oubliette_scope", default=None)
 
 
 @contextlib.contextmanager
 def tracing(trace: Mapping[str, str]) -> Generator[None]:
     """Let every message sent inside carry `trace`, and whatever these messages cause."""
     outer = current_scope.get()
-    scope = Aside(None if outer is None else outer.name, Envelope(None, trace=dict(trace)))
+    scope = DetachedScope(None if outer is None else outer.name, Envelope(None, trace=dict(trace)))
     token = current_scope.set(scope)
     try:
         yield

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 if TYPE_CHECKING:
-    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.loop_bridge import LoopBridge
 
 log = structlog.get_logger("oubliette.kit")
 
@@ -41,9 +41,9 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 class Watchdog:
     """A thread that asks a loop again and again whether it runs; `stop` ends it."""
 
-    def __init__(self, gate: Gate, name: str, limit: float = LIMIT) -> None:
+    def __init__(self, bridge: LoopBridge, name: str, limit: float = LIMIT) -> None:
         self.blocked: deque[Blocked] = deque(maxlen=100)
-        self._gate = gate
+        self._bridge = bridge
         self._name = name
         self._limit = limit
         self._answered = threading.Event()
@@ -63,13 +63,13 @@ class Watchdog:
             if self._ended.is_set():  # `stop` sets this first: what was cleared was its answer
                 return
             asked = time.monotonic()
-            self._gate.call(self._answered.set)
+            self._bridge.call(self._answered.set)
             if not self._answered.wait(self._limit):
                 self._report(asked)
 
     def _report(self, asked: float) -> None:
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented
-        frame = frames.pop(self._gate.thread, None)
+        frame = frames.pop(self._bridge.thread, None)
         del frames
         stack = "".join(traceback.format_stack(frame)[-DEPTH:]) if frame else ""
         del frame

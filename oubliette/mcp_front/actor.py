@@ -8,14 +8,14 @@ from oubliette.kit import Actor, Message, Reply, handles
 
 if TYPE_CHECKING:
     from oubliette.kit import Reason
-    from oubliette.mcp_front.app import Front
+    from oubliette.mcp_front.app import McpApp
 
 
 class GetUrl(Message, Reply[str]):
     """Where clients connect to."""
 
 
-class Ended(Message):
+class FrontEnded(Message):
     """Nothing answers MCP requests any more."""
 
 
@@ -24,14 +24,14 @@ class FrontActor(Actor):
 
     shutdown: ClassVar[float] = 5.0
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: McpApp) -> None:
         super().__init__()
         self._front = front
 
     async def on_start(self) -> None:
         """Accept connections."""
         await self._front.start()
-        self.pipe_to_self(self._front.ended(), ok=lambda _: Ended(), err=_fail)
+        self.pipe_to_self(self._front.ended(), ok=lambda _: FrontEnded(), err=_fail)
 
     async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
         """End the listeners, then the server."""
@@ -42,8 +42,8 @@ class FrontActor(Actor):
     def _url(self, _: GetUrl) -> str:
         return self._front.url
 
-    @handles(Ended)
-    def _ended(self, _: Ended) -> None:
+    @handles(FrontEnded)
+    def _ended(self, _: FrontEnded) -> None:
         self.stop()
 
 

@@ -20,18 +20,18 @@ from oubliette.errors import (
     Unavailable,
 )
 from oubliette.mcp_front import challenge
-from oubliette.mcp_front.auth import Gatekeeper, Names, header
-from oubliette.mcp_front.calls import Calls
-from oubliette.mcp_front.direct_path.handler import Direct
-from oubliette.mcp_front.events.get_stream import LegacyStreams
-from oubliette.mcp_front.events.listen import Listening
+from oubliette.mcp_front.auth import Authenticator, HostPolicy, header
+from oubliette.mcp_front.calls import ToolCalls
+from oubliette.mcp_front.direct_path.handler import DirectPath
+from oubliette.mcp_front.events.get_stream import GetStreams
+from oubliette.mcp_front.events.listen import ListenService
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.sdk import LOADING, Sdk
 from oubliette.mcp_front.transport import cors, error_responses
 from oubliette.mcp_front.transport.http_protocol import Deadlines
 from oubliette.mcp_front.transport.http_server import HttpServer
-from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, Exchange
+from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
-    from oubliette.mcp_front.auth import Who
+    from oubliette.mcp_front.auth import AuthenticatedKey
     from oubliette.mcp_front.interfaces import Ready, ToolTable, Verify
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
-    from oubliette.tools.auth.rate_limits import Rates
+    from oubliette.tools.auth.rate_limits import RateLimits
 
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
 ANSWERS_END: Final = 0.5  # seconds after that, for the word that the server stops
@@ -56,7 +56,7 @@ _METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 log = structlog.get_logger("oubliette.front")
 
 
-class Front:
+class McpApp:
     """Everything between the socket and the tool table. `start`, then `stop`; once each.
 
     Args:
@@ -83,23 +83,23 @@ class Front:
         callers: Ref,
         find: Callable[[str], Ref],
         deadlines: Deadlines | None = None,
-        rates: Rates | None = None,
+        rates: RateLimits | None = None,
         direct: bool = True,
         parser: Parser | None = None,
     ) -> None:
         self._config = config
         self._rates = rates
         self._ready = ready
-        self._names = Names(config.server)
-        self._gate = Gatekeeper(verify)
+        self._names = HostPolicy(config.server)
+        self._gate = Authenticator(verify)
         self.quotas = Quotas(config.callers)
-        self.listening = Listening(callers, find, self.quotas, config.callers)
-        """Serves `caller_listen`; give it to the tool table (`House.listen`)."""
-        self._streams = LegacyStreams(self.listening, self.quotas)
+        self.listening = ListenService(callers, find, self.quotas, config.callers)
+        """Serves `caller_listen`; give it to the tool table (`ToolServices.listen`)."""
+        self._streams = GetStreams(self.listening, self.quotas)
         most = config.server.max_body_bytes
-        calls = self._asked = Calls(tools, self._streams.before_call)
+        calls = self._asked = ToolCalls(tools, self._streams.before_call)
         self._sdk = Sdk(tools, calls, most)
-        self._direct = Direct(calls, self._sdk, most) if direct else None
+        self._direct = DirectPath(calls, self._sdk, most) if direct else None
         self._http = HttpServer(
             cast("ASGI3Application", self),
             config.server.host,
@@ -253,7 +253,9 @@ class Front:
         else:
             await self._post(who, scope, receive, send)
 
-    async def _post(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _post(
+        self, who: AuthenticatedKey, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         principal = who.context.principal
         try:
             if self._rates is not None:
@@ -264,7 +266,7 @@ class Front:
             return
         done = asyncio.get_running_loop().create_future()
         self._calls.add(done)
-        exchange = Exchange(who, scope, send, place)
+        exchange = RequestStream(who, scope, send, place)
         try:
             if scope["method"] == "DELETE":
                 await self._serve(scope, receive, exchange)
@@ -276,7 +278,7 @@ class Front:
             done.set_result(None)
             place.end()
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
         """Answer a POST: here if it is a plain call, else through the SDK."""
         if self._direct is None:
             await self._serve(scope, receive, exchange)
@@ -287,7 +289,7 @@ class Front:
             if left.cancels is not None and exchange.status == 202:
                 self._direct.cancel(left.cancels)
 
-    def _deleted(self, scope: Scope, exchange: Exchange) -> None:
+    def _deleted(self, scope: Scope, exchange: RequestStream) -> None:
         found = header(scope["headers"], SESSION_HEADER)
         if exchange.status != 200 or found is None:
             return
@@ -302,7 +304,7 @@ class Front:
         headers = [(b"retry-after", str(seconds).encode())]
         await error_responses.refuse(send, 429, str(error), headers=headers)
 
-    async def _get(self, who: Who, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _get(self, who: AuthenticatedKey, scope: Scope, receive: Receive, send: Send) -> None:
         principal = who.context.principal
         try:
             self.quotas.take_stream(principal)
@@ -314,7 +316,7 @@ class Front:
             session_id = header(scope["headers"], SESSION_HEADER)
             # We give no event ids; without a store of them the SDK would answer nothing at all.
             scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
-            exchange = Exchange(who, scope, send)
+            exchange = RequestStream(who, scope, send)
             if session_id is not None:
                 exchange.expect_open()
                 binder = asyncio.get_running_loop().create_task(
@@ -326,7 +328,7 @@ class Front:
                 binder.cancel()
             self.quotas.give_back(self.quotas.streams, principal)
 
-    async def _serve(self, scope: Scope, receive: Receive, exchange: Exchange) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
         """Hand the request to the SDK; nothing of what breaks in it reaches the client."""
         scope[SCOPE_KEY] = exchange
         try:

@@ -34,7 +34,7 @@ def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     return None
 
 
-class Names:
+class HostPolicy:
     """The names that this server goes by, and the pages that may speak to it."""
 
     def __init__(self, config: ServerConfig) -> None:
@@ -70,12 +70,12 @@ def _without_port(value: str) -> str:
     return name if colon and port.isdecimal() and not name.endswith(":") else value
 
 
-class Who:
+class AuthenticatedKey:
     """The holder of a key, for the length of one request."""
 
     __slots__ = ("_gate", "_key", "context")
 
-    def __init__(self, gate: Gatekeeper, key: str, context: CallContext) -> None:
+    def __init__(self, gate: Authenticator, key: str, context: CallContext) -> None:
         self._gate = gate
         self._key = key
         self.context = context
@@ -89,14 +89,14 @@ class Who:
         return True
 
 
-class Gatekeeper:
+class Authenticator:
     """Turns an Authorization header into who it is."""
 
     def __init__(self, verify: Verify) -> None:
         self.verify = verify
         self._known: dict[str, tuple[Token, CallContext]] = {}
 
-    async def admit(self, authorization: bytes | None) -> Who:
+    async def admit(self, authorization: bytes | None) -> AuthenticatedKey:
         """The holder of the key in this header.
 
         Raises:
@@ -117,7 +117,7 @@ class Gatekeeper:
             if len(self._known) >= MAX_KNOWN:
                 self._known.pop(next(iter(self._known)))
             known = self._known[token.id] = (token, _context(token))
-        return Who(self, key, known[1])
+        return AuthenticatedKey(self, key, known[1])
 
 
 def _context(token: Token) -> CallContext:

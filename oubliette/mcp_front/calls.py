@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.interfaces import Answer, ToolTable
-    from oubliette.mcp_front.transport.request_stream import Exchange
+    from oubliette.mcp_front.interfaces import ToolAnswer, ToolTable
+    from oubliette.mcp_front.transport.request_stream import RequestStream
 
-BeforeCall = Callable[["Exchange", str, str, dict[str, Any] | None], Awaitable[None]]
+BeforeCall = Callable[["RequestStream", str, str, dict[str, Any] | None], Awaitable[None]]
 """Exchange, MCP session, tool, arguments."""
 
 
-class Calls:
+class ToolCalls:
     """Hands calls to the tool table.
 
     Args:
@@ -36,11 +36,11 @@ class Calls:
 
     async def ask(
         self,
-        exchange: Exchange,
+        exchange: RequestStream,
         session_id: str | None,
         name: str,
         arguments: dict[str, Any] | None,
-    ) -> Answer:
+    ) -> ToolAnswer:
         """Call a tool for the client of `exchange`; `session_id` of a handshake session.
 
         Raises:

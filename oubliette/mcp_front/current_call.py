@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
-    from oubliette.mcp_front.transport.request_stream import Exchange
+    from oubliette.mcp_front.transport.request_stream import RequestStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class CurrentCall:
     """The call that is being answered, for the tool that answers it as a stream."""
 
     context: ServerRequestContext[Any, Any]
-    exchange: Exchange
+    exchange: RequestStream
 
     @property
     def modern(self) -> bool:

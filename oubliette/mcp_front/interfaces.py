@@ -17,7 +17,7 @@ Ready = Callable[[], Awaitable[list[str]]]
 """Why the server does not take work now; an empty list when it does."""
 
 
-class Answer(Protocol):
+class ToolAnswer(Protocol):
     """What a tool said."""
 
     @property
@@ -58,6 +58,6 @@ class ToolTable(Protocol):
 
     async def call(
         self, context: CallContext, name: str, arguments: dict[str, Any] | None
-    ) -> Answer:
+    ) -> ToolAnswer:
         """Call one. Failures come as an answer with `is_error`, or as an OublietteError."""
         ...

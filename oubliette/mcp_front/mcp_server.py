@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.models import InitializationOptions
 
-    from oubliette.mcp_front.calls import Calls
+    from oubliette.mcp_front.calls import ToolCalls
     from oubliette.mcp_front.interfaces import ToolTable
 
 INSTRUCTIONS: Final = (
@@ -35,7 +35,7 @@ _BEFORE_HANDSHAKE: Final = frozenset({"initialize", "ping", "notifications/cance
 """What the SDK takes from a session without a handshake too."""
 
 
-class Dispatch:
+class McpDispatcher:
     """Answers MCP requests from a tool table.
 
     Args:
@@ -44,7 +44,7 @@ class Dispatch:
         begun: Told of handshake sessions whose handshake is through.
     """
 
-    def __init__(self, tools: ToolTable, calls: Calls, begun: Callable[[str], None]) -> None:
+    def __init__(self, tools: ToolTable, calls: ToolCalls, begun: Callable[[str], None]) -> None:
         self._tools = tools
         self._calls = calls
         self._begun = begun

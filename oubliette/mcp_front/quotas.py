@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from oubliette.config.schema import CallersConfig
 
 
-class Place:
+class CallSlot:
     """One call's place among those of its principal that are in flight.
 
     It is given back when the answer is out, whatever is still to be tidied up behind it: the client
@@ -56,8 +56,8 @@ class Quotas:
         """Open GET streams; as many as calls in flight are allowed."""
         self.listeners: Counter[str] = Counter()
 
-    def take_call(self, principal: str) -> Place:
-        """Count one more call in flight, until `Place.end`.
+    def take_call(self, principal: str) -> CallSlot:
+        """Count one more call in flight, until `CallSlot.end`.
 
         Raises:
             LimitExceeded: there are as many as are allowed.
@@ -68,7 +68,7 @@ class Quotas:
                 f" (callers.max_calls_in_flight = {self._max_calls})",
                 hint="wait for one of them to end",
             )
-        return Place(self.calls, principal)
+        return CallSlot(self.calls, principal)
 
     def take_stream(self, principal: str) -> None:
         """Count one more GET stream.

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.types import Receive, Scope, Send
 
-    from oubliette.mcp_front.calls import Calls
+    from oubliette.mcp_front.calls import ToolCalls
     from oubliette.mcp_front.interfaces import ToolTable
-    from oubliette.mcp_front.mcp_server import Dispatch
+    from oubliette.mcp_front.mcp_server import McpDispatcher
     from oubliette.mcp_front.sdk_sessions import SdkSessions
 
 LOADING: Final = "the MCP library is still being loaded"
@@ -47,7 +47,7 @@ log = structlog.get_logger("oubliette.front")
 class Sdk:
     """Serves requests with the MCP SDK. `start`, then `stop`; once each."""
 
-    def __init__(self, tools: ToolTable, calls: Calls, max_body_bytes: int) -> None:
+    def __init__(self, tools: ToolTable, calls: ToolCalls, max_body_bytes: int) -> None:
         self._tools = tools
         self._calls = calls
         self._max_body_bytes = max_body_bytes
@@ -56,7 +56,7 @@ class Sdk:
         self._ready: asyncio.Future[StreamableHTTPSessionManager] = (
             asyncio.get_running_loop().create_future()
         )
-        self._dispatch: Dispatch | None = None
+        self._dispatch: McpDispatcher | None = None
         self.sessions: SdkSessions | None = None
         """Its handshake sessions; there are none before it is loaded."""
         self._run: asyncio.Task[None] | None = None
@@ -148,11 +148,11 @@ class Sdk:
     def _build(self) -> StreamableHTTPSessionManager:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        from oubliette.mcp_front.mcp_server import Dispatch
+        from oubliette.mcp_front.mcp_server import McpDispatcher
         from oubliette.mcp_front.sdk_sessions import SdkSessions
 
         _no_shutdown_watcher()
-        self._dispatch = Dispatch(self._tools, self._calls, self._begun)
+        self._dispatch = McpDispatcher(self._tools, self._calls, self._begun)
         manager = StreamableHTTPSessionManager(
             self._dispatch.server, max_request_body_size=self._max_body_bytes
         )
@@ -180,7 +180,7 @@ class Sdk:
 def _no_shutdown_watcher() -> None:
     """Keep sse-starlette from polling, twice a second and for ever, whether uvicorn got a signal.
 
-    Streams are ended by `Front.stop` instead. There is no public switch (sse-starlette 3.7).
+    Streams are ended by `McpApp.stop` instead. There is no public switch (sse-starlette 3.7).
     """
     from sse_starlette import sse
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 from oubliette.tools import registry
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.interfaces import Answer
+    from oubliette.mcp_front.interfaces import ToolAnswer
     from oubliette.tools.auth.scopes import Scope
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Tool
 
 
-class HouseTools:
-    """A `ToolTable` of `oubliette.tools`. Its house's `listen` should be `Front.listening`."""
+class ToolAdapter:
+    """A `ToolTable` of `oubliette.tools`. Its house's `listen` should be `McpApp.listening`."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, services: ToolServices) -> None:
+        self._services = services
         self._listed: dict[Scope, list[dict[str, Any]]] = {}
 
     def has(self, name: str) -> bool:
@@ -41,9 +41,9 @@ class HouseTools:
 
     async def call(
         self, context: CallContext, name: str, arguments: dict[str, Any] | None
-    ) -> Answer:
+    ) -> ToolAnswer:
         """Call one; its failures are answers."""
-        return await registry.call(self._house, context, name, arguments)
+        return await registry.call(self._services, context, name, arguments)
 
 
 def _on_the_wire(tool: Tool) -> dict[str, Any]:

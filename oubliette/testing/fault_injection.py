@@ -93,7 +93,7 @@ def everything() -> list[Any]:
 def cut() -> None:
     """Reset every connection to a relay, as a network would: nobody in the server asked for it."""
     objects = everything()
-    loop = _system(objects).gate.loop
+    loop = _system(objects).bridge.loop
     for writer in [each for each in objects if isinstance(each, asyncio.StreamWriter)]:
         peer = writer.get_extra_info("peername")
         if isinstance(peer, str) and peer.endswith(RELAY_SOCKET):
@@ -129,7 +129,7 @@ def census() -> dict[str, Any]:
     which the collector does not know of, are in blocks alone. Timers that were cancelled, which the
     loop keeps until their time has come or there are a hundred of them, are dropped first.
     """
-    loop = _system(everything()).gate.loop
+    loop = _system(everything()).bridge.loop
 
     def count() -> dict[str, Any]:
         timers = loop._scheduled
@@ -156,7 +156,7 @@ def actors() -> dict[str, tuple[str, str | None]]:
         living = [system.actor(name) for name in system.names]
         return {each.name: (type(each).__name__, _parent_of(each)) for each in living}
 
-    return _on(system.gate.loop, look)
+    return _on(system.bridge.loop, look)
 
 
 def _parent_of(actor: Any) -> str | None:
@@ -188,7 +188,7 @@ def fail(kind: str) -> None:
     for actor in [each for each in everything() if isinstance(each, Actor)]:
         if type(actor).__name__ == kind and actor.ref.is_alive():
             broke: Any = actor._actor_post_broke  # pyright: ignore[reportPrivateUsage]
-            actor.system.gate.loop.call_soon_threadsafe(
+            actor.system.bridge.loop.call_soon_threadsafe(
                 broke, failpoints.FailpointError(f"failpoint {kind}")
             )
 

@@ -11,15 +11,15 @@ import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette.testing.model_script import (
-    Asked,
     Break,
-    Call,
+    ModelRequest,
+    ModelToolCall,
     Pause,
     Refuse,
     Said,
     Say,
     Step,
-    Usage,
+    TokenUsage,
 )
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class Api(abc.ABC):
 
     path: str
 
-    def __init__(self, asked: Asked, number: int, steps: list[Step]) -> None:
+    def __init__(self, asked: ModelRequest, number: int, steps: list[Step]) -> None:
         self.asked = asked
         self.id = f"scripted_{number}"
         self.steps = steps
-        said = next((step for step in reversed(steps) if isinstance(step, Usage)), None)
+        said = next((step for step in reversed(steps) if isinstance(step, TokenUsage)), None)
         self._said = said
         self.tokens = sum(len(said.text) for said in asked.said) // CHARS_PER_TOKEN
         """What was read: about four characters a token, or as the script says."""
@@ -57,7 +57,7 @@ class Api(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def read(body: Json) -> Asked:
+    def read(body: Json) -> ModelRequest:
         """What a request says."""
 
     @staticmethod
@@ -82,7 +82,7 @@ class Api(abc.ABC):
         """Events behind it."""
 
     @abc.abstractmethod
-    def call(self, call: Call) -> list[str]:
+    def call(self, call: ModelToolCall) -> list[str]:
         """A tool call."""
 
     @abc.abstractmethod
@@ -94,7 +94,7 @@ class Api(abc.ABC):
         """Events behind the answer."""
 
     @abc.abstractmethod
-    def whole(self, text: str, calls: list[Call]) -> Json:
+    def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
         """The answer in one piece."""
 
     async def stream(self) -> AsyncIterator[str]:
@@ -117,7 +117,7 @@ class Api(abc.ABC):
                         yield event
                 for event in self.text_end("".join(step.pieces)):
                     yield event
-            elif isinstance(step, Call):
+            elif isinstance(step, ModelToolCall):
                 self._pieces += 1
                 for event in self.call(step):
                     yield event
@@ -131,7 +131,7 @@ class Api(abc.ABC):
                 if step.how == "cut":
                     raise CutError
                 await asyncio.Event().wait()
-        for event in self.end(calls=any(isinstance(step, Call) for step in self.steps)):
+        for event in self.end(calls=any(isinstance(step, ModelToolCall) for step in self.steps)):
             yield event
 
 
@@ -184,7 +184,7 @@ class ChatCompletions(Api):
     path = "/v1/chat/completions"
 
     @staticmethod
-    def read(body: Json) -> Asked:
+    def read(body: Json) -> ModelRequest:
         """Messages with roles; results are messages of the role `tool`."""
         said: list[Said] = []
         for message in _list(body.get("messages")):
@@ -203,7 +203,7 @@ class ChatCompletions(Api):
             for tool in _list(body.get("tools"))
             if isinstance(tool.get("function"), dict)
         )
-        return Asked(tuple(said), tools, bool(body.get("stream")), str(body.get("model")))
+        return ModelRequest(tuple(said), tools, bool(body.get("stream")), str(body.get("model")))
 
     @staticmethod
     def error(status: int, message: str) -> Json:
@@ -244,7 +244,7 @@ class ChatCompletions(Api):
         del text
         return []
 
-    def call(self, call: Call) -> list[str]:
+    def call(self, call: ModelToolCall) -> list[str]:
         """Name first, arguments behind it."""
         head = {"name": call.name, "arguments": ""}
         place = self._calls
@@ -265,7 +265,7 @@ class ChatCompletions(Api):
             "data: [DONE]\n\n",
         ]
 
-    def whole(self, text: str, calls: list[Call]) -> Json:
+    def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
         """One choice."""
         message: Json = {"role": "assistant", "content": text or None}
         if calls:
@@ -288,7 +288,7 @@ class Responses(Api):
     path = "/v1/responses"
 
     @staticmethod
-    def read(body: Json) -> Asked:
+    def read(body: Json) -> ModelRequest:
         """Items; calls and their results are items of their own."""
         said: list[Said] = []
         given = body.get("input")
@@ -302,7 +302,7 @@ class Responses(Api):
             elif kind == "message" and item.get("role") in {"user", "assistant"}:
                 said.append(Said(str(item["role"]), _text(item.get("content"))))
         tools = tuple(str(tool["name"]) for tool in _list(body.get("tools")) if "name" in tool)
-        return Asked(tuple(said), tools, bool(body.get("stream")), str(body.get("model")))
+        return ModelRequest(tuple(said), tools, bool(body.get("stream")), str(body.get("model")))
 
     @staticmethod
     def error(status: int, message: str) -> Json:
@@ -383,7 +383,7 @@ class Responses(Api):
         self._output.append(item)
         return events
 
-    def _call(self, call: Call, arguments: str, status: str) -> Json:
+    def _call(self, call: ModelToolCall, arguments: str, status: str) -> Json:
         return {
             "id": f"fc_{call.id}",
             "type": "function_call",
@@ -393,7 +393,7 @@ class Responses(Api):
             "arguments": arguments,
         }
 
-    def call(self, call: Call) -> list[str]:
+    def call(self, call: ModelToolCall) -> list[str]:
         """An item whose arguments come behind it."""
         place, arguments = len(self._output), json.dumps(call.arguments)
         where = {"item_id": f"fc_{call.id}", "output_index": place}
@@ -422,7 +422,7 @@ class Responses(Api):
         del calls
         return [self._say("response.completed", response=self._response("completed"))]
 
-    def whole(self, text: str, calls: list[Call]) -> Json:
+    def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
         """What the last event of a stream says."""
         self.begin()
         if text:
@@ -438,7 +438,7 @@ class Messages(Api):
     path = "/v1/messages"
 
     @staticmethod
-    def read(body: Json) -> Asked:
+    def read(body: Json) -> ModelRequest:
         """Messages of blocks; results are blocks of a user's message."""
         said: list[Said] = []
         for message in _list(body.get("messages")):
@@ -453,7 +453,7 @@ class Messages(Api):
             elif text:
                 said.append(Said("user", text))
         tools = tuple(str(tool["name"]) for tool in _list(body.get("tools")) if "name" in tool)
-        return Asked(tuple(said), tools, bool(body.get("stream")), str(body.get("model")))
+        return ModelRequest(tuple(said), tools, bool(body.get("stream")), str(body.get("model")))
 
     @staticmethod
     def error(status: int, message: str) -> Json:
@@ -507,7 +507,7 @@ class Messages(Api):
         del text
         return [self._stop()]
 
-    def call(self, call: Call) -> list[str]:
+    def call(self, call: ModelToolCall) -> list[str]:
         """A block whose input comes as JSON."""
         block: Json = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(call.arguments)}
@@ -526,7 +526,7 @@ class Messages(Api):
             _event({"type": "message_stop"}, "message_stop"),
         ]
 
-    def whole(self, text: str, calls: list[Call]) -> Json:
+    def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
         """All blocks."""
         content: list[Json] = [{"type": "text", "text": text}] if text else []
         content += [

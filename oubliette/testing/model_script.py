@@ -31,7 +31,7 @@ class Said(msgspec.Struct, frozen=True):
     call_id: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ModelRequest(msgspec.Struct, frozen=True):
     """A request, whatever API it came by."""
 
     said: tuple[Said, ...]
@@ -48,7 +48,7 @@ class Say(msgspec.Struct, frozen=True):
     """Seconds."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class ModelToolCall(msgspec.Struct, frozen=True):
     """One tool call."""
 
     id: str
@@ -74,7 +74,7 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Usage(msgspec.Struct, frozen=True):
+class TokenUsage(msgspec.Struct, frozen=True):
     """What the answer says that it has cost, in tokens."""
 
     read: int
@@ -87,7 +87,7 @@ class Break(msgspec.Struct, frozen=True):
     how: str
 
 
-Step = Say | Call | Refuse | Pause | Usage | Break
+Step = Say | ModelToolCall | Refuse | Pause | TokenUsage | Break
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ _VERBS: Final = frozenset(
 )
 
 
-def answer(asked: Asked, again: int = 0) -> list[Step]:
+def answer(asked: ModelRequest, again: int = 0) -> list[Step]:
     """What the model does now.
 
     Args:
@@ -134,8 +134,13 @@ def answer(asked: Asked, again: int = 0) -> list[Step]:
                 name, _, arguments = line.rest.partition(" ")
                 if name not in asked.tools and SEARCH in asked.tools and number not in searched:
                     query = {"query": f"select:{name}"}
-                    return [*steps, Call(f"search_{number}_{len(asked.said)}", SEARCH, query)]
-                steps.append(Call(f"call_{number}_{len(asked.said)}", name, _arguments(arguments)))
+                    return [
+                        *steps,
+                        ModelToolCall(f"search_{number}_{len(asked.said)}", SEARCH, query),
+                    ]
+                steps.append(
+                    ModelToolCall(f"call_{number}_{len(asked.said)}", name, _arguments(arguments))
+                )
                 if not line.joined:
                     return steps
             case "slow":
@@ -145,7 +150,7 @@ def answer(asked: Asked, again: int = 0) -> list[Step]:
                 steps.append(Pause(min(float(line.rest), LONGEST)))
             case "usage":
                 read, _, written = line.rest.partition(" ")
-                steps.append(Usage(int(read), int(written or 0)))
+                steps.append(TokenUsage(int(read), int(written or 0)))
             case "error":
                 return [*steps, _refusal(line.rest)]
             case "fail":
@@ -161,7 +166,7 @@ def answer(asked: Asked, again: int = 0) -> list[Step]:
                 return [*steps, Break(line.verb)]
             case _:
                 steps.append(_say(line.rest))
-    if all(isinstance(step, Pause | Usage) for step in steps):
+    if all(isinstance(step, Pause | TokenUsage) for step in steps):
         told = [results[number] for number in sorted(results)]
         steps.append(_say(f"tool said: {told[-1]}" if told else "done"))
     return steps

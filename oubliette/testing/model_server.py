@@ -32,7 +32,7 @@ from oubliette.testing.model_apis import (
     Messages,
     instructions,
 )
-from oubliette.testing.model_script import Asked, Call, Refuse, Say, answer
+from oubliette.testing.model_script import ModelRequest, ModelToolCall, Refuse, Say, answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ class Received(msgspec.Struct, frozen=True):
     """One request that came."""
 
     path: str
-    asked: Asked
+    asked: ModelRequest
     key: str
     """The credential that it came with."""
     instructions: str = ""
@@ -75,7 +75,7 @@ class ModelServer:
         self.requests: deque[Received] = deque(maxlen=KEPT)
         """The latest requests, oldest first."""
         self._count = 0
-        self._asked: OrderedDict[Asked, int] = OrderedDict()
+        self._asked: OrderedDict[ModelRequest, int] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._server: uvicorn.Server | None = None
 
@@ -128,7 +128,7 @@ class ModelServer:
 
         return serve
 
-    def _again(self, asked: Asked) -> int:
+    def _again(self, asked: ModelRequest) -> int:
         """How often the very same was asked before."""
         times = self._asked.pop(asked, 0)
         self._asked[asked] = times + 1
@@ -136,7 +136,7 @@ class ModelServer:
             self._asked.popitem(last=False)
         return times
 
-    async def _answer(self, kind: type[Api], asked: Asked) -> Response:
+    async def _answer(self, kind: type[Api], asked: ModelRequest) -> Response:
         try:
             steps = answer(asked, self._again(asked))
         except ValueError as error:
@@ -156,7 +156,9 @@ class ModelServer:
             headers = {"x-should-retry": str(refusal.retryable).lower()}
             return JSONResponse(body, refusal.status, headers)
         text = "".join("".join(step.pieces) for step in steps if isinstance(step, Say))
-        return JSONResponse(api.whole(text, [step for step in steps if isinstance(step, Call)]))
+        return JSONResponse(
+            api.whole(text, [step for step in steps if isinstance(step, ModelToolCall)])
+        )
 
 
 async def _broken(error: Exception) -> AsyncIterator[bytes]:

@@ -286,7 +286,7 @@ class ServerProcess:
                 return value.decode() if isinstance(value, bytes) else str(value)
         return ""
 
-    def containers(self) -> dict[str, procfs.Process]:
+    def containers(self) -> dict[str, procfs.HostProcess]:
         """Container id → host process, of this instance, alive."""
         instance = self.instance()
         if not instance:
@@ -308,7 +308,7 @@ class ServerProcess:
         finally:
             api.close()
 
-    def _running(self, api: Any) -> Iterator[tuple[str, procfs.Process]]:
+    def _running(self, api: Any) -> Iterator[tuple[str, procfs.HostProcess]]:
         for listed in self._listed(api):
             with contextlib.suppress(Exception):  # it is removed just now
                 told = api.inspect_container(listed["Id"])
@@ -320,7 +320,7 @@ class ServerProcess:
         label = f"{LABEL_INSTANCE}={self.instance()}"
         return list(api.containers(all=True, filters={"label": [label]}))
 
-    def agents(self, session_id: str) -> list[procfs.Process]:
+    def agents(self, session_id: str) -> list[procfs.HostProcess]:
         """The agent processes of a session, alive."""
         return [
             process

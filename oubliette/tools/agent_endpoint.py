@@ -13,7 +13,7 @@ from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
     from oubliette.records import Token
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import Door
 
 NOT_ALLOWED = "tool not allowed for this token scope"
@@ -32,11 +32,11 @@ def context_of(token: Token, door: Door, session_id: str | None = None) -> CallC
     )
 
 
-class SocketDoor:
+class AgentToolEndpoint:
     """Checks the key on every call: nothing about it is remembered from the discovery."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, services: ToolServices) -> None:
+        self._services = services
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
         """What this key may call on this session's link, in the order of the table.
@@ -69,9 +69,9 @@ class SocketDoor:
         entry = TABLE.get(tool)
         if entry is None or not entry.allowed(context.scope, "socket"):
             name = tool if entry is not None else shown(tool)
-            await note_call(self._house, context, name, Forbidden.code)
+            await note_call(self._services, context, name, Forbidden.code)
             raise Forbidden(NOT_ALLOWED)
-        result = await call(self._house, context, tool, arguments)
+        result = await call(self._services, context, tool, arguments)
         answer: dict[str, Any] = {
             "content": [{"type": "text", "text": result.text}],
             "isError": result.is_error,
@@ -81,13 +81,13 @@ class SocketDoor:
         return answer
 
     async def _context(self, api_key: str, session_id: str) -> CallContext:
-        keys = self._house.keys
+        keys = self._services.keys
         try:
             token = await keys.verify_on_link(api_key, session_id)
         except Unauthenticated:
             if (known := keys.known(api_key)) is not None:
-                note_refused_key(self._house, known, "socket", session_id)
+                note_refused_key(self._services, known, "socket", session_id)
             raise
-        if self._house.rates is not None:
-            self._house.rates.take(token.principal)
+        if self._services.rates is not None:
+            self._services.rates.take(token.principal)
         return context_of(token, "socket", session_id)

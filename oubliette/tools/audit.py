@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import msgspec
 
     from oubliette.records import Token
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Door
 
 UNAUTHENTICATED = "unauthenticated"
 
 
 async def note_call(
-    house: House,
+    services: ToolServices,
     context: CallContext,
     tool: str,
     outcome: str,
@@ -27,31 +27,34 @@ async def note_call(
     parts: tuple[msgspec.Struct | None, msgspec.Struct | None] = (None, None),
 ) -> None:
     """Note a call; `parts` are its parameters and its result, as far as it came to them."""
-    if house.audit is None:
+    if services.audit is None:
         return
     session_id = _named(parts, "session_id")
-    house.audit.write(
+    services.audit.write(
         AuditEntry(
-            ts=house.clock.time(),
+            ts=services.clock.time(),
             tool=tool,
             door=context.door,
             token_id=context.token_id,
             principal=context.principal,
             session_id=context.session_id,
             target_session_id=session_id,
-            project_id=_named(parts, "project_id") or await _project_of(house, parts, session_id),
+            project_id=_named(parts, "project_id")
+            or await _project_of(services, parts, session_id),
             outcome=outcome,
             seconds=round(seconds, 6),
         )
     )
 
 
-def note_refused_key(house: House, token: Token, door: Door, session_id: str | None = None) -> None:
+def note_refused_key(
+    services: ToolServices, token: Token, door: Door, session_id: str | None = None
+) -> None:
     """Note that a key of ours was presented which is good no more, or not here."""
-    if house.audit is not None:
-        house.audit.write(
+    if services.audit is not None:
+        services.audit.write(
             AuditEntry(
-                ts=house.clock.time(),
+                ts=services.clock.time(),
                 tool="",
                 door=door,
                 token_id=token.id,
@@ -73,7 +76,7 @@ def _named(parts: tuple[msgspec.Struct | None, msgspec.Struct | None], field: st
 
 
 async def _project_of(
-    house: House,
+    services: ToolServices,
     parts: tuple[msgspec.Struct | None, msgspec.Struct | None],
     session_id: str | None,
 ) -> str | None:
@@ -83,6 +86,6 @@ async def _project_of(
     if session_id is None:
         return None
     try:
-        return (await house.owned(session_id)).project_id
+        return (await services.owned(session_id)).project_id
     except OublietteError:
         return None  # there is no such session

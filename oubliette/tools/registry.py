@@ -31,7 +31,7 @@ from oubliette.tools.schema import validation as door
 
 if TYPE_CHECKING:
     from oubliette.tools.auth.scopes import Scope
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Door, Tool
 
 _log = structlog.get_logger("oubliette.tools")
@@ -131,7 +131,7 @@ def listed(scope: Scope, at: Door) -> list[Tool]:
 
 
 async def call(
-    house: House, context: CallContext, name: str, arguments: dict[str, Any] | None
+    services: ToolServices, context: CallContext, name: str, arguments: dict[str, Any] | None
 ) -> ToolResult:
     """Call a tool. Whatever goes wrong in it is an answer that says what to do.
 
@@ -141,13 +141,13 @@ async def call(
     tool = TABLE.get(name)
     if tool is None or context.door not in tool.doors:
         raise NotFound(f"there is no tool {shown(name)}", hint="tools/list shows the tools")
-    began = house.clock.monotonic()
+    began = services.clock.monotonic()
     params = answer = None
     outcome = "cancelled"
     try:
         _check_scope(tool, context)
         params = door.decode(tool.params, arguments, tool.name)
-        answer = await tool.handler(house, context, params)
+        answer = await tool.handler(services, context, params)
         raw = encode(answer)
         result = ToolResult(text=raw.decode(), raw=raw)
         outcome = "ok"
@@ -155,9 +155,9 @@ async def call(
         result = _failed(error, tool)
         outcome = result.code or "error"
     finally:
-        seconds = house.clock.monotonic() - began
+        seconds = services.clock.monotonic() - began
         _log.debug("tool", tool=name, door=context.door, outcome=outcome, seconds=seconds)
-        await note_call(house, context, name, outcome, seconds=seconds, parts=(params, answer))
+        await note_call(services, context, name, outcome, seconds=seconds, parts=(params, answer))
     return result
 
 

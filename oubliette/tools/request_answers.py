@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from oubliette.kit import Message
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 ASK_SECONDS: Final = 30.0
@@ -31,7 +31,7 @@ class Accepted(Result, frozen=True, kw_only=True):
     accepted: bool
 
 
-class Asked(Protocol):
+class RequestReference(Protocol):
     """Parameters that name a request of a session."""
 
     @property
@@ -46,9 +46,9 @@ class Asked(Protocol):
 
 
 async def deliver(
-    house: House,
+    services: ToolServices,
     context: CallContext,
-    asked: Asked,
+    asked: RequestReference,
     answer: Message,
     *,
     what: str,
@@ -58,7 +58,7 @@ async def deliver(
     """Have the session take `answer` to an open request.
 
     Args:
-        house: The parts of the server.
+        services: The parts of the server.
         context: Who answers.
         asked: The request.
         answer: A message to the SessionActor, which answers whether it took it.
@@ -70,7 +70,7 @@ async def deliver(
     Raises:
         NotFound: `NOT_OPEN`.
     """
-    if may and await _delivered(house, asked.session_id, answer, settled):
+    if may and await _delivered(services, asked.session_id, answer, settled):
         return Accepted(accepted=True)
     _log.info(
         what,
@@ -82,16 +82,16 @@ async def deliver(
 
 
 async def _delivered(
-    house: House,
+    services: ToolServices,
     session_id: str,
     answer: Message,
     settled: Callable[[], Awaitable[bool | None]],
 ) -> bool:
-    ref = house.session_ref(session_id)
-    if ref is None and house.appears is not None and await settled() is None:
+    ref = services.session_ref(session_id)
+    if ref is None and services.appears is not None and await settled() is None:
         # This server has just started and told of the request before the session's actor was up.
-        await house.appears(session_id)
-        ref = house.session_ref(session_id)
+        await services.appears(session_id)
+        ref = services.session_ref(session_id)
     if ref is None:
         return False
     try:
@@ -103,6 +103,6 @@ async def _delivered(
     if known is not None:
         return known
     try:
-        return await house.ask_session(session_id, answer, ASK_SECONDS)
+        return await services.ask_session(session_id, answer, ASK_SECONDS)
     except (ActorDead, NotFound):
         return False

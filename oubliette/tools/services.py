@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.images import Imaging
     from oubliette.runtime.store.operations import Op, Result
     from oubliette.runtime.store.reader import Reader
-    from oubliette.tools.auth.api_keys import Keys
-    from oubliette.tools.auth.rate_limits import Rates
+    from oubliette.tools.auth.api_keys import ApiKeys
+    from oubliette.tools.auth.rate_limits import RateLimits
     from oubliette.tools.handlers.callers import CallerListen, CallerListenResult
     from oubliette.tools.spec import CallContext
 
@@ -31,7 +31,7 @@ KNOWN_SESSIONS: Final = 10_000
 """Sessions whose owner and project are remembered; neither ever changes."""
 
 
-class Offers(msgspec.Struct, frozen=True, kw_only=True):
+class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What this server can run, for `project_options` and to check names against."""
 
     agents: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: tuple[str, ...] = ()
 
 
-class Owned(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOwnership(msgspec.Struct, frozen=True, kw_only=True):
     """What decides about rights on a session; none of it ever changes."""
 
     session_id: str
@@ -63,32 +63,32 @@ def commits(store: Ref) -> Commit:
 
 
 @dataclass(kw_only=True)
-class House:
+class ToolServices:
     """The parts of a server that tools use."""
 
     config: Config
     clock: Clock
     reader: Reader
     commit: Commit
-    keys: Keys
+    keys: ApiKeys
     projects: Ref
     """Named `projects`: creates, opens and deletes them."""
     callers: Ref
     """Named `callers`: opens CallerActors."""
     find_session: Callable[[str], Ref | None]
-    """Session id → its actor, if it is live (`Directory.session`)."""
+    """Session id → its actor, if it is live (`SessionRegistry.session`)."""
     find_actor: Callable[[str], Ref | None]
     """Name → a live actor (`System.lookup`)."""
     name_actor: Callable[[str], Ref]
     """Name → a ref that is resolved at each send (`System.ref`)."""
-    offers: Offers = field(default_factory=Offers)
+    offers: ServerCapabilities = field(default_factory=ServerCapabilities)
     ask_live: Callable[[str, Message, float], Awaitable[Any]] | None = None
-    """Ask a live session, and its successor if it is being restarted (`Directory.ask`)."""
+    """Ask a live session, and its successor if it is being restarted (`SessionRegistry.ask`)."""
     appears: Callable[[str], Awaitable[bool]] | None = None
-    """Wait a little until somebody runs this session (`Directory.appears`)."""
+    """Wait a little until somebody runs this session (`SessionRegistry.appears`)."""
     audit: AuditLog | None = None
     """Where calls are noted; None: nowhere (embedding programs)."""
-    rates: Rates | None = None
+    rates: RateLimits | None = None
     """How often principals may call; None: as often as they like."""
     imaging: Imaging | None = None
     """Images of container types; None: this server has no containers."""
@@ -96,7 +96,7 @@ class House:
     """(project id, session id) of a session that was purged: remove its files."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None
     """How the front serves `caller_listen`; None: a long poll over the log."""
-    _owned: dict[str, Owned] = field(default_factory=dict[str, Owned])
+    _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])
 
     def session_ref(self, session_id: str) -> Ref | None:
         """The actor of this session, if it is live."""
@@ -137,7 +137,7 @@ class House:
         """Count what this caller just did as a sign of life."""
         (await self.caller_ref(principal, caller_id)).tell(CallerSeen())
 
-    async def owned(self, session_id: str) -> Owned:
+    async def owned(self, session_id: str) -> SessionOwnership:
         """Who owns a session and where it belongs; remembered, since it is on the hot path.
 
         Raises:
@@ -148,7 +148,7 @@ class House:
             record = await self.reader.session(session_id)
             if record is None:
                 raise session_not_found(session_id)
-            known = Owned(
+            known = SessionOwnership(
                 session_id=session_id, project_id=record.project_id, principal=record.principal
             )
             if len(self._owned) >= KNOWN_SESSIONS:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.caller.messages import CallerState, GetCaller
 from oubliette.actors.messages import caller_actor_name
-from oubliette.actors.session.waits import ContainerStart, GetStart, GetWaits, SessionWaits, Wait
+from oubliette.actors.session.waits import (
+    ContainerStartProgress,
+    GetStart,
+    GetWaits,
+    SessionWaits,
+    Wait,
+)
 from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorError
 from oubliette.records import TERMINAL
@@ -15,32 +21,32 @@ from oubliette.tools.schema.views import WaitView
 
 if TYPE_CHECKING:
     from oubliette import records
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
 
 ASK_SECONDS: Final = 5.0
 """For an actor to say what it waits for: one that is stuck must not hold up the question."""
 
 
-async def waiting_of(house: House, session: records.Session) -> tuple[WaitView, ...]:
+async def waiting_of(services: ToolServices, session: records.Session) -> tuple[WaitView, ...]:
     """What `session` waits for now; at least one entry, also where nobody can tell.
 
     It never fails: what cannot be asked is told as it is.
     """
     if session.status in TERMINAL:
         return (_ended(session),)
-    if house.session_ref(session.id) is None:
+    if services.session_ref(session.id) is None:
         return (_unheld(session),)
     try:
-        told: SessionWaits = await house.ask_session(session.id, GetWaits(), ASK_SECONDS)
+        told: SessionWaits = await services.ask_session(session.id, GetWaits(), ASK_SECONDS)
     except (ActorError, NotFound, Unavailable) as error:
-        now = await house.reader.session(session.id)
+        now = await services.reader.session(session.id)
         if now is not None and now.status in TERMINAL:
             return (_ended(now),)
         return (_unheld(session, f"its actor did not answer: {error.message}"),)
     waits = list(told.waits)
     if told.container is not None:
-        waits = [await _container(house, told.container, wait) for wait in waits]
-    return tuple(await asyncio.gather(*(_view(house, wait) for wait in waits)))
+        waits = [await _container(services, told.container, wait) for wait in waits]
+    return tuple(await asyncio.gather(*(_view(services, wait) for wait in waits)))
 
 
 def _ended(session: records.Session) -> WaitView:
@@ -65,12 +71,14 @@ def _unheld(session: records.Session, detail: str | None = None) -> WaitView:
     )
 
 
-async def _container(house: House, name: str, wait: Wait) -> Wait:
+async def _container(services: ToolServices, name: str, wait: Wait) -> Wait:
     """`wait` in the words of the container's actor, if it is the one for the container."""
     if wait.kind != "container":
         return wait
     try:
-        start: ContainerStart | None = await house.name_actor(name).ask(GetStart(), ASK_SECONDS)
+        start: ContainerStartProgress | None = await services.name_actor(name).ask(
+            GetStart(), ASK_SECONDS
+        )
     except ActorError:  # being restarted, or busy with the engine: the session knows the rest
         return wait
     if start is None:
@@ -84,8 +92,8 @@ async def _container(house: House, name: str, wait: Wait) -> Wait:
     )
 
 
-async def _view(house: House, wait: Wait) -> WaitView:
-    present, absent = await _presence(house, wait.caller)
+async def _view(services: ToolServices, wait: Wait) -> WaitView:
+    present, absent = await _presence(services, wait.caller)
     return WaitView(
         kind=wait.kind,
         what=wait.what,
@@ -99,11 +107,13 @@ async def _view(house: House, wait: Wait) -> WaitView:
     )
 
 
-async def _presence(house: House, caller: tuple[str, str] | None) -> tuple[bool | None, str | None]:
+async def _presence(
+    services: ToolServices, caller: tuple[str, str] | None
+) -> tuple[bool | None, str | None]:
     """Whether this caller is there, and why not."""
     if caller is None:
         return None, None
-    ref = house.find_actor(caller_actor_name(*caller))
+    ref = services.find_actor(caller_actor_name(*caller))
     if ref is None:
         return False, f"caller {caller[1]} has not been seen since the server's start"
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from oubliette.records import CallerTool
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 
@@ -98,7 +98,7 @@ class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
 
 
 async def lent(
-    house: House, context: CallContext, params: AgentSettings
+    services: ToolServices, context: CallContext, params: AgentSettings
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
     """The caller's id and the tools it lends; None = as they were.
 
@@ -120,11 +120,11 @@ async def lent(
                 field="caller_id",
             )
         return None, None
-    tools = None if given is None else normalised(given, caller_id, house.config.callers, where)
+    tools = None if given is None else normalised(given, caller_id, services.config.callers, where)
     if context.door == "http":
-        await house.caller_seen(context.principal, caller_id)
+        await services.caller_seen(context.principal, caller_id)
         if tools is None:
-            caller = await house.caller_ref(context.principal, caller_id)
+            caller = await services.caller_ref(context.principal, caller_id)
             tools = (await caller.ask(GetCaller())).tools
     return caller_id, tools
 
@@ -132,30 +132,30 @@ async def lent(
 class SessionKey:
     """The key that goes into the agent's environment, if any."""
 
-    def __init__(self, house: House, text: str | None, token_id: str | None) -> None:
+    def __init__(self, services: ToolServices, text: str | None, token_id: str | None) -> None:
         self.text = text
         self.token_id = token_id
-        self._house = house
+        self._services = services
         self._taken = token_id is None
 
     async def taken_by(self, session_id: str) -> None:
         """Bind a minted key to its session, if the session took it (a live one keeps its own)."""
         if self.token_id is None:
             return
-        record = await self._house.reader.session(session_id)
+        record = await self._services.reader.session(session_id)
         if record is not None and record.minted_token_id == self.token_id:
-            await self._house.keys.bind(self.token_id, session_id)
+            await self._services.keys.bind(self.token_id, session_id)
             self._taken = True
 
     async def aclose(self) -> None:
         """Revoke a minted key that no session took."""
         if not self._taken and self.token_id is not None:
-            await self._house.keys.discard(self.token_id)
+            await self._services.keys.discard(self.token_id)
 
 
 @contextlib.asynccontextmanager
 async def session_key(
-    house: House, context: CallContext, params: AgentSettings, project_id: str
+    services: ToolServices, context: CallContext, params: AgentSettings, project_id: str
 ) -> AsyncGenerator[SessionKey]:
     """Mint what `api_key_scope` asks for, or pass on `api_key`; revoke it if it is not used.
 
@@ -167,15 +167,15 @@ async def session_key(
         for field in ("api_key_project", "api_key_ttl_seconds"):
             if getattr(params, field) is not None:
                 raise InvalidParameter(f"{field}: needs api_key_scope as well", field=field)
-        yield SessionKey(house, params.api_key, None)
+        yield SessionKey(services, params.api_key, None)
         return
     if params.api_key is not None:
         raise InvalidParameter(
             "api_key: give either a key of your own or api_key_scope, not both", field="api_key"
         )
     scope = minted_scope(params.api_key_scope, project_id, params.api_key_project, context.scope)
-    new = await house.keys.mint(context, scope, params.api_key_ttl_seconds)
-    key = SessionKey(house, new.key, new.token.id)
+    new = await services.keys.mint(context, scope, params.api_key_ttl_seconds)
+    key = SessionKey(services, new.key, new.token.id)
     try:
         yield key
     finally:

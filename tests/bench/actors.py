@@ -28,11 +28,11 @@ import structlog
 from oubliette import ids
 from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.caller.messages import NextEvents, OpenListener
-from oubliette.actors.container.guest_connection import HostGate
+from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.container.messages import Acquire
-from oubliette.actors.context import Services
+from oubliette.actors.context import ActorContext
 from oubliette.actors.messages import AnswerCallerTool, OpenCaller
-from oubliette.actors.relay.session_connection import LinkActor
+from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.store.actor import StoreActor, Transact
@@ -62,7 +62,7 @@ SWITCH_SECONDS = 0.0005  # as the server has it
 class NoContainer(Actor):
     """Stands for the container and its socket: agents wait for it for ever, links are given."""
 
-    def __init__(self, services: Any, gate: list[HostGate]) -> None:
+    def __init__(self, services: Any, gate: list[GuestConnection]) -> None:
         super().__init__()
         self._services = services
         self._gate = gate
@@ -73,7 +73,7 @@ class NoContainer(Actor):
 
     @handles(OpenLink)
     def _open(self, message: OpenLink) -> None:
-        self.spawn(LinkActor, self._services, self._gate[0], message)
+        self.spawn(SessionConnectionActor, self._services, self._gate[0], message)
 
 
 class FakeHost:
@@ -96,7 +96,9 @@ class FakeHost:
 class House:
     """A store, a caller and the sessions of agents, with nothing of HTTP or containers."""
 
-    def __init__(self, system: System, services: Services, gate: HostGate, host: FakeHost) -> None:
+    def __init__(
+        self, system: System, services: ActorContext, gate: GuestConnection, host: FakeHost
+    ) -> None:
         self.system = system
         self.services = services
         self.gate = gate
@@ -138,7 +140,7 @@ class House:
                         answers.create_task(self._respond(event))
 
     async def _respond(self, event: Event) -> None:
-        session = self.services.directory.session(event.session_id)
+        session = self.services.session_registry.session(event.session_id)
         assert session is not None
         answer = AnswerCallerTool(
             principal=PRINCIPAL, request_id=event.data["request_id"], result={"n": 1}
@@ -156,15 +158,15 @@ async def house() -> AsyncIterator[House]:
             store = system.spawn(StoreActor, database, name="store")
             system.spawn(CallersActor, store, reader, config.callers, name="callers")
             nothing: Any = SimpleNamespace()
-            services = Services(
+            services = ActorContext(
                 config=config, clock=clock, home=Path(folder), instance="i", epoch=1, store=store,
                 reader=reader, folders=nothing, runtime=nothing, agents={}, missing_agents={},
                 zipapp=Path(folder), started=clock.monotonic(), runtime_base=Path(folder),
             )  # fmt: skip
-            gates: list[HostGate] = []
+            gates: list[GuestConnection] = []
             container = system.spawn(NoContainer, services, gates, name="container")
             host = FakeHost()
-            gate = HostGate(container, container)
+            gate = GuestConnection(container, container)
             gate.opened(cast("Any", host), cast("Any", SimpleNamespace(id="c")))
             gates.append(gate)
             made = House(system, services, gate, host)

@@ -31,7 +31,7 @@ from oubliette.runtime.containers.apple.runtime import AppleRuntime
 from oubliette.runtime.containers.docker import address as docker_address
 from oubliette.runtime.containers.docker.runtime import DockerRuntime
 from oubliette.runtime.containers.host_paths import make_owned, new_runtime_dir, runtime_base
-from oubliette.runtime.guest import Exit, HostLink, Output, StartProcess
+from oubliette.runtime.guest import ControlLink, Exit, Output, StartProcess
 from oubliette.runtime.zipapp import zipapp_path
 from tests import requirements
 from tests.conformance.tls_proxy import proxy
@@ -116,7 +116,9 @@ def docker_by_tls(base: Path) -> ContainerRuntime:
     at = proxy(docker_address.find("docker").path or "")
     tls = docker_address._tls(at.folder, verify=True)
     runtime = DockerRuntime(base, zipapp())
-    runtime._engine._address = docker_address.Address(url=f"tcp://127.0.0.1:{at.port}", tls=tls)
+    runtime._engine._address = docker_address.EngineAddress(
+        url=f"tcp://127.0.0.1:{at.port}", tls=tls
+    )
     return runtime
 
 
@@ -200,7 +202,7 @@ class Running:
     spec: ContainerSpec
     info: ContainerInfo
     key: bytes
-    link: HostLink
+    link: ControlLink
     events: list[Any]
     arrived: asyncio.Event
     numbers: Any = field(default_factory=itertools.count)
@@ -270,12 +272,12 @@ class Bench:
         self.engine = engine
         self.owned = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-        # Best-effort as root needs ways that its agents' user can pass (see `Plan.check`).
+        # Best-effort as root needs ways that its agents' user can pass (see `SandboxPlan.check`).
         self.folder.chmod(0o711)
         self.base = runtime_base(self.folder)
         self.runtime = engine.make(self.base)
         self.instance = ids.new_id(ids.INSTANCE)
-        self.links: list[HostLink] = []
+        self.links: list[ControlLink] = []
         self.made: list[str] = []
 
     @property
@@ -341,7 +343,7 @@ class Bench:
             events.append(event)
             arrived.set()
 
-        link = await HostLink.connect(self.runtime.dial(info), key, epoch=epoch, on_event=hear)
+        link = await ControlLink.connect(self.runtime.dial(info), key, epoch=epoch, on_event=hear)
         self.links.append(link)
         return Running(self, spec, info, key, link, events, arrived)
 

@@ -17,8 +17,8 @@ from oubliette.runtime.containers import ContainerLimits, Mount
 from oubliette.runtime.containers.apple.runtime import AppleRuntime
 from oubliette.runtime.containers.docker.create_body import Hardening
 from oubliette.runtime.guest import Exit, pieces
-from oubliette.runtime.guest.control_link import HostLink
-from oubliette.runtime.guest.errors import HostAbsent
+from oubliette.runtime.guest.control_link import ControlLink
+from oubliette.runtime.guest.errors import GuestAbsent
 from tests.conformance.apple_standin import grammar
 from tests.conformance.engines import (
     ENGINES,
@@ -135,9 +135,9 @@ async def test_a_published_socket_that_has_ended_is_a_host_that_is_not_there(
     assert (await running.event("exited", remove.proc)).exit == Exit(code=0)
     for _ in range(2):  # the first is accepted, and dropped; after it nothing listens
         with pytest.raises(Exception, match="closed|no host|broke"):
-            await HostLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
-    with pytest.raises(HostAbsent):
-        await HostLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
+            await ControlLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
+    with pytest.raises(GuestAbsent):
+        await ControlLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
     assert (await apple.runtime.inspect(running.spec.id)).state == "running"
     await apple.runtime.stop(running.spec.id, timeout=0)
     info = await apple.runtime.start(running.spec.id, key=b"n" * 32)
@@ -159,7 +159,7 @@ async def test_a_published_socket_that_has_ended_ends_no_agent_and_no_new_link(
         assert (await running.event("exited", move.proc)).exit == Exit(code=0)
         if target != relay:
             with pytest.raises(Exception, match="closed|no host|broke"):
-                await HostLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
+                await ControlLink.connect(apple.runtime.dial(running.info), running.key, epoch=2)
     assert not (running.spec.runtime_dir / "relay.sock").exists()
     assert not running.link.is_closed
     data = bytes(range(256)) * 5000

@@ -18,7 +18,7 @@ import pytest
 from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import Mount
 from oubliette.runtime.containers.host_paths import make_owned
-from oubliette.runtime.guest import VerbFailed
+from oubliette.runtime.guest import CommandFailed
 from tests.conformance.engines import SECONDS, Bench, Running
 
 pytestmark = pytest.mark.anyio
@@ -342,6 +342,6 @@ async def test_only_roots_host_can_choose_the_user_of_a_process(bench: Bench) ->
     if running.info.inside.uid is not None:
         assert (await running.run("id", "-u", uid=4321, cwd="/")).text == "4321\n"
         return
-    with pytest.raises(VerbFailed) as caught:
+    with pytest.raises(CommandFailed) as caught:
         await running.run("id", uid=4321)
     assert caught.value.kind == "permission"

@@ -12,7 +12,7 @@ import pytest
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.containers import Mount
-from oubliette.runtime.guest import Exit, VerbFailed
+from oubliette.runtime.guest import CommandFailed, Exit
 from tests.conformance.engines import ENGINES, Bench
 from tests.images import ensure_image
 
@@ -50,7 +50,7 @@ async def test_an_image_of_nothing_but_python_is_enough(bench: Bench) -> None:
     done = await running.python("import os, ssl, sqlite3\nprint(os.listdir('/usr/bin'))")
     assert done.exit == Exit(code=0), done.err
     assert "sh" not in done.text.replace("'", " ").split()
-    with pytest.raises(VerbFailed, match="sh: no such program"):
+    with pytest.raises(CommandFailed, match="sh: no such program"):
         await running.run("sh", "-c", "true")
     scripted = (running.info.inside.python, running.info.inside.zipapp, "scripted-agent")
     agent = await running.run(*scripted, stdin=b"", env={**running.info.inside.env, "HOME": "/tmp"})

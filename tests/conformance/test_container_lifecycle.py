@@ -13,7 +13,7 @@ import pytest
 
 from oubliette.errors import InvalidParameter, NotFound, RuntimeFailure
 from oubliette.runtime.containers import LABEL_CONTAINER, LABEL_INSTANCE, Mount
-from oubliette.runtime.guest import HostImpostor, HostLink, HostRefused, HostUnreachable
+from oubliette.runtime.guest import ControlLink, GuestImpostor, GuestRefused, GuestUnreachable
 from tests.conformance.engines import SECONDS, Bench
 
 pytestmark = pytest.mark.anyio
@@ -73,8 +73,8 @@ async def test_the_key_is_gone_when_the_container_runs(bench: Bench) -> None:
 
 async def test_a_server_without_the_key_is_not_let_in_and_learns_nothing(bench: Bench) -> None:
     running = await bench.start()
-    with pytest.raises(HostImpostor):
-        await HostLink.connect(bench.runtime.dial(running.info), b"x" * 32, epoch=2)
+    with pytest.raises(GuestImpostor):
+        await ControlLink.connect(bench.runtime.dial(running.info), b"x" * 32, epoch=2)
     assert not running.link.is_closed
 
 
@@ -85,8 +85,8 @@ async def test_a_newer_server_takes_the_link_over_and_an_older_one_is_refused(
     newer = await bench.connect(running.spec, running.info, running.key, epoch=2)
     async with asyncio.timeout(SECONDS):
         await running.link.closed()
-    with pytest.raises(HostRefused, match="stale epoch"):
-        await HostLink.connect(bench.runtime.dial(running.info), running.key, epoch=1)
+    with pytest.raises(GuestRefused, match="stale epoch"):
+        await ControlLink.connect(bench.runtime.dial(running.info), running.key, epoch=1)
     assert not newer.link.is_closed
 
 
@@ -104,8 +104,8 @@ async def test_watch_tells_when_and_how_a_container_ended(bench: Bench) -> None:
     async with asyncio.timeout(SECONDS):
         info = await watch
     assert (info.state, info.exit_code) == ("exited", bench.exit_code(0))
-    with pytest.raises(HostUnreachable):
-        await HostLink.connect(bench.runtime.dial(info), running.key, epoch=2, timeout=2)
+    with pytest.raises(GuestUnreachable):
+        await ControlLink.connect(bench.runtime.dial(info), running.key, epoch=2, timeout=2)
 
 
 async def test_a_watch_that_is_given_up_ends_nothing(bench: Bench) -> None:

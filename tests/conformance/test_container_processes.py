@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from oubliette.runtime.guest import Exit, ProcessLimits, VerbFailed
+from oubliette.runtime.guest import CommandFailed, Exit, ProcessLimits
 from tests.conformance.engines import SECONDS, Bench, Running
 
 pytestmark = pytest.mark.anyio
@@ -80,28 +80,28 @@ async def test_death_by_a_signal_is_told_apart_from_an_exit_code(bench: Bench) -
 
 async def test_a_missing_program_is_named(bench: Bench) -> None:
     running = await bench.start()
-    with pytest.raises(VerbFailed, match="no-such-program-here") as caught:
+    with pytest.raises(CommandFailed, match="no-such-program-here") as caught:
         await running.run("no-such-program-here")
     assert caught.value.kind == "not_found"
 
 
 async def test_a_missing_folder_is_named(bench: Bench) -> None:
     running = await bench.start()
-    with pytest.raises(VerbFailed, match="/workspace/nowhere|nowhere") as caught:
+    with pytest.raises(CommandFailed, match="/workspace/nowhere|nowhere") as caught:
         await running.run("true", cwd="/workspace/nowhere")
     assert caught.value.kind == "bad_cwd"
 
 
 async def test_a_broken_request_names_its_field(bench: Bench) -> None:
     running = await bench.start()
-    with pytest.raises(VerbFailed, match="argv") as caught:
+    with pytest.raises(CommandFailed, match="argv") as caught:
         await running.link.request("start", {"proc": "p", "argv": "sh", "env": {}, "cwd": "/"})
     assert caught.value.kind == "invalid"
 
 
 async def test_an_unknown_verb_is_answered(bench: Bench) -> None:
     running = await bench.start()
-    with pytest.raises(VerbFailed) as caught:
+    with pytest.raises(CommandFailed) as caught:
         await running.link.request("dance", {})
     assert caught.value.kind == "unknown_verb"
 
@@ -233,7 +233,7 @@ async def test_a_process_that_has_ended_can_be_forgotten_and_one_that_runs_canno
     running = await bench.start()
     process = running.process("cat")
     await running.link.start(process)
-    with pytest.raises(VerbFailed):
+    with pytest.raises(CommandFailed):
         await running.link.forget(process.proc)
     await running.link.signal(process.proc, "KILL")
     await running.event("exited", process.proc)

@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from oubliette.runtime.guest import Eof, Exit, HostRefused, LinkClosed, Output, StdinOk, pieces
+from oubliette.runtime.guest import Eof, Exit, GuestRefused, LinkClosed, Output, StdinOk, pieces
 from tests.conformance.engines import SECONDS, Bench, read_all
 
 pytestmark = pytest.mark.anyio
@@ -158,7 +158,7 @@ async def test_input_that_skips_a_number_closes_the_link(bench: Bench) -> None:
         await running.link.start(process)
         async with await running.link.attach(process.proc) as stream:
             await stream.write(2, b"too early")
-            with pytest.raises((LinkClosed, HostRefused)):
+            with pytest.raises((LinkClosed, GuestRefused)):
                 await read_all(stream)
         async with await running.link.attach(process.proc) as stream:
             assert await stream.read() == StdinOk(0)
@@ -201,7 +201,7 @@ async def test_a_newer_attach_takes_the_streams_over(bench: Bench) -> None:
             await running.link.attach(process.proc) as older,
             await running.link.attach(process.proc) as newer,
         ):
-            with pytest.raises((LinkClosed, HostRefused)):
+            with pytest.raises((LinkClosed, GuestRefused)):
                 await read_all(older)
             assert await newer.read() == StdinOk(0)
             await newer.write(1, b"still here")
@@ -212,7 +212,7 @@ async def test_a_newer_attach_takes_the_streams_over(bench: Bench) -> None:
 async def test_an_attach_to_a_process_that_is_not_there_is_refused(bench: Bench) -> None:
     running = await bench.start()
     async with asyncio.timeout(SECONDS), await running.link.attach("proc_none") as stream:
-        with pytest.raises(HostRefused):
+        with pytest.raises(GuestRefused):
             await stream.read()
 
 

@@ -139,7 +139,7 @@ class Direct:
         self.prompt(text)
         return (await self.until("completion")).data
 
-    def server(self) -> procfs.Process:
+    def server(self) -> procfs.HostProcess:
         """The program that the bridge has started."""
         (found,) = [
             process

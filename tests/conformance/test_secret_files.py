@@ -10,7 +10,7 @@ import base64
 
 import pytest
 
-from oubliette.runtime.guest import VerbFailed
+from oubliette.runtime.guest import CommandFailed
 from oubliette.runtime.guest.messages import SecretFile
 from tests.conformance.engines import SECONDS, Bench
 
@@ -67,6 +67,6 @@ async def test_one_that_cannot_be_is_refused_and_its_content_not_repeated(bench:
         {"data": "not base64!"},
         {"variable": ""},
     ):
-        with pytest.raises(VerbFailed) as refused:
+        with pytest.raises(CommandFailed) as refused:
             await running.run("true", secret_files=(secret(**wrong),))
         assert "the secret" not in str(refused.value)

@@ -37,7 +37,7 @@ MESSAGES = {
     "of SessionActor": "SessionActor.LinkRequest@2 SessionActor._Committed@20",
     "of SessionActor, from others": "SessionActor.RequestSettled@1 SessionActor.AgentAttached@2",
     "of SessionActor, what its agent says": "SessionActor.AgentSpoke@6",
-    "of LinkActor": "LinkActor.LinkReply@1 LinkActor._Opened@2 LinkActor.LinkNotify@2",
+    "of SessionConnectionActor": "LinkActor.LinkReply@1 SessionConnectionActor._Opened@2 SessionConnectionActor.LinkNotify@2",
     "of SocketActor": "SocketActor._Connected@1 SocketActor.OpenLink@2",
     "of ContainerActor": "ContainerActor.Started@1",
     "of CallerActor": "CallerActor.EventsCommitted@3 CallerActor.TrackRequest@1",

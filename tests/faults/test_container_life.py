@@ -35,7 +35,7 @@ def stages(events: list[dict[str, Any]], state: str = "done") -> list[dict[str, 
     ]
 
 
-async def gone(process: procfs.Process, within: float = TURN) -> None:
+async def gone(process: procfs.HostProcess, within: float = TURN) -> None:
     """Wait for the end of a container's process."""
     async with asyncio.timeout(within):
         await procfs.ended(process)

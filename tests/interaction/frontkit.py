@@ -13,7 +13,7 @@ import msgspec
 from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.caller.messages import CallerState, GetCaller
 from oubliette.actors.messages import (
-    CallerLost,
+    CallerDisconnected,
     OpenCaller,
     TrackRequest,
     UntrackRequest,
@@ -25,7 +25,7 @@ from oubliette.errors import Conflict, NotFound, OublietteError, Unauthenticated
 from oubliette.ids import new_id, new_uuid
 from oubliette.kit import Actor, System, handles
 from oubliette.mcp_front.actor import FrontActor, GetUrl
-from oubliette.mcp_front.app import Front
+from oubliette.mcp_front.app import McpApp
 from oubliette.mcp_front.transport.http_protocol import Deadlines
 from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database
@@ -52,8 +52,8 @@ class Waiter(Actor):
         super().__init__()
         self.lost = asyncio.get_running_loop().create_future()
 
-    @handles(CallerLost)
-    def _lost(self, message: CallerLost) -> None:
+    @handles(CallerDisconnected)
+    def _lost(self, message: CallerDisconnected) -> None:
         if not self.lost.done():
             self.lost.set_result(message.reason)
 
@@ -82,7 +82,7 @@ class World:
         self.indexes: dict[str, int] = {}
         self.answers: dict[str, Any] = {}
         self.callers = system.spawn(CallersActor, store, reader, config.callers, name="callers")
-        self.front = Front(
+        self.front = McpApp(
             config=config,
             tools=self,
             verify=self.verify,

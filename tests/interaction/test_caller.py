@@ -19,10 +19,10 @@ from oubliette.actors.caller.actor import (
 )
 from oubliette.actors.caller.event_window import RecentEvents
 from oubliette.actors.caller.messages import CloseListener, GetCaller, NextEvents, OpenListener
-from oubliette.actors.caller.presence import Presence
+from oubliette.actors.caller.presence import CallerPresence
 from oubliette.actors.caller.projects import KnownProjects
 from oubliette.actors.messages import (
-    CallerLost,
+    CallerDisconnected,
     CallerSeen,
     EventsCommitted,
     OpenCaller,
@@ -127,8 +127,8 @@ class Waiter(Actor):
         super().__init__()
         self._told = told
 
-    @handles(CallerLost)
-    def _lost(self, message: CallerLost) -> None:
+    @handles(CallerDisconnected)
+    def _lost(self, message: CallerDisconnected) -> None:
         self._told.append(message.reason)
 
 
@@ -294,7 +294,7 @@ async def test_superseding_and_observing_are_no_sign_of_absence_or_presence():
 @settings(max_examples=200)
 def test_presence_follows_the_last_thing_that_counts(data):
     """The rule, said once more and plainly, against the one that is used."""
-    presence, now = Presence(1.0, 10.0), 0.0
+    presence, now = CallerPresence(1.0, 10.0), 0.0
     open_streams: list[str] = []
     until = -1.0
     for n in range(data.draw(st.integers(1, 12))):

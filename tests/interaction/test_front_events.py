@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oubliette.config.schema import Config, ServerConfig
 from oubliette.errors import ConfigError
-from oubliette.mcp_front.auth import Names
+from oubliette.mcp_front.auth import HostPolicy
 from oubliette.mcp_front.events import event_format
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.transport.http_server import HttpServer
@@ -100,7 +100,7 @@ def test_what_is_given_back_can_be_taken_again(steps):
 @example(b"[::1]:8080")
 @example(b"localhost:80:80")
 def test_no_name_is_taken_for_ours_by_chance(host):
-    known = Names(ServerConfig()).knows_host(host)
+    known = HostPolicy(ServerConfig()).knows_host(host)
     name, _, port = host.partition(b"]:") if host.startswith(b"[") else host.partition(b":")
     name += b"]" if host.startswith(b"[") and not name.endswith(b"]") else b""
     ours = name.lower() in {b"127.0.0.1", b"localhost", b"[::1]"} and (

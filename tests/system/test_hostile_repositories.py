@@ -93,7 +93,7 @@ async def workspace_of(site: Site, name: str) -> tuple[str, Path]:
     return project["id"], folder / project["default_workspace_id"]
 
 
-def process_of(session: Session) -> procfs.Process:
+def process_of(session: Session) -> procfs.HostProcess:
     """The agent's own program."""
     (found,) = [
         process

@@ -209,7 +209,7 @@ class Talk:
         await self.session.say(self.agent.wait)
         await self.next("delta")
 
-    def process(self) -> procfs.Process:
+    def process(self) -> procfs.HostProcess:
         """The agent's process."""
         assert self.session is not None
         known = {self.agent.program}

@@ -94,7 +94,7 @@ def test_all_that_the_page_of_journeys_names_is_in_the_code() -> None:
     "span",
     [
         "actors/session/actor.py: SessionActor.fly",
-        "actors/session/actor.py: LinkActor",
+        "actors/session/actor.py: SessionConnectionActor",
         "actors/sessions.py: SessionActor",
         "oubliette/actors/session/actor.py: SessionActor",
         "actors/session/actor.py",

@@ -22,16 +22,16 @@ from oubliette.actors.session.messages import (
     AckOutput,
     AgentAttached,
     AgentGone,
-    AgentItem,
-    AgentSpoke,
-    AgentStage,
+    AgentOutput,
     AgentStarting,
+    AgentStartProgress,
     AgentWrites,
     EndAgent,
+    OutputEvent,
     OutputRefused,
+    StdinFrame,
     ToolsListed,
     WithdrawPrompt,
-    WriteFrame,
 )
 from oubliette.actors.session.out_of_memory import OutOfMemory
 from oubliette.errors import OublietteError, RuntimeFailure
@@ -39,20 +39,20 @@ from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
 from oubliette.runtime.agents import program
 from oubliette.runtime.agents.memory import need_of
-from oubliette.runtime.guest.errors import HostRefused, LinkClosed, VerbFailed
+from oubliette.runtime.guest.errors import CommandFailed, GuestRefused, LinkClosed
 from oubliette.runtime.guest.messages import Exit
 from oubliette.runtime.guest.process_stream import Gap, Output, StdinOk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.context import Services
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref
     from oubliette.records import Session
     from oubliette.runtime.agents.base import AgentAdapter, AgentSession
     from oubliette.runtime.containers.base import ContainerInfo
-    from oubliette.runtime.guest.control_link import HostLink
+    from oubliette.runtime.guest.control_link import ControlLink
     from oubliette.runtime.guest.messages import StartProcess
     from oubliette.runtime.guest.process_stream import ProcessStream
 
@@ -88,8 +88,8 @@ class AgentProcessActor(Actor):
 
     def __init__(
         self,
-        services: Services,
-        gate: HostGate,
+        context: ActorContext,
+        guest: GuestConnection,
         session: Ref,
         record: Session,
         offset: int,
@@ -97,8 +97,8 @@ class AgentProcessActor(Actor):
         turns_done: int,
     ) -> None:
         super().__init__()
-        self._services = services
-        self._host_gate = gate
+        self._context = context
+        self._guest = guest
         self._session = session
         self._record = record
         self._offset = offset
@@ -112,8 +112,8 @@ class AgentProcessActor(Actor):
         """What the agent was told about itself, where it was us who started it."""
         self._replaying = False
         self._opening: list[bytes] = []
-        self._unsent: dict[int, WriteFrame | bytes] = {}
-        self._unheard: list[tuple[AgentItem, ...]] = []
+        self._unsent: dict[int, StdinFrame | bytes] = {}
+        self._unheard: list[tuple[OutputEvent, ...]] = []
         self._more = asyncio.Event()
         self._committed = offset
         self._acked = (offset, record.process_err)
@@ -122,8 +122,8 @@ class AgentProcessActor(Actor):
         self._told = False
         self._lists: Literal["awaited", "overdue soon", "had"] = "had"
         """Whether a process that we have started has fetched the list of our tools."""
-        self._stderr = StandardError(services, record)
-        self._kernel = OutOfMemory(services.runtime)
+        self._stderr = StandardError(context, record)
+        self._kernel = OutOfMemory(context.runtime)
 
     async def on_start(self) -> None:
         """Begin in the background; what comes of it are messages."""
@@ -151,18 +151,18 @@ class AgentProcessActor(Actor):
 
     async def _serve(self) -> AgentGone:
         fresh = self._process is None or self._record.status == "created"
-        self._host_gate.leases.add(self._record.id)
-        services, agent = self._services, self._record.agent
-        need = need_of(services.config, agent, services.agents.get(agent))
+        self._guest.leases.add(self._record.id)
+        context, agent = self._context, self._record.agent
+        need = need_of(context.config, agent, context.agents.get(agent))
         if fresh:
-            await self._host_gate.memory.take(self._record.id, need)
+            await self._guest.memory.take(self._record.id, need)
             await self._acquire()
         else:
-            self._host_gate.memory.count(self._record.id, need)
-            self._host_gate.container.tell(Acquire(session_id=self._record.id, start=False))
+            self._guest.memory.count(self._record.id, need)
+            self._guest.container.tell(Acquire(session_id=self._record.id, start=False))
         started = False
         while True:
-            link = await self._host_gate.wait(RECONNECT)
+            link = await self._guest.wait(RECONNECT)
             if fresh:
                 began = time.monotonic()
                 try:
@@ -185,23 +185,23 @@ class AgentProcessActor(Actor):
 
     async def _acquire(self) -> None:
         """Have the container up; asked again when its actor was restarted meanwhile."""
-        limit = longest_start(self._services.config.containers)
+        limit = longest_start(self._context.config.containers)
         async with asyncio.timeout(limit):
             while True:
                 try:
-                    await self._host_gate.container.ask(
+                    await self._guest.container.ask(
                         Acquire(session_id=self._record.id), timeout=limit
                     )
                 except ActorDead:
-                    await self._host_gate.wait_changed(0.1)
+                    await self._guest.wait_changed(0.1)
                 else:
                     return
 
     def _stage(self, began: float, error: Exception | None = None) -> None:
         if not self._session.is_alive():
             return
-        info = self._host_gate.info
-        stage = AgentStage(
+        info = self._guest.info
+        stage = AgentStartProgress(
             state="done" if error is None else "failed",
             elapsed_ms=round((time.monotonic() - began) * 1000),
             container_id=info.id if info is not None else "",
@@ -210,14 +210,14 @@ class AgentProcessActor(Actor):
         )
         self._session.tell(stage)
 
-    async def _start(self, link: HostLink) -> None:
-        info = self._host_gate.info
+    async def _start(self, link: ControlLink) -> None:
+        info = self._guest.info
         assert info is not None
         noted: Awaitable[None] | None = None
         if self._process is None or self._container_id != info.id:
             self._process, self._offset = ids.new_id(ids.PROCESS), 0
             self._stderr.begin()
-            if self._services.agents[self._record.agent].starts_mcp:
+            if self._context.agents[self._record.agent].starts_mcp:
                 self._lists = "awaited"
             self._container_id = info.id
             starting = AgentStarting(process_id=self._process, container_id=info.id)
@@ -225,10 +225,10 @@ class AgentProcessActor(Actor):
         request = await self._request(info, self._process, noted)
         await self._kernel.begin(link)
         failpoint("agent.before_start")
-        async with asyncio.timeout(self._services.config.agents.start_timeout_seconds):
+        async with asyncio.timeout(self._context.config.agents.start_timeout_seconds):
             try:
                 await link.start(request)
-            except VerbFailed as error:
+            except CommandFailed as error:
                 if error.kind == "not_found":
                     raise program.missing(self._record.agent, str(error)) from error
                 raise
@@ -240,7 +240,7 @@ class AgentProcessActor(Actor):
         self, info: ContainerInfo, process: str, noted: Awaitable[None] | None
     ) -> StartProcess:
         """What starts the process; made while its id gets into the log, and given out after."""
-        making = asyncio.create_task(start_request(self._services, self._record, info, process))
+        making = asyncio.create_task(start_request(self._context, self._record, info, process))
         try:
             if noted is not None:
                 await noted
@@ -250,7 +250,7 @@ class AgentProcessActor(Actor):
             await asyncio.gather(making, return_exceptions=True)
         return request
 
-    async def _attend(self, link: HostLink, *, started: bool) -> AgentGone | None:
+    async def _attend(self, link: ControlLink, *, started: bool) -> AgentGone | None:
         """Read one attachment to its end; None: it broke, and the process may live on."""
         assert self._process is not None
         if self._adapter is None:
@@ -295,7 +295,7 @@ class AgentProcessActor(Actor):
                         return await self._exited(item)
                     case _:
                         pass  # the end of a stream is followed by the exit
-        except HostRefused as error:
+        except GuestRefused as error:
             raise RuntimeFailure(f"the agent's process is gone: {error}") from error
         except (OublietteError, OSError) as error:
             log.info("agent stream broke", session_id=self._record.id, reason=str(error))
@@ -341,7 +341,7 @@ class AgentProcessActor(Actor):
         frame = self._unsent.get(ahead)
         if frame is None or not self._adapter.ready or not self._has_tools():
             return None
-        if isinstance(frame, WriteFrame):
+        if isinstance(frame, StdinFrame):
             frame = self._unsent[ahead] = self._encoded(self._adapter, frame)
         return opening + ahead, frame
 
@@ -357,7 +357,7 @@ class AgentProcessActor(Actor):
         self._lists = "had"
         self._more.set()
 
-    def _encoded(self, adapter: AgentAdapter, frame: WriteFrame) -> bytes:
+    def _encoded(self, adapter: AgentAdapter, frame: StdinFrame) -> bytes:
         match frame.kind:
             case "prompt":
                 return adapter.prompt(frame.turn, frame.text)
@@ -368,18 +368,18 @@ class AgentProcessActor(Actor):
             case "interrupt":
                 data = adapter.interrupt(frame.turn)
         if data is None:
-            if (link := self._host_gate.current) is not None:
+            if (link := self._guest.current) is not None:
                 self._signal(link, "INT")
             data = b"\n"  # every sequence number is used, so that none is waited for
         return data
 
-    async def _pause(self, link: HostLink) -> None:
+    async def _pause(self, link: ControlLink) -> None:
         """After a break: wait for the control link's fate instead of spinning."""
-        if self._host_gate.current is link:
-            await self._host_gate.wait_changed(0.25)
+        if self._guest.current is link:
+            await self._guest.wait_changed(0.25)
 
     async def _make_adapter(self, *, ready: bool) -> None:
-        info = self._host_gate.info
+        info = self._guest.info
         assert info is not None
         state = {
             "ready": ready,
@@ -388,8 +388,8 @@ class AgentProcessActor(Actor):
             # Of a process that somebody else has started; ours is of this release.
             "frames": None if self._agent_told else self._record.process_frames,
         }
-        told = self._agent_told or await agent_session(self._services, self._record)
-        runtime = self._services.agents[self._record.agent]
+        told = self._agent_told or await agent_session(self._context, self._record)
+        runtime = self._context.agents[self._record.agent]
         self._adapter = runtime.adapter(told, info.inside, state)
         self._replaying = False
         self._opening = []
@@ -411,7 +411,7 @@ class AgentProcessActor(Actor):
     def _announce(self, accepted: int, *, started: bool) -> None:
         assert self._process is not None
         assert self._adapter is not None
-        info = self._host_gate.info
+        info = self._guest.info
         self._session.tell(
             AgentAttached(
                 process_id=self._process,
@@ -425,7 +425,7 @@ class AgentProcessActor(Actor):
         assert self._adapter is not None
         self._replaying = False
         items = [
-            AgentItem(
+            OutputEvent(
                 type=event.type,
                 data=event.data,
                 offset=event.end_offset,
@@ -444,7 +444,7 @@ class AgentProcessActor(Actor):
         assert self._process is not None
         while self._unheard:
             items, steps = self._unheard[0], getattr(self._adapter, "steps", 0)  # older: none
-            await self._hand_over(AgentSpoke(process_id=self._process, items=items, steps=steps))
+            await self._hand_over(AgentOutput(process_id=self._process, items=items, steps=steps))
             del self._unheard[0]
 
     def _answer(self) -> None:
@@ -457,7 +457,7 @@ class AgentProcessActor(Actor):
                 self._session.tell(AgentWrites(data=data))
         self._more.set()
 
-    async def _hand_over(self, portion: AgentSpoke) -> None:
+    async def _hand_over(self, portion: AgentOutput) -> None:
         """Until it is taken: what the session has already is recognised by its place."""
         while True:
             try:
@@ -474,7 +474,7 @@ class AgentProcessActor(Actor):
                 return
 
     async def _exited(self, item: Exit) -> AgentGone:
-        if self._host_gate.draining and not self._ending:
+        if self._guest.draining and not self._ending:
             return AgentGone(reason="container lost: it was told to end")
         if item.signal is not None:
             reason = f"the agent was killed by signal {item.signal}"
@@ -482,11 +482,11 @@ class AgentProcessActor(Actor):
             reason = f"the agent ended with exit code {item.code}"
         if not self._ending:
             reason += await self._memory()
-            reason += await self._stderr.last_words(self._host_gate.info)
+            reason += await self._stderr.last_words(self._guest.info)
         return AgentGone(reason=reason, exit_code=item.code, signal=item.signal)
 
     async def _memory(self) -> str:
-        return await self._kernel.words(self._host_gate.current)
+        return await self._kernel.words(self._guest.current)
 
     @handles(_Ended)
     async def _ended(self, message: _Ended) -> None:
@@ -502,7 +502,7 @@ class AgentProcessActor(Actor):
 
         The host keeps how it ended until its session has written that down, and has it forget.
         """
-        link = self._host_gate.current
+        link = self._guest.current
         if link is None or self._process is None:
             return
         try:
@@ -513,14 +513,14 @@ class AgentProcessActor(Actor):
 
     # ------------------------------------------------------------------ writing
 
-    @handles(WriteFrame)
-    def _write(self, message: WriteFrame) -> None:
+    @handles(StdinFrame)
+    def _write(self, message: StdinFrame) -> None:
         self._unsent[message.seq] = message
         self._more.set()
 
     @handles(WithdrawPrompt)
     def _withdraw(self, message: WithdrawPrompt) -> bool:
-        if not isinstance(self._unsent.get(message.seq), WriteFrame):
+        if not isinstance(self._unsent.get(message.seq), StdinFrame):
             return False
         # Not yet put into the agent's words. Its number is used up, so that none is waited for.
         self._unsent[message.seq] = b""
@@ -539,7 +539,7 @@ class AgentProcessActor(Actor):
             self._ack_soon()
 
     def _ack_soon(self) -> None:
-        link = self._host_gate.current
+        link = self._guest.current
         ends = (self._committed, self._stderr.offset)
         if self._acking or link is None or self._process is None or ends == self._acked:
             return
@@ -565,12 +565,12 @@ class AgentProcessActor(Actor):
             self.ref.tell(_Ended(gone=AgentGone(reason="the agent was ended before it started")))
             return
         self.after(message.grace, _KillOverdue())
-        if (link := self._host_gate.current) is not None:
+        if (link := self._guest.current) is not None:
             self._signal(link, "TERM")
 
     @handles(_KillOverdue)
     def _kill_overdue(self, _: _KillOverdue) -> None:
-        link = self._host_gate.current
+        link = self._guest.current
         if link is None:
             self.ref.tell(_Ended(gone=AgentGone(reason="the agent could not be reached")))
             return
@@ -581,7 +581,7 @@ class AgentProcessActor(Actor):
         if message.error is not None:
             log.info("signal not delivered", session_id=self._record.id, reason=message.error)
 
-    def _signal(self, link: HostLink, name: str) -> None:
+    def _signal(self, link: ControlLink, name: str) -> None:
         assert self._process is not None
         self.pipe_to_self(
             link.signal(self._process, name, tree=True),

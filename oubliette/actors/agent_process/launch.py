@@ -22,7 +22,7 @@ from oubliette.runtime.store import queries
 if TYPE_CHECKING:
     import sqlite3
 
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.records import Project, Session, Workspace
     from oubliette.runtime.agents.base import AgentCommand
     from oubliette.runtime.containers.base import ContainerInfo
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-async def agent_session(services: Services, session: Session) -> AgentSession:
+async def agent_session(context: ActorContext, session: Session) -> AgentSession:
     """What the agent of `session` was told about itself when it was started.
 
     What cannot be read any more is left out: the agent is running and has what it needs.
@@ -38,22 +38,22 @@ async def agent_session(services: Services, session: Session) -> AgentSession:
     Raises:
         NotFound: its project is gone.
     """
-    project, workspace = await _places(services, session)
+    project, workspace = await _places(context, session)
     try:
-        secrets, servers = await asyncio.to_thread(_read, services, session, project, workspace)
+        secrets, servers = await asyncio.to_thread(_read, context, session, project, workspace)
     except OublietteError as error:
         log.info("made without its secrets", session_id=session.id, reason=str(error))
         secrets, servers = Given(), {}
-    return _told(services, session, secrets, servers)
+    return _told(context, session, secrets, servers)
 
 
 def _read(
-    services: Services, session: Session, project: Project, workspace: Workspace | None
+    context: ActorContext, session: Session, project: Project, workspace: Workspace | None
 ) -> tuple[Given, dict[str, Any]]:
     """The secrets of a session, and its MCP servers with those in their places."""
-    config = services.folders.configs.add_workspace(project, session.workspace_id)
+    config = context.folders.configs.add_workspace(project, session.workspace_id)
     secrets = given(
-        services.config.credentials,
+        context.config.credentials,
         project=(project.id, project.name),
         user=workspace.external_id if workspace is not None else None,
         agent=session.agent,
@@ -61,21 +61,21 @@ def _read(
     return secrets, filled(config, secrets.values)
 
 
-async def _places(services: Services, session: Session) -> tuple[Project, Workspace | None]:
+async def _places(context: ActorContext, session: Session) -> tuple[Project, Workspace | None]:
     def read(connection: sqlite3.Connection) -> tuple[Project | None, Workspace | None]:
         return (
             queries.project(connection, session.project_id),
             queries.workspace(connection, session.workspace_id),
         )
 
-    project, workspace = await services.reader.run(read)
+    project, workspace = await context.reader.run(read)
     if project is None:
         raise NotFound(f"there is no project {session.project_id}")
     return project, workspace
 
 
 def _told(
-    services: Services, session: Session, secrets: Given, servers: dict[str, Any]
+    context: ActorContext, session: Session, secrets: Given, servers: dict[str, Any]
 ) -> AgentSession:
     return AgentSession(
         session_id=session.id,
@@ -84,11 +84,11 @@ def _told(
         cwd=f"/workspace/workspaces/{session.workspace_id}",
         home=f"/home/agent/{session.id}",
         pairing_secret=session.pairing_secret or "",
-        api_key=services.secrets.get(session.id),
+        api_key=context.secrets.get(session.id),
         model=session.model,
         autonomy=session.autonomy,
         mcp_servers=identified(servers, session),
-        outage_seconds=services.config.containers.orphan_grace_seconds,
+        outage_seconds=context.config.containers.orphan_grace_seconds,
         agent_session_id=session.agent_session_id,
         env=secrets.env,
         credentials=secrets.values,
@@ -114,7 +114,7 @@ def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
 
 
 async def start_request(
-    services: Services, session: Session, info: ContainerInfo, process: str
+    context: ActorContext, session: Session, info: ContainerInfo, process: str
 ) -> tuple[StartProcess, AgentSession]:
     """The request that starts the agent of `session` in the container `info`, and what it is told.
 
@@ -125,15 +125,15 @@ async def start_request(
         NotFound: its project is gone.
         ConfigError: its configuration cannot be used, or a secret is not where its reference says.
     """
-    project, workspace = await _places(services, session)
+    project, workspace = await _places(context, session)
 
     def prepare() -> tuple[Given, AgentSession, AgentCommand]:
-        secrets, servers = _read(services, session, project, workspace)
-        told = _told(services, session, secrets, servers)
-        command = services.agents[session.agent].command(told, info.inside)
+        secrets, servers = _read(context, session, project, workspace)
+        told = _told(context, session, secrets, servers)
+        command = context.agents[session.agent].command(told, info.inside)
         files = {file.path: (file.content, file.mode) for file in command.files}
-        identity = gitconfig(services.config.agents)
-        services.folders.create_session_home(project, session.id, files, identity)
+        identity = gitconfig(context.config.agents)
+        context.folders.create_session_home(project, session.id, files, identity)
         return secrets, told, command
 
     secrets, told, command = await asyncio.to_thread(prepare)

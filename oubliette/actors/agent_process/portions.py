@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from oubliette.actors.session.messages import AgentItem
+    from oubliette.actors.session.messages import OutputEvent
     from oubliette.runtime.agents.base import AgentEvent
 
 PORTION: Final = 200  # items handed over at once
@@ -18,9 +18,9 @@ def ack_of(event: AgentEvent) -> int:
     return event.ack_offset if lag <= MAX_REPLAY else event.end_offset
 
 
-def portions(items: list[AgentItem]) -> list[tuple[AgentItem, ...]]:
+def portions(items: list[OutputEvent]) -> list[tuple[OutputEvent, ...]]:
     """Cut between lines only: what one line says is committed together."""
-    cut: list[list[AgentItem]] = []
+    cut: list[list[OutputEvent]] = []
     for item in items:
         full = cut and len(cut[-1]) >= PORTION
         if not cut or (full and cut[-1][-1].offset != item.offset):

@@ -16,7 +16,7 @@ from oubliette.runtime.agents.last_words import KEPT, quoted, secrets_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.records import Session
     from oubliette.runtime.containers.base import ContainerInfo
     from oubliette.runtime.guest.process_stream import Output
@@ -29,8 +29,8 @@ LIMIT: Final = 4 * 1024 * 1024  # bytes of standard error kept per session
 class StandardError:
     """What one agent's process says there; belongs to the actor of that process."""
 
-    def __init__(self, services: Services, session: Session) -> None:
-        self._services = services
+    def __init__(self, context: ActorContext, session: Session) -> None:
+        self._context = context
         self._session = session
         self._kept = 0
         self._end: bytes | None = b"" if session.process_err == 0 else None
@@ -49,32 +49,32 @@ class StandardError:
         if room > 0:
             data = output.data[:room]
             self._kept += len(data)
-            path = self._services.folders.stderr_log(self._session.id)
+            path = self._context.folders.stderr_log(self._session.id)
             await asyncio.to_thread(_append, path, data)
         self.offset = output.offset + len(output.data)
 
     async def last_words(self, info: ContainerInfo | None) -> str:
         """As `last_words`; of what was heard of this process, where anything was."""
-        return await last_words(self._services, self._session, info, self._end)
+        return await last_words(self._context, self._session, info, self._end)
 
 
 async def last_words(
-    services: Services, session: Session, info: ContainerInfo | None, heard: bytes | None = None
+    context: ActorContext, session: Session, info: ContainerInfo | None, heard: bytes | None = None
 ) -> str:
     """`: ` and the last lines of an agent's standard error, to follow a reason; "" without any.
 
     Args:
-        services: of the server.
+        context: Of the server.
         session: whose agent it is.
         info: its container; None: not known any more.
         heard: what was heard; None: what the session's log has.
     """
     try:
         if heard is None:
-            heard = await asyncio.to_thread(_end_of, services.folders.stderr_log(session.id))
+            heard = await asyncio.to_thread(_end_of, context.folders.stderr_log(session.id))
         if not heard.strip():
             return ""
-        words = quoted(heard, await _secrets(services, session, info))
+        words = quoted(heard, await _secrets(context, session, info))
     except (OublietteError, OSError) as error:
         # Whoever reads the error may not read secrets: unless they are known, nothing is quoted.
         log.info("not quoted", session_id=session.id, reason=str(error))
@@ -82,14 +82,14 @@ async def last_words(
     return f": {words}" if words else ""
 
 
-async def _secrets(services: Services, session: Session, info: ContainerInfo | None) -> set[str]:
+async def _secrets(context: ActorContext, session: Session, info: ContainerInfo | None) -> set[str]:
     """What the agent was told and nobody else may read."""
-    told = await agent_session(services, session)
+    told = await agent_session(context, session)
     found = {told.pairing_secret, told.api_key or "", *told.credentials.values()}
-    runtime = services.agents.get(session.agent)
+    runtime = context.agents.get(session.agent)
     if runtime is not None and info is not None:
         command = await asyncio.to_thread(runtime.command, told, info.inside)
-        found |= secrets_in(command.env, referred(services.config))
+        found |= secrets_in(command.env, referred(context.config))
     return found
 
 

@@ -22,7 +22,7 @@ KEEP_SETTLED: Final = 600.0  # seconds that a settled call can be joined
 
 
 @dataclass(frozen=True)
-class Asker:
+class PendingRpc:
     """A JSON-RPC request on one connection of the link, waiting for its answer."""
 
     link: str
@@ -35,7 +35,7 @@ class OpenCall:
     """One pending call."""
 
     request: CallerRequest
-    askers: list[Asker] = field(default_factory=list[Asker])
+    askers: list[PendingRpc] = field(default_factory=list[PendingRpc])
     answers: list[Deferred] = field(default_factory=list["Deferred"])
     """caller_tool_response calls that wait for the outcome to be in the log."""
     answered: bool = False
@@ -52,7 +52,7 @@ def count_open(pending: dict[str, dict[str, int]], session: Session, count: int)
         del pending[session.principal]
 
 
-class Calls:
+class CallerToolCalls:
     """Open calls by request id, and the ids by which they are found again."""
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ class Calls:
         found = self._by_call_id.get(call_id)
         return found[0] if found else None
 
-    def asked_by(self, asker: Asker) -> OpenCall | None:
+    def asked_by(self, rpc: PendingRpc) -> OpenCall | None:
         """The open call that this JSON-RPC request waits for."""
         for call in self.open.values():
-            if asker in call.askers:
+            if rpc in call.askers:
                 return call
         return None
 

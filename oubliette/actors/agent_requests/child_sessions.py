@@ -14,15 +14,15 @@ from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
 from oubliette.actors.agent_requests.params import optional_id, optional_text, rpc_error, text_param
 from oubliette.actors.messages import OpenProject, SpawnResult, SpawnSession
-from oubliette.actors.session.messages import AgentWaits, ChildSpawned, ChildTurnEnded
+from oubliette.actors.session.messages import AgentBlocked, ChildSpawned, ChildTurnEnded
 from oubliette.actors.session.waits import Wait
-from oubliette.errors import ChangingHands, InvalidParameter
+from oubliette.errors import InvalidParameter, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 
 if TYPE_CHECKING:
-    from oubliette.actors.agent_requests.caller_tools import Asker
+    from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.session.actor import SessionActor
 
 MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
@@ -30,11 +30,11 @@ MAX_CALL_ID: Final = 128
 RESTART_SECONDS: Final = 10.0  # for the project's actor to be there again
 
 
-class Reply(Protocol):
+class RpcReply(Protocol):
     """Answers a JSON-RPC request of the agent's client."""
 
     def __call__(
-        self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None
+        self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
     ) -> None:
         """With a result or with an error."""
         ...
@@ -48,7 +48,7 @@ Heard = Callable[["dict[str, Any] | None", "dict[str, Any] | None"], None]
 class ChildCall:
     """A `session_message` of the agent that is not answered yet."""
 
-    askers: list[Asker]
+    askers: list[PendingRpc]
     wait: bool
     heard: Heard | None = None
     """Told of the answer besides the askers."""
@@ -63,7 +63,7 @@ class ChildCall:
 class ChildCalls:
     """Open `session_message` calls by call id. Lives and dies with its SessionActor."""
 
-    def __init__(self, session: SessionActor, reply: Reply) -> None:
+    def __init__(self, session: SessionActor, reply: RpcReply) -> None:
         self._session = session
         self._reply = reply
         self._open: dict[str, ChildCall] = {}
@@ -73,7 +73,7 @@ class ChildCalls:
         calls, self._open = self._open, {}
         for call in calls.values():
             _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
-        self._session.services.waiting.discard(self._session.session_id)
+        self._session.context.waiting.discard(self._session.session_id)
 
     def waits(self) -> Iterator[Wait]:
         """The children whose answers the agent waits for."""
@@ -87,7 +87,7 @@ class ChildCalls:
                     session_id=known,
                 )
 
-    def cancelled(self, target: Asker) -> None:
+    def cancelled(self, target: PendingRpc) -> None:
         """The agent gave up a call; the child goes on."""
         for call_id, call in list(self._open.items()):
             if target in call.askers:
@@ -96,7 +96,7 @@ class ChildCalls:
                     del self._open[call_id]
                     self._tell_waiting()
 
-    def asked(self, asker: Asker, params: dict[str, Any], *, wait: bool = True) -> None:
+    def asked(self, rpc: PendingRpc, params: dict[str, Any], *, wait: bool = True) -> None:
         """`session_message`: spawn a child, or send one a message.
 
         `wait`: what holds where the parameters do not say whether the turn's end is waited for.
@@ -111,9 +111,9 @@ class ChildCalls:
             raise InvalidParameter("wait: must be true or false", field="wait")
         known = self._open.get(call_id)
         if known is not None:
-            known.askers.append(asker)
+            known.askers.append(rpc)
             return
-        self._begin(call_id, ChildCall([asker], waits), message, session_id)
+        self._begin(call_id, ChildCall([rpc], waits), message, session_id)
 
     def begin(
         self,
@@ -154,7 +154,7 @@ class ChildCalls:
 
         self._session.pipe_to_self(
             # As the call id allows, over a restart of the project too.
-            ask_again(ask, (ActorDead, ChangingHands), seconds=RESTART_SECONDS),
+            ask_with_retry(ask, (ActorDead, SessionHandover), seconds=RESTART_SECONDS),
             lambda spawned: spawned,
             lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
         )
@@ -167,7 +167,7 @@ class ChildCalls:
         *,
         own_workspace: bool,
     ) -> ChildSpawned:
-        record = self._session.journal.record
+        record = self._session.writer.record
         system = self._session.system
         name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
         spawned: SpawnResult = await system.ref(name).ask(
@@ -184,7 +184,7 @@ class ChildCalls:
                 call_id=f"{record.id}/{call_id}",
             )
         )
-        turn = await self._session.services.reader.turn(spawned.session_id, spawned.turn)
+        turn = await self._session.context.reader.turn(spawned.session_id, spawned.turn)
         return ChildSpawned(
             call_id=call_id,
             session_id=spawned.session_id,
@@ -244,19 +244,19 @@ class ChildCalls:
     def _tell_waiting(self) -> None:
         waits = any(call.wait for call in self._open.values())
         # Noted too for the tree's actor that starts later, or again.
-        waiting = self._session.services.waiting
+        waiting = self._session.context.waiting
         (waiting.add if waits else waiting.discard)(self._session.session_id)
         tree = self._session.system.lookup(
-            f"explorations/{self._session.journal.record.exploration_id}"
+            f"explorations/{self._session.writer.record.exploration_id}"
         )
         if tree is not None and tree.is_alive():
-            tree.tell(AgentWaits(session_id=self._session.journal.record.id, waits=waits))
+            tree.tell(AgentBlocked(session_id=self._session.writer.record.id, waits=waits))
 
 
 def _tell(
-    reply: Reply, call: ChildCall, result: dict[str, Any] | None, error: dict[str, Any] | None
+    reply: RpcReply, call: ChildCall, result: dict[str, Any] | None, error: dict[str, Any] | None
 ) -> None:
-    for asker in call.askers:
-        reply(asker, result=result, error=error)
+    for rpc in call.askers:
+        reply(rpc, result=result, error=error)
     if call.heard is not None:
         call.heard(result, error)

@@ -9,9 +9,9 @@ import msgspec
 from oubliette import ids
 from oubliette.actors.agent_requests.bare_events import first_form
 from oubliette.actors.agent_requests.caller_tools import (
-    Asker,
-    Calls,
+    CallerToolCalls,
     OpenCall,
+    PendingRpc,
     count_open,
     lent_tool,
     new_request_id,
@@ -55,16 +55,16 @@ MAX_WAIT: Final = 600.0  # seconds that session_events may wait
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
 
-class SessionLink:
+class AgentRequestRouter:
     """The part of a SessionActor that serves its agent's client. Lives and dies with it."""
 
     def __init__(self, session: SessionActor, stored: StoredSession) -> None:
         self._session = session
-        self._services = session.services
+        self._context = session.context
         self.tools = LentTools(session)
         self.children = ChildCalls(self._session, self._reply)
         self._maps = MapCalls(self._session, self.children, self._reply)
-        self._calls = Calls()
+        self._calls = CallerToolCalls()
         self._answering = 0
         self.ancestry = list(stored.ancestry)
         """Session ids from the root down to this one."""
@@ -72,7 +72,7 @@ class SessionLink:
 
     @property
     def _record(self) -> Session:
-        return self._session.journal.record
+        return self._session.writer.record
 
     # ------------------------------------------------------------------ life
 
@@ -91,8 +91,8 @@ class SessionLink:
 
     def _with_time_again(self, request: CallerRequest) -> CallerRequest:
         """A call that was open when a server ended: its caller could not answer meanwhile."""
-        timeout = self._services.config.sessions.caller_tool_timeout_seconds
-        deadline = max(request.deadline, self._services.clock.time() + timeout)
+        timeout = self._context.config.sessions.caller_tool_timeout_seconds
+        deadline = max(request.deadline, self._context.clock.time() + timeout)
         return msgspec.structs.replace(request, deadline=deadline)
 
     def cancel_all(self, reason: str) -> None:
@@ -105,7 +105,7 @@ class SessionLink:
     @property
     def busy(self) -> bool:
         """Whether the agent waits for a caller's tool, or for children."""
-        waiting = self._services.waiting
+        waiting = self._context.waiting
         return bool(self._calls.open) or self._session.session_id in waiting
 
     @property
@@ -144,73 +144,73 @@ class SessionLink:
 
     def _note_caller(self) -> None:
         record = self._record
-        self._services.root_callers[record.id] = (record.principal, record.caller_id)
+        self._context.root_callers[record.id] = (record.principal, record.caller_id)
 
     @property
     def root_caller(self) -> tuple[str, str | None]:
         """Principal and caller of the tree's root, as of now: who decides on permissions."""
         root = self._root
-        return self._services.root_callers.get(root.id, (root.principal, root.caller_id))
+        return self._context.root_callers.get(root.id, (root.principal, root.caller_id))
 
-    def _reply(self, asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> None:
-        self._session.patience.silence.broken()
-        ref = self._session.system.lookup(asker.link)
+    def _reply(
+        self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
+    ) -> None:
+        self._session.watchdog.silence.broken()
+        ref = self._session.system.lookup(rpc.link)
         if ref is not None and ref.is_alive():
-            ref.tell(
-                LinkReply(generation=asker.generation, id=asker.id, result=result, error=error)
-            )
+            ref.tell(LinkReply(generation=rpc.generation, id=rpc.id, result=result, error=error))
 
     def reply_to(self, message: LinkAnswered) -> None:
         """Answer a request that a job of ours has worked on."""
         self._answering -= 1
-        asker = Asker(message.link, message.generation, message.id)
-        self._reply(asker, message.result, message.error)
+        rpc = PendingRpc(message.link, message.generation, message.id)
+        self._reply(rpc, message.result, message.error)
 
     # ------------------------------------------------------------------ requests
 
     def request(self, message: LinkRequest) -> None:
         """Serve one request or notification of the agent's client."""
-        asker = Asker(message.link, message.generation, message.id)
+        rpc = PendingRpc(message.link, message.generation, message.id)
         try:
             match message.method:
                 case "caller_tool":
-                    self._caller_tool(asker, message.params)
+                    self._caller_tool(rpc, message.params)
                 case "session_message":
-                    self.children.asked(asker, message.params, wait=not message.bare)
+                    self.children.asked(rpc, message.params, wait=not message.bare)
                 case "session_map":
-                    self._maps.asked(asker, message.params)
+                    self._maps.asked(rpc, message.params)
                 case "session_events":
                     answer = self._session_events(message.params)
-                    self._answer_later(asker, self._first_form(answer) if message.bare else answer)
+                    self._answer_later(rpc, self._first_form(answer) if message.bare else answer)
                 case "oubliette_tools":
-                    self._answer_later(asker, self._oubliette_tools(message.params))
+                    self._answer_later(rpc, self._oubliette_tools(message.params))
                 case "oubliette_call_tool":
-                    self._answer_later(asker, self._oubliette_call_tool(message.params))
+                    self._answer_later(rpc, self._oubliette_call_tool(message.params))
                 case "notifications/cancelled":
-                    self._cancelled(asker, message.params)
+                    self._cancelled(rpc, message.params)
                 case "tools_listed":
                     self.tools.listed(message.params)
                 case _ if message.id is not None:
                     self._reply(
-                        asker,
+                        rpc,
                         error={"code": -32601, "message": f"Method not found: {message.method}"},
                     )
                 case _:
                     pass  # an unknown notification is no fault (JSON-RPC 2.0, section 4.1)
         except OublietteError as error:
-            self._reply(asker, error=rpc_error(error))
+            self._reply(rpc, error=rpc_error(error))
 
-    def _answer_later(self, asker: Asker, work: Awaitable[Any]) -> None:
+    def _answer_later(self, rpc: PendingRpc, work: Awaitable[Any]) -> None:
         self._answering += 1
         self._session.pipe_to_self(
             work,
-            lambda result: _answer(asker, result=result),
-            lambda error: _answer(asker, error=rpc_error(error)),
+            lambda result: _answer(rpc, result=result),
+            lambda error: _answer(rpc, error=rpc_error(error)),
         )
 
-    def _cancelled(self, asker: Asker, params: dict[str, Any]) -> None:
+    def _cancelled(self, rpc: PendingRpc, params: dict[str, Any]) -> None:
         """The agent gave up a call; a call that was settled meanwhile is no fault."""
-        target = Asker(asker.link, asker.generation, params.get("requestId"))
+        target = PendingRpc(rpc.link, rpc.generation, params.get("requestId"))
         call = self._calls.asked_by(target)
         if call is not None:
             call.askers.remove(target)
@@ -222,7 +222,7 @@ class SessionLink:
 
     # ------------------------------------------------------------------ the caller's tools
 
-    def _caller_tool(self, asker: Asker, params: dict[str, Any]) -> None:
+    def _caller_tool(self, rpc: PendingRpc, params: dict[str, Any]) -> None:
         name = text_param(params, "tool", 256)
         call_id = optional_text(params, "call_id", MAX_CALL_ID)
         arguments = params.get("arguments")
@@ -231,7 +231,7 @@ class SessionLink:
         if not isinstance(arguments, dict):
             raise InvalidParameter("arguments: must be an object", field="arguments")
         if call_id is not None and (known := self._calls.request_of(call_id)) is not None:
-            self._join(asker, known)
+            self._join(rpc, known)
             return
         record = self._record
         tool = lent_tool(record, name)
@@ -239,11 +239,11 @@ class SessionLink:
             raise NotFound(f"no caller lends a tool {ids.shown(name)} to this session")
         if self._session.stopping:
             raise NotFound("the session is ending")
-        limit = self._services.config.callers.max_pending_requests
-        if sum(self._services.pending.get(record.principal, {}).values()) >= limit:
+        limit = self._context.config.callers.max_pending_requests
+        if sum(self._context.pending.get(record.principal, {}).values()) >= limit:
             raise LimitExceeded(f"callers.max_pending_requests: {limit} calls are pending already")
-        now = self._services.clock.time()
-        timeout = self._services.config.sessions.caller_tool_timeout_seconds
+        now = self._context.clock.time()
+        timeout = self._context.config.sessions.caller_tool_timeout_seconds
         request = CallerRequest(
             id=new_request_id(),
             session_id=record.id,
@@ -257,12 +257,12 @@ class SessionLink:
             call_id=call_id,
             durable=tool.durable,
         )
-        event = self._session.journal.append(
+        event = self._session.writer.append(
             "caller_tool_request", request_data(request, self.ancestry)
         )
         request = msgspec.structs.replace(request, event_index=event.index)
-        self._session.journal.put(PutCallerRequest(request))
-        call = OpenCall(request, askers=[asker])
+        self._session.writer.put(PutCallerRequest(request))
+        call = OpenCall(request, askers=[rpc])
         self._calls.add(call)
         self._count()
         self._watch_over(call, adopted=False)
@@ -270,13 +270,13 @@ class SessionLink:
 
     def _count(self) -> None:
         """Note how many calls are open here; the limit is that of their principal."""
-        count_open(self._services.pending, self._record, len(self._calls.open))
+        count_open(self._context.pending, self._record, len(self._calls.open))
 
     def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
         session = self._session
         ref = session.spawn(
             CallerRequestActor,
-            self._services,
+            self._context,
             session.ref,
             call.request,
             adopted=adopted,
@@ -284,21 +284,21 @@ class SessionLink:
         )
         session.watch(ref)
 
-    def _join(self, asker: Asker, request_id: str) -> None:
+    def _join(self, rpc: PendingRpc, request_id: str) -> None:
         call = self._calls.joinable(request_id)
         if call is not None:
-            call.askers.append(asker)
+            call.askers.append(rpc)
             return
 
         async def read() -> Any:
-            request = await self._services.reader.request(request_id)
+            request = await self._context.reader.request(request_id)
             if request is None or request.outcome is None:
                 raise NotFound("this call is not known any more")
             if request.outcome != "result":
                 raise OutcomeError(request.outcome, request.error)
             return request.result
 
-        self._answer_later(asker, read())
+        self._answer_later(rpc, read())
 
     def answered(self, message: AnswerCallerTool) -> bool | None:
         """A caller's answer: False if it is not open here or not theirs, else deferred."""
@@ -333,7 +333,7 @@ class SessionLink:
     def _settle(
         self, request_id: str, outcome: Outcome, *, result: Any = None, error: str | None = None
     ) -> None:
-        now = self._services.clock.time()
+        now = self._context.clock.time()
         call = self._calls.settle(request_id, now)
         if call is None:
             return
@@ -342,8 +342,8 @@ class SessionLink:
         if actor is not None and actor.is_alive():
             self._session.unwatch(actor)  # its Down would say nothing new
             actor.tell(RequestOver())
-        journal = self._session.journal
-        journal.append(
+        writer = self._session.writer
+        writer.append(
             "caller_tool_settled",
             {
                 "request_id": request_id,
@@ -354,7 +354,7 @@ class SessionLink:
             },
             caller_id=call.request.caller_id,  # who was asked, whoever lends by now
         )
-        journal.put(
+        writer.put(
             SettleCallerRequest(
                 id=request_id,
                 outcome=outcome,
@@ -367,15 +367,15 @@ class SessionLink:
         def tell() -> None:
             failpoint("session.request_settled")
             self._calls.stored(request_id)
-            for asker in call.askers:
+            for rpc in call.askers:
                 if outcome == "result":
-                    self._reply(asker, result=result)
+                    self._reply(rpc, result=result)
                 else:
-                    self._reply(asker, error=outcome_error(outcome, error))
+                    self._reply(rpc, error=outcome_error(outcome, error))
             for answer in call.answers:
                 answer.set(outcome in {"result", "tool_error"})
 
-        journal.then(tell)
+        writer.then(tell)
 
     # ------------------------------------------------------------------ sessions of its tree
 
@@ -389,10 +389,10 @@ class SessionLink:
             raise InvalidParameter(
                 f"wait_seconds: must be 0 to {MAX_WAIT:.0f}", field="wait_seconds"
             )
-        record = await self._services.reader.session(session_id)
+        record = await self._context.reader.session(session_id)
         if record is None or record.exploration_id != self._record.exploration_id:
             raise NotFound(f"session_id: there is no session {session_id} in this tree")
-        live = self._services.directory.session(session_id)
+        live = self._context.session_registry.session(session_id)
         if live is not None:
             found = await live.ask(
                 ReadEvents(since_index=since, wait_seconds=float(wait)), timeout=wait + 30.0
@@ -400,7 +400,7 @@ class SessionLink:
             record, events, done = found.session, found.events, found.turn_done
         else:
             events = tuple(
-                await self._services.reader.events(session_id, since, 500, 4 * 1024 * 1024)
+                await self._context.reader.events(session_id, since, 500, 4 * 1024 * 1024)
             )
             done = True
         return {
@@ -418,10 +418,10 @@ class SessionLink:
 
     async def _first_form(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         page = await answer
-        record = await self._services.reader.session(page["session_id"])
+        record = await self._context.reader.session(page["session_id"])
         turn = None
         if record is not None and page["completed"]:
-            turn = await self._services.reader.turn(record.id, record.turn_count)
+            turn = await self._context.reader.turn(record.id, record.turn_count)
         return first_form(page, turn)
 
     # ------------------------------------------------------------------ Oubliette's own tools
@@ -443,12 +443,14 @@ class SessionLink:
         return await door.call(key, self._record.id, tool, cast("dict[str, Any]", arguments))
 
     def _door(self) -> Any:
-        if self._services.door is None:
+        if self._context.door is None:
             raise NotFound("this server offers no tools of its own to agents")
-        return self._services.door
+        return self._context.door
 
 
-def _answer(asker: Asker, result: Any = None, error: dict[str, Any] | None = None) -> LinkAnswered:
+def _answer(
+    rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
+) -> LinkAnswered:
     return LinkAnswered(
-        link=asker.link, generation=asker.generation, id=asker.id, result=result, error=error
+        link=rpc.link, generation=rpc.generation, id=rpc.id, result=result, error=error
     )

@@ -15,7 +15,7 @@ from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
 from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID, MAX_MESSAGE
 from oubliette.actors.agent_requests.params import optional_id, optional_text, text_param
-from oubliette.actors.exploration.limits import effective
+from oubliette.actors.exploration.limits import resolve_limits
 from oubliette.actors.messages import EndSession
 from oubliette.actors.session.waits import Wait
 from oubliette.errors import InvalidParameter
@@ -24,8 +24,8 @@ from oubliette.runtime.agents.memory import need_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.agent_requests.caller_tools import Asker
-    from oubliette.actors.agent_requests.child_sessions import ChildCalls, Reply
+    from oubliette.actors.agent_requests.caller_tools import PendingRpc
+    from oubliette.actors.agent_requests.child_sessions import ChildCalls, RpcReply
     from oubliette.actors.session.actor import SessionActor
 
 MAX_PARTS: Final = 1000
@@ -49,7 +49,7 @@ class Part:
 class MapCall:
     """A `session_map` that is not answered yet."""
 
-    askers: list[Asker]
+    askers: list[PendingRpc]
     parts: list[Part]
     limit: int
     """How many at once, at most."""
@@ -71,13 +71,13 @@ class MapCall:
 class MapCalls:
     """Open `session_map` calls by call id. Lives and dies with its SessionActor."""
 
-    def __init__(self, session: SessionActor, children: ChildCalls, reply: Reply) -> None:
+    def __init__(self, session: SessionActor, children: ChildCalls, reply: RpcReply) -> None:
         self._session = session
         self._children = children
         self._reply = reply
         self._open: dict[str, MapCall] = {}
 
-    def asked(self, asker: Asker, params: dict[str, Any]) -> None:
+    def asked(self, rpc: PendingRpc, params: dict[str, Any]) -> None:
         """Start a map, or join the one of this `call_id`.
 
         Raises:
@@ -86,15 +86,15 @@ class MapCalls:
         call_id = optional_text(params, "call_id", MAX_CALL_ID - 8) or new_request_id()
         known = self._open.get(call_id)
         if known is not None:
-            known.askers.append(asker)
+            known.askers.append(rpc)
             return
         parts = parts_of(params)
-        record = self._session.journal.record
-        room = effective(record.limits, self._session.services).max_agents_at_once or 1
+        record = self._session.writer.record
+        room = resolve_limits(record.limits, self._session.context).max_agents_at_once or 1
         parallel = min(parallel_of(params) or room, self._fitting())
         now = self._session.clock.time()
         numbers = list(reversed(range(len(parts))))
-        call = MapCall([asker], parts, parallel, parallel, numbers, now)
+        call = MapCall([rpc], parts, parallel, parallel, numbers, now)
         self._open[call_id] = call
         self._tell(call_id, call)
         self._go_on(call_id, call)
@@ -102,8 +102,8 @@ class MapCalls:
     def _fitting(self) -> int:
         """How many more agents of this session's kind its container has memory for."""
         session = self._session
-        agent = session.journal.record.agent
-        need = need_of(session.services.config, agent, session.services.agents.get(agent))
+        agent = session.writer.record.agent
+        need = need_of(session.context.config, agent, session.context.agents.get(agent))
         fitting = session.host_gate.memory.fits(need)
         return MAX_PARALLEL if fitting is None else fitting
 
@@ -118,7 +118,7 @@ class MapCalls:
                     since=call.since,
                 )
 
-    def cancelled(self, target: Asker) -> None:
+    def cancelled(self, target: PendingRpc) -> None:
         """The agent gave up a map: nothing more is started; children that run go on."""
         for call_id, call in list(self._open.items()):
             if target in call.askers:
@@ -132,8 +132,8 @@ class MapCalls:
         """Answer every map; the children themselves go on."""
         calls, self._open = self._open, {}
         for call in calls.values():
-            for asker in call.askers:
-                self._reply(asker, error=outcome_error("cancelled", f"cancelled: {reason}"))
+            for rpc in call.askers:
+                self._reply(rpc, error=outcome_error("cancelled", f"cancelled: {reason}"))
 
     def _go_on(self, call_id: str, call: MapCall) -> None:
         while call.waiting and len(call.running) < call.parallel:
@@ -181,17 +181,17 @@ class MapCalls:
             return
         del self._open[call_id]
         answer = {"results": [call.results[place] for place in range(len(call.parts))]}
-        for asker in call.askers:
-            self._reply(asker, result=answer)
+        for rpc in call.askers:
+            self._reply(rpc, result=answer)
 
     def _put_to_rest(self, session_id: str) -> None:
-        child = self._session.services.directory.session(session_id)
+        child = self._session.context.session_registry.session(session_id)
         if child is not None and child.is_alive():
             child.tell(EndSession(reason="its part of session_map is done", final=False))
 
     def _tell(self, call_id: str, call: MapCall) -> None:
         """Progress, as an event of this session."""
-        self._session.journal.append(
+        self._session.writer.append(
             MAP_EVENT,
             {
                 "call_id": call_id,

@@ -28,10 +28,10 @@ from oubliette.actors.caller.messages import (
     NextEvents,
     OpenListener,
 )
-from oubliette.actors.caller.presence import Presence
+from oubliette.actors.caller.presence import CallerPresence
 from oubliette.actors.caller.projects import KnownProjects
 from oubliette.actors.messages import (
-    CallerLost,
+    CallerDisconnected,
     CallerSeen,
     EventsCommitted,
     OpenCaller,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.caller.reader import CallerReader
     from oubliette.config.schema import CallersConfig
-    from oubliette.kit import Ref, Timer
+    from oubliette.kit import ActorTimer, Ref
     from oubliette.records import CallerRequest, CallerTool, PermissionRequest
 
 log = structlog.get_logger("oubliette.callers")
@@ -82,7 +82,7 @@ class _ProjectsRead(Message):
     projects: dict[str, str]
 
 
-class _WaitOver(Message):
+class _PollExpired(Message):
     listener_id: str
 
 
@@ -201,8 +201,8 @@ class CallerActor(Actor):
         self._early: list[Event] = []
         """Told by the store while it is not known from where on it tells."""
         self._projects = KnownProjects()
-        self._presence = Presence(config.stream_grace_seconds, config.poll_grace_seconds)
-        self._presence_timer: Timer | None = None
+        self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
+        self._presence_timer: ActorTimer | None = None
         self._joining = False
         """Whether a `_Joined` is on its way."""
         self._last_used = 0.0
@@ -395,7 +395,7 @@ class CallerActor(Actor):
         self._serve(listener)
         if listener.waiting is not None:
             listener.timer = self.after(
-                message.wait_seconds, _WaitOver(listener_id=message.listener_id)
+                message.wait_seconds, _PollExpired(listener_id=message.listener_id)
             )
         return None
 
@@ -462,8 +462,8 @@ class CallerActor(Actor):
             listener.reading = False
             self._close(CloseListener(listener_id=listener.id, reason=message.reason, orderly=True))
 
-    @handles(_WaitOver)
-    def _wait_over(self, message: _WaitOver) -> None:
+    @handles(_PollExpired)
+    def _wait_over(self, message: _PollExpired) -> None:
         listener = self._listeners.get(message.listener_id)
         if listener is not None:
             listener.timer = None
@@ -524,7 +524,7 @@ class CallerActor(Actor):
     def _tell_lost(self, tracked: _Tracked) -> None:
         reason = f"caller {self._caller_id} is not connected: {self._presence.reason}"
         try:
-            self.system.ref(tracked.reply_to).tell(CallerLost(reason=reason))
+            self.system.ref(tracked.reply_to).tell(CallerDisconnected(reason=reason))
         except MailboxFull:
             log.warning("caller_lost_not_told", caller=self.name, to=tracked.reply_to)
 

@@ -10,7 +10,7 @@ from oubliette.actors.caller.event_window import size_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from oubliette.kit import Deferred, Timer
+    from oubliette.kit import ActorTimer, Deferred
     from oubliette.records import Event
 
 TOOL_REQUEST = "caller_tool_request"
@@ -48,7 +48,7 @@ class Listener:
         self.project_id = project_id
         """Where its right ends; None: nowhere."""
         self.waiting: Deferred | None = None
-        self.timer: Timer | None = None
+        self.timer: ActorTimer | None = None
         self.max_events = 0
         self.max_bytes = 0
         self.reading = False

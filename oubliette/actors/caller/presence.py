@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 
-class Presence:
+class CallerPresence:
     """Times are those of one monotonic clock, in seconds."""
 
     def __init__(self, stream_grace: float, poll_grace: float) -> None:

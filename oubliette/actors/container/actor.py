@@ -15,13 +15,13 @@ from oubliette.actors.container.exec import run_command
 from oubliette.actors.container.jobs import (
     AdoptAgain,
     Answered,
-    ClearAway,
-    Cleared,
-    Ended,
+    ContainerEnded,
+    ContainerStarted,
     IdleStop,
-    Looked,
+    Inspected,
     Relayed,
-    Started,
+    Removed,
+    RemovePending,
     StartFailed,
     Stopped,
     start_failed,
@@ -31,7 +31,7 @@ from oubliette.actors.container.messages import (
     ContainerIsUp,
     GetContainer,
     GetStages,
-    HostGone,
+    GuestGone,
     LogText,
     ReadLogs,
     Release,
@@ -40,24 +40,24 @@ from oubliette.actors.container.messages import (
     StageChanged,
     StopContainer,
 )
-from oubliette.actors.container.spec_builder import Recipe
-from oubliette.actors.container.start_stages import Stages, adoption_of, start_of
-from oubliette.actors.session.waits import ContainerStart, GetStart
+from oubliette.actors.container.spec_builder import ContainerSpecBuilder
+from oubliette.actors.container.start_stages import StartStages, adoption_of, start_of
+from oubliette.actors.session.waits import ContainerStartProgress, GetStart
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, handles
 from oubliette.kit.backoff import backoff_delay
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Container
 from oubliette.runtime.store.operations import DeleteContainer, PutContainer
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.container.unit import UnitKey
-    from oubliette.actors.context import Services
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.container.unit import ContainerKey
+    from oubliette.actors.context import ActorContext
     from oubliette.kit import Deferred
-    from oubliette.kit.timers import Timer
+    from oubliette.kit.timers import ActorTimer
     from oubliette.records import Project
     from oubliette.runtime.containers.base import ContainerInfo
 
@@ -74,29 +74,31 @@ State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
 class ContainerActor(Actor):
     """One container of a ContainerKey."""
 
-    def __init__(self, services: Services, gate: HostGate, project: Project, key: UnitKey) -> None:
+    def __init__(
+        self, context: ActorContext, guest: GuestConnection, project: Project, key: ContainerKey
+    ) -> None:
         super().__init__()
-        self._services = services
-        self._host_gate = gate
+        self._context = context
+        self._guest = guest
         self._project = project
         self._key = key
-        self._recipe = Recipe(services, project, key)
+        self._recipe = ContainerSpecBuilder(context, project, key)
         self._record: Container | None = None
         self._state: State = "down"
         self._outdated = False
         """It was made by other settings, and is kept for the sessions that hold it."""
         self._waiting: list[Deferred] = []
         self._stop_answers: list[Deferred] = []
-        self._idle_timer: Timer | None = None
+        self._idle_timer: ActorTimer | None = None
         self._stages: dict[str, float] = {}
-        self._starting: Stages | None = None
+        self._starting: StartStages | None = None
         """Of the start that goes on, or went on last."""
         self._failing_since: float | None = None
         """Wall second since which the engine does not tell what there is."""
         self._gone_reports = 0
         self._remains: dict[str, Container] = {}
         """What has ended and is still to be removed from the engine."""
-        self._clearing: Timer | None = None
+        self._clearing: ActorTimer | None = None
         self._failures = 0
 
     # ------------------------------------------------------------------ what is there
@@ -109,7 +111,7 @@ class ContainerActor(Actor):
         """Keep the one container that can be used and remove the others, once the engine tells."""
         known = [
             record
-            for record in await self._services.reader.containers()
+            for record in await self._context.reader.containers()
             if record.project_id == self._project.id
             and record.workspace_id == self._key.workspace_id
             and record.container_type == self._key.container_type
@@ -118,7 +120,7 @@ class ContainerActor(Actor):
         self._state = "down"
         for record in known:
             try:
-                info = await self._services.runtime.inspect(record.id)
+                info = await self._context.runtime.inspect(record.id)
             except (NotFound, ContainerLost):
                 await self._forget(record)
                 continue
@@ -132,11 +134,11 @@ class ContainerActor(Actor):
                 self._remains[record.id] = record
                 continue
             self._outdated = not same
-            self._host_gate.leases |= holders.get(record.id, set())
+            self._guest.leases |= holders.get(record.id, set())
             self._up(record, info)
         self._failing_since = None
         if self._record is None:
-            self._host_gate.lost("container lost: it did not outlive the server")
+            self._guest.lost("container lost: it did not outlive the server")
         for record in list(self._remains.values()):
             await self._clear(record)
         self._answer_waiting()
@@ -152,7 +154,7 @@ class ContainerActor(Actor):
     async def _holders(self) -> dict[str, set[str]]:
         """Container id → ids of the sessions whose agents live in it."""
         found: dict[str, set[str]] = {}
-        for session in await self._services.reader.live_sessions(
+        for session in await self._context.reader.live_sessions(
             self._project.id, workspace_id=self._key.workspace_id
         ):
             if session.container_id is not None:
@@ -162,7 +164,7 @@ class ContainerActor(Actor):
     def _not_now(self, error: OublietteError) -> None:
         log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
         self._state = "adopting"
-        self._failing_since = self._failing_since or self._services.clock.time()
+        self._failing_since = self._failing_since or self._context.clock.time()
         self._failures += 1
         self.after(backoff_delay(_BACKOFF, self._failures), AdoptAgain())
 
@@ -180,24 +182,24 @@ class ContainerActor(Actor):
             answer.set_error(ContainerLost("the container's actor ended"))
 
     async def _store(self, op: PutContainer | DeleteContainer) -> None:
-        await ask_again(lambda: self._services.store.ask(Transact(ops=(op,))))
+        await ask_with_retry(lambda: self._context.store.ask(Transact(ops=(op,))))
 
     async def _forget(self, record: Container) -> None:
-        await asyncio.to_thread(self._services.folders.remove_spool, record.id)
+        await asyncio.to_thread(self._context.folders.remove_spool, record.id)
         await self._store(DeleteContainer(record.id))
 
     # ------------------------------------------------------------------ leases
 
     @handles(Acquire)
     def _acquire(self, message: Acquire) -> str | None:
-        self._host_gate.leases.add(message.session_id)
+        self._guest.leases.add(message.session_id)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
         if not message.start:
             return self._record.id if self._record is not None else None
         if self._state == "up" and self._record is not None:
-            if not self._outdated or self._host_gate.leases - {message.session_id}:
+            if not self._outdated or self._guest.leases - {message.session_id}:
                 return self._record.id
             self._begin_stop()  # nobody else is in it: the next one is made as it should be
         self._waiting.append(self.defer())
@@ -206,22 +208,22 @@ class ContainerActor(Actor):
 
     @handles(Release)
     def _release(self, message: Release) -> None:
-        self._host_gate.leases.discard(message.session_id)
+        self._guest.leases.discard(message.session_id)
         self._consider_idle()
 
     def _consider_idle(self) -> None:
-        if self._host_gate.leases or self._state != "up":
+        if self._guest.leases or self._state != "up":
             return
         if self._outdated:
             self._begin_stop()
         elif self._idle_timer is None:
-            after = self._services.config.containers.idle_stop_seconds
+            after = self._context.config.containers.idle_stop_seconds
             self._idle_timer = self.after(after, IdleStop())
 
     @handles(IdleStop)
     def _idle_stop(self, _: IdleStop) -> None:
         self._idle_timer = None
-        if not self._host_gate.leases and self._state == "up":
+        if not self._guest.leases and self._state == "up":
             self._begin_stop()
 
     # ------------------------------------------------------------------ start
@@ -230,14 +232,14 @@ class ContainerActor(Actor):
         if not self._waiting or self._state != "down":
             return
         self._state = "starting"
-        self._host_gate.starting()
+        self._guest.starting()
         self.pipe_to_self(self._start(), lambda started: started, start_failed)
 
-    async def _start(self) -> Started:
-        services = self._services
-        self._starting = stages = Stages(self._tell_sessions)
+    async def _start(self) -> ContainerStarted:
+        context = self._context
+        self._starting = stages = StartStages(self._tell_sessions)
         container_id = ids.new_id(ids.CONTAINER)
-        limits = services.config.containers
+        limits = context.config.containers
         with stages.stage("image"):
             # The pull has this deadline itself, and tells more of it.
             async with asyncio.timeout(limits.pull_timeout_seconds + IMAGE_SLACK):
@@ -252,19 +254,19 @@ class ContainerActor(Actor):
                         project_id=self._project.id,
                         workspace_id=self._key.workspace_id,
                         container_type=self._key.container_type,
-                        runtime=services.runtime.name,
+                        runtime=context.runtime.name,
                         state="creating",
-                        created_at=services.clock.time(),
+                        created_at=context.clock.time(),
                         spec_hash=self._recipe.digest(),
                         host_key=key,
                         folder=str(spec.runtime_dir),
                     )
                     await self._store(PutContainer(record))
                     failpoint("container.created")
-                    await services.runtime.create(spec)
+                    await context.runtime.create(spec)
             with stages.stage("start"):
                 async with asyncio.timeout(limits.start_timeout_seconds):
-                    info = await services.runtime.start(
+                    info = await context.runtime.start(
                         container_id, key=key, timeout=limits.start_timeout_seconds
                     )
         except BaseException:
@@ -273,29 +275,29 @@ class ContainerActor(Actor):
         failpoint("container.started")
         record = msgspec.structs.replace(record, state="running", handle=info.handle)
         await self._store(PutContainer(record))
-        return Started(record=record, info=info, seconds=stages.seconds)
+        return ContainerStarted(record=record, info=info, seconds=stages.seconds)
 
     async def _undo(self, container_id: str) -> None:
         """Take back half a start. Where the engine is away, the next server reaps what it left."""
         try:
-            await self._services.runtime.remove(container_id)
+            await self._context.runtime.remove(container_id)
             await self._store(DeleteContainer(container_id))
         except OublietteError as error:
             log.warning("half a container is left", container_id=container_id, reason=str(error))
 
-    async def _fetch_image(self, stages: Stages) -> None:
-        image, runtime = self._recipe.image, self._services.runtime
+    async def _fetch_image(self, stages: StartStages) -> None:
+        image, runtime = self._recipe.image, self._context.runtime
         if image is None or await runtime.image_exists(image):
             return
         stages.progress("image", f"fetching {image}")
         await runtime.pull(
             image,
-            timeout=self._services.config.containers.pull_timeout_seconds,
+            timeout=self._context.config.containers.pull_timeout_seconds,
             progress=lambda line: stages.progress("image", line),
         )
 
-    @handles(Started)
-    def _started(self, message: Started) -> None:
+    @handles(ContainerStarted)
+    def _started(self, message: ContainerStarted) -> None:
         self._stages = message.seconds
         self._up(message.record, message.info, relay=True)
 
@@ -303,16 +305,16 @@ class ContainerActor(Actor):
         """It runs. With `relay` nobody is told before its host has proved itself."""
         self._record, self._state = record, "relay" if relay else "up"
         self._gone_reports = self._failures = 0
-        self._host_gate.info = info
-        self._host_gate.starting()
-        self._host_gate.socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key))
+        self._guest.info = info
+        self._guest.starting()
+        self._guest.socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key))
         self.pipe_to_self(
-            self._services.runtime.watch(record.id),
-            lambda ended: Ended(container_id=ended.id, exit_code=ended.exit_code),
-            lambda _: Ended(container_id=record.id),
+            self._context.runtime.watch(record.id),
+            lambda ended: ContainerEnded(container_id=ended.id, exit_code=ended.exit_code),
+            lambda _: ContainerEnded(container_id=record.id),
         )
         if relay:
-            self._starting = stages = Stages(self._tell_sessions, record.id, info.warnings)
+            self._starting = stages = StartStages(self._tell_sessions, record.id, info.warnings)
             stages.seconds = self._stages
             self.pipe_to_self(
                 self._relay(record.id, stages),
@@ -320,9 +322,9 @@ class ContainerActor(Actor):
                 lambda error: start_failed(error, record.id),
             )
 
-    async def _relay(self, container_id: str, stages: Stages) -> Relayed:
+    async def _relay(self, container_id: str, stages: StartStages) -> Relayed:
         with stages.stage("relay"):
-            await self._host_gate.wait(self._services.config.containers.start_timeout_seconds)
+            await self._guest.wait(self._context.config.containers.start_timeout_seconds)
         return Relayed(container_id=container_id, seconds=stages.seconds)
 
     @handles(Relayed)
@@ -357,22 +359,22 @@ class ContainerActor(Actor):
 
     def _tell_sessions(self, stage: StageChanged) -> None:
         """Those that hold it see how far it is; from a job of ours, so nothing is changed here."""
-        for lease in list(self._host_gate.leases):
-            session = self._services.directory.session(lease)
+        for lease in list(self._guest.leases):
+            session = self._context.session_registry.session(lease)
             if session is not None and session.is_alive():
                 session.tell(stage)
 
     @handles(SocketStarted)
     def _socket_started(self, _: SocketStarted) -> None:
         if self._record is not None and self._state in {"relay", "up"}:
-            self._host_gate.socket.tell(
+            self._guest.socket.tell(
                 ContainerIsUp(container_id=self._record.id, key=self._record.host_key)
             )
 
     # ------------------------------------------------------------------ end
 
-    @handles(Ended)
-    def _ended(self, message: Ended) -> None:
+    @handles(ContainerEnded)
+    def _ended(self, message: ContainerEnded) -> None:
         record = self._record
         if record is None or record.id != message.container_id:
             return
@@ -383,7 +385,7 @@ class ContainerActor(Actor):
         """It is gone, or as good as: its sessions hear why; the engine's part is cleared away."""
         state, self._record = self._state, None
         self._remains[record.id] = record
-        self._host_gate.lost(reason)
+        self._guest.lost(reason)
         if state == "stopping":
             return  # that clears it away
         self._state = "down"
@@ -394,24 +396,24 @@ class ContainerActor(Actor):
     def _begin_clearing(self, record: Container) -> None:
         self.pipe_to_self(
             self._remove(record),
-            lambda _: Cleared(container_id=record.id),
-            lambda error: Cleared(container_id=record.id, error=str(error)),
+            lambda _: Removed(container_id=record.id),
+            lambda error: Removed(container_id=record.id, error=str(error)),
         )
 
     async def _remove(self, record: Container) -> None:
-        await self._services.runtime.remove(record.id)
+        await self._context.runtime.remove(record.id)
         await self._forget(record)
 
     async def _clear(self, record: Container) -> None:
         try:
             await self._remove(record)
         except OublietteError as error:
-            self._cleared(Cleared(container_id=record.id, error=str(error)))
+            self._cleared(Removed(container_id=record.id, error=str(error)))
         else:
             self._remains.pop(record.id, None)
 
-    @handles(Cleared)
-    def _cleared(self, message: Cleared) -> None:
+    @handles(Removed)
+    def _cleared(self, message: Removed) -> None:
         if message.error is None:
             self._remains.pop(message.container_id, None)
             self._failures = 0
@@ -419,16 +421,16 @@ class ContainerActor(Actor):
         log.warning("not removed", container_id=message.container_id, reason=message.error)
         if self._clearing is None:
             self._failures += 1
-            self._clearing = self.after(backoff_delay(_BACKOFF, self._failures), ClearAway())
+            self._clearing = self.after(backoff_delay(_BACKOFF, self._failures), RemovePending())
 
-    @handles(ClearAway)
-    def _clear_away(self, _: ClearAway) -> None:
+    @handles(RemovePending)
+    def _clear_away(self, _: RemovePending) -> None:
         self._clearing = None
         for record in self._remains.values():
             self._begin_clearing(record)
 
-    @handles(HostGone)
-    def _host_gone(self, message: HostGone) -> None:
+    @handles(GuestGone)
+    def _host_gone(self, message: GuestGone) -> None:
         record = self._record
         if record is None or record.id != message.container_id:
             return
@@ -438,17 +440,17 @@ class ContainerActor(Actor):
             self._give_up(record, f"container lost: {message.reason}")
             return
         self.pipe_to_self(
-            self._services.runtime.inspect(record.id),
-            lambda info: Looked(
+            self._context.runtime.inspect(record.id),
+            lambda info: Inspected(
                 container_id=record.id, running=info.state == "running", reason=message.reason
             ),
-            lambda error: Looked(
+            lambda error: Inspected(
                 container_id=record.id, running=False, error=str(error), reason=message.reason
             ),
         )
 
-    @handles(Looked)
-    def _looked(self, message: Looked) -> None:
+    @handles(Inspected)
+    def _looked(self, message: Inspected) -> None:
         record = self._record
         if record is None or record.id != message.container_id or self._state == "stopping":
             return
@@ -460,7 +462,7 @@ class ContainerActor(Actor):
 
     @handles(StopContainer)
     def _stop_container(self, message: StopContainer) -> None:
-        leases = self._host_gate.leases
+        leases = self._guest.leases
         if leases and not message.force:
             raise Conflict(
                 f"{len(leases)} sessions use this container",
@@ -483,7 +485,7 @@ class ContainerActor(Actor):
         )
 
     async def _stop_and_remove(self, record: Container) -> None:
-        await self._services.runtime.stop(record.id, timeout=STOP_GRACE)
+        await self._context.runtime.stop(record.id, timeout=STOP_GRACE)
         await self._remove(record)
 
     @handles(Stopped)
@@ -498,8 +500,8 @@ class ContainerActor(Actor):
         if message.error is None or record is None:
             self._state, self._record = "down", None
             if record is not None:
-                self._host_gate.lost("container lost: it was stopped")
-            self._cleared(Cleared(container_id=message.container_id, error=message.error))
+                self._guest.lost("container lost: it was stopped")
+            self._cleared(Removed(container_id=message.container_id, error=message.error))
             self._begin_if_wanted()
             return
         self._state = "up"  # it goes on, as far as is known
@@ -515,15 +517,15 @@ class ContainerActor(Actor):
         return self._stages
 
     @handles(GetStart)
-    def _get_start(self, _: GetStart) -> ContainerStart | None:
+    def _get_start(self, _: GetStart) -> ContainerStartProgress | None:
         if self._state == "adopting":
-            return adoption_of(self._services.runtime.name, self._failing_since)
-        limits = self._services.config.containers
-        return start_of(self._state, self._starting, limits, self._services.clock.time())
+            return adoption_of(self._context.runtime.name, self._failing_since)
+        limits = self._context.config.containers
+        return start_of(self._state, self._starting, limits, self._context.clock.time())
 
     @handles(RunCommand)
     def _run(self, message: RunCommand) -> None:
-        running = run_command(self._host_gate, message, self.defer())
+        running = run_command(self._guest, message, self.defer())
         self.pipe_to_self(running, lambda _: Answered(), lambda _: Answered())
 
     @handles(ReadLogs)
@@ -535,7 +537,7 @@ class ContainerActor(Actor):
 
     async def _logs(self, container_id: str, tail: int, answer: Deferred) -> None:
         try:
-            logs = await self._services.runtime.logs(container_id, tail=tail)
+            logs = await self._context.runtime.logs(container_id, tail=tail)
             answer.set(LogText(text=logs.text, truncated=logs.truncated))
         except Exception as error:
             answer.set_error(error)

@@ -18,10 +18,10 @@ from oubliette.runtime.guest import Exit, Output, StartProcess
 from oubliette.runtime.guest.control_link import REQUEST_TIMEOUT
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import HostGate
+    from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.container.messages import RunCommand
     from oubliette.kit import Deferred
-    from oubliette.runtime.guest.control_link import HostLink
+    from oubliette.runtime.guest.control_link import ControlLink
 
 GATE_SECONDS: Final = 30.0  # for the control link to be there
 GRACE_SECONDS: Final = 10.0  # beyond the command's own deadline, which the host holds
@@ -60,21 +60,21 @@ class Kept:
         return f"{head}\n[… {self.left_out} bytes left out …]\n{tail}"
 
 
-async def run_command(gate: HostGate, request: RunCommand, answer: Deferred) -> None:
-    """Start it, read it to its end, have the host forget it, and answer with its CommandResult.
+async def run_command(guest: GuestConnection, request: RunCommand, answer: Deferred) -> None:
+    """Run a command to its end in the container and answer `request` with its CommandResult.
 
-    The answer is an error where it cannot be started (VerbFailed names the program or the folder),
-    where there is no host to ask (ContainerLost), and where the host has not said how it ended
-    `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
+    The answer is an error where it cannot be started (CommandFailed names the program or the
+    folder), where there is no guest to ask (ContainerLost), and where the guest has not reported
+    its end `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
     """
     proc = ids.new_id(ids.PROCESS)
     limit = request.timeout_seconds + GRACE_SECONDS
     until = asyncio.get_running_loop().time() + limit
     try:
-        link = await gate.wait(min(GATE_SECONDS, limit))
+        link = await guest.wait(min(GATE_SECONDS, limit))
         try:
             async with asyncio.timeout_at(until):
-                result = await _run(gate, link, proc, request)
+                result = await _run(guest, link, proc, request)
         except TimeoutError:
             answer.set_error(_stuck(limit))
             # A paused host reads this when it goes on, right after what it has not read yet.
@@ -98,15 +98,17 @@ def _stuck(limit: float) -> DeadlineExceeded:
     )
 
 
-async def _end(link: HostLink, proc: str, timeout: float = REQUEST_TIMEOUT) -> None:
+async def _end(link: ControlLink, proc: str, timeout: float = REQUEST_TIMEOUT) -> None:
     with contextlib.suppress(OublietteError, OSError):
         await link.end(proc, timeout=timeout)
 
 
-async def _run(gate: HostGate, link: HostLink, proc: str, request: RunCommand) -> CommandResult:
-    if gate.info is None:
+async def _run(
+    guest: GuestConnection, link: ControlLink, proc: str, request: RunCommand
+) -> CommandResult:
+    if guest.info is None:
         raise RuntimeFailure("the container is not known yet", hint="try again in a moment")
-    inside = gate.info.inside
+    inside = guest.info.inside
     began = time.monotonic()
     await link.start(
         StartProcess(
@@ -135,7 +137,7 @@ async def _run(gate: HostGate, link: HostLink, proc: str, request: RunCommand) -
     )
 
 
-async def _read(link: HostLink, proc: str) -> tuple[Kept, Kept, Exit]:
+async def _read(link: ControlLink, proc: str) -> tuple[Kept, Kept, Exit]:
     kept = {1: Kept(), 2: Kept()}
     ended = Exit()
     acked = 0

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from oubliette.actors.session.messages import OpenLink
     from oubliette.kit import Ref
     from oubliette.runtime.containers.base import ContainerInfo
-    from oubliette.runtime.guest.control_link import HostLink
+    from oubliette.runtime.guest.control_link import ControlLink
 
 
-class HostGate:
+class GuestConnection:
     """Open while an authenticated control link is there."""
 
     def __init__(
@@ -45,11 +45,11 @@ class HostGate:
         """Session id → the link that it wants; kept over a restart of the SocketActor."""
         self.draining = False
         """The host has been told to end, and ends all that runs there."""
-        self._link: HostLink | None = None
+        self._link: ControlLink | None = None
         self._lost: str | None = None
         self._changed = asyncio.Event()
 
-    def opened(self, link: HostLink, info: ContainerInfo) -> None:
+    def opened(self, link: ControlLink, info: ContainerInfo) -> None:
         """A link is there."""
         self._link, self.info, self._lost = link, info, None
         self._wake()
@@ -84,11 +84,11 @@ class HostGate:
         changed.set()
 
     @property
-    def current(self) -> HostLink | None:
+    def current(self) -> ControlLink | None:
         """The link, if there is one now."""
         return self._link
 
-    async def wait(self, timeout: float, *, next_container: bool = False) -> HostLink:
+    async def wait(self, timeout: float, *, next_container: bool = False) -> ControlLink:
         """The link, as soon as there is one.
 
         Raises:

@@ -8,7 +8,7 @@ from oubliette.records import Container
 from oubliette.runtime.containers.base import ContainerInfo
 
 
-class Started(Message):
+class ContainerStarted(Message):
     """The engine has started it; `seconds` are those of each stage so far."""
 
     record: Container
@@ -32,7 +32,7 @@ class StartFailed(Message):
     """Set where the container ran already."""
 
 
-class Ended(Message):
+class ContainerEnded(Message):
     """The engine says that it has ended."""
 
     container_id: str
@@ -54,7 +54,7 @@ class Stopped(Message):
     error: str | None = None
 
 
-class Looked(Message):
+class Inspected(Message):
     """What the engine says of a container whose host is said to be gone."""
 
     container_id: str
@@ -67,11 +67,11 @@ class AdoptAgain(Message):
     """It is time to ask the engine again what there is."""
 
 
-class ClearAway(Message):
+class RemovePending(Message):
     """It is time to try again to remove what has ended."""
 
 
-class Cleared(Message):
+class Removed(Message):
     """What has ended was removed from the engine; or was not, for `error`."""
 
     container_id: str

@@ -93,7 +93,7 @@ class SocketStarted(Message):
     """To the ContainerActor: a SocketActor began; tell it of the container that is up."""
 
 
-class HostGone(Message):
+class GuestGone(Message):
     """To the ContainerActor: there is no host to talk to, whatever the engine says of it."""
 
     container_id: str

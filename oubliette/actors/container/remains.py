@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("oubliette.server")
 
 
-async def clear_remains(
+async def remove_orphans(
     *,
     runtime: ContainerRuntime,
     base: Path,

@@ -22,17 +22,17 @@ from oubliette.runtime.containers.host_paths import new_runtime_dir
 from oubliette.runtime.files.project_dirs import CONTEXT
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.unit import UnitKey
-    from oubliette.actors.context import Services
+    from oubliette.actors.container.unit import ContainerKey
+    from oubliette.actors.context import ActorContext
     from oubliette.records import Project
     from oubliette.runtime.containers.base import Hardening
 
 
-class Recipe:
+class ContainerSpecBuilder:
     """Makes the specs of one ContainerKey."""
 
-    def __init__(self, services: Services, project: Project, key: UnitKey) -> None:
-        self._services = services
+    def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
+        self._context = context
         self._project = project
         self._key = key
 
@@ -43,19 +43,19 @@ class Recipe:
         Raises:
             RuntimeFailure: its container type is not configured any more.
         """
-        if not self._services.runtime.capabilities.images:
+        if not self._context.runtime.capabilities.images:
             return None
-        config = self._services.config
+        config = self._context.config
         options.check_type(config, self._key.container_type)
         return options.image_of(config, self._key.container_type, self._project)
 
     def digest(self) -> str:
         """The same for containers that are the same, but for their names and folders."""
-        services = self._services
+        context = self._context
         parts = (
-            services.runtime.name,
-            _content(services.zipapp, services.zipapp.stat().st_mtime_ns),
-            services.config.process if self.image is None else None,
+            context.runtime.name,
+            _content(context.zipapp, context.zipapp.stat().st_mtime_ns),
+            context.config.process if self.image is None else None,
             self._key.container_type,
             self._key.workspace_id,
             self._draft("", Path()),
@@ -65,21 +65,21 @@ class Recipe:
 
     def spec(self, container_id: str) -> ContainerSpec:
         """A spec with a new runtime folder. Blocks."""
-        services = self._services
-        draft = self._draft(container_id, new_runtime_dir(services.runtime_base))
+        context = self._context
+        draft = self._draft(container_id, new_runtime_dir(context.runtime_base))
         labels = {
-            LABEL_INSTANCE: services.instance,
+            LABEL_INSTANCE: context.instance,
             LABEL_PROJECT: self._project.id,
             LABEL_CONTAINER: container_id,
             LABEL_SPEC: self.digest(),
         }
         return msgspec.structs.replace(
-            draft, labels=labels, spool_dir=services.folders.spool(container_id)
+            draft, labels=labels, spool_dir=context.folders.spool(container_id)
         )
 
     def _draft(self, container_id: str, runtime_dir: Path) -> ContainerSpec:
-        services, project, kind = self._services, self._project, self._key.container_type
-        config, name = services.config, services.runtime.name
+        context, project, kind = self._context, self._project, self._key.container_type
+        config, name = context.config, context.runtime.name
         return ContainerSpec(
             id=container_id,
             labels={},
@@ -89,23 +89,23 @@ class Recipe:
             network=options.network_of(config, name, kind, project),
             limits=options.limits_of(config, name, kind, project),
             hardening=self._hardening(),
-            uid=project.uid if services.runtime.capabilities.uid_per_container else None,
+            uid=project.uid if context.runtime.capabilities.uid_per_container else None,
             orphan_grace=config.containers.orphan_grace_seconds,
             accept_bare=options.accepts_bare(config, project),
         )
 
     def _hardening(self) -> Hardening | None:
-        name = self._services.runtime.name
+        name = self._context.runtime.name
         if self.image is None:
             return None
         flavour = "podman" if name == "podman" else "docker"
         return options.hardening_of(
-            self._services.config, flavour, self._key.container_type, self._project
+            self._context.config, flavour, self._key.container_type, self._project
         )
 
     def _mounts(self) -> list[Mount]:
-        services, project = self._services, self._project
-        folders = services.folders
+        context, project = self._context, self._project
+        folders = context.folders
         if self._key.workspace_id is None:
             workspace = folders.project(project.id)
             mounts = [Mount(workspace, "/workspace")]
@@ -117,7 +117,7 @@ class Recipe:
             name = self._key.workspace_id
             workspace = folders.workspace(project.id, name)
             mounts = [Mount(workspace, f"/workspace/workspaces/{name}")]
-            if services.runtime.capabilities.isolation != "none":
+            if context.runtime.capabilities.isolation != "none":
                 root = folders.workspace_root(project.id, name)
                 mounts.insert(0, Mount(root, "/workspace", read_only=True))
             else:  # nothing is mounted: it is where the workspace is
@@ -125,8 +125,8 @@ class Recipe:
         mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
         # The agents' programs, each once: two agents may share one. Without a sandbox they are
         # where they are.
-        if services.runtime.capabilities.isolation != "none":
-            agents = services.agents.values()
+        if context.runtime.capabilities.isolation != "none":
+            agents = context.agents.values()
             mounts += dict.fromkeys(mount for agent in agents for mount in agent.mounts)
         return mounts
 

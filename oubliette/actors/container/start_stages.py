@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from oubliette.actors.container.messages import StageChanged, StageName
-from oubliette.actors.session.waits import ContainerStart
+from oubliette.actors.session.waits import ContainerStartProgress
 from oubliette.errors import OublietteError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -41,24 +41,24 @@ _DOING: Final[dict[StageName, str]] = {
 
 
 def start_of(
-    state: str, stages: Stages | None, config: ContainersConfig, now: float
-) -> ContainerStart | None:
+    state: str, stages: StartStages | None, config: ContainersConfig, now: float
+) -> ContainerStartProgress | None:
     """What the start of a container waits for; `now` in wall seconds. None: nothing."""
     if state == "stopping":
-        return ContainerStart(what="the container before it to be removed")
+        return ContainerStartProgress(what="the container before it to be removed")
     if state not in {"starting", "relay"} or stages is None or stages.current is None:
         return None
     since = now - stages.elapsed
     image = stages.current == "image"
     limit = config.pull_timeout_seconds if image else config.start_timeout_seconds
-    return ContainerStart(
+    return ContainerStartProgress(
         what=_DOING[stages.current], since=since, until=since + limit, detail=stages.detail
     )
 
 
-def adoption_of(runtime: str, failing_since: float | None) -> ContainerStart:
+def adoption_of(runtime: str, failing_since: float | None) -> ContainerStartProgress:
     """What a container waits for of which the engine, `runtime`, tells nothing."""
-    return ContainerStart(
+    return ContainerStartProgress(
         what=f"{runtime} to tell which containers there are",
         since=failing_since,
         detail="it is asked again and again; oubliette doctor says what is wrong",
@@ -75,7 +75,7 @@ class StageFailed(RuntimeFailure):
         self.stage: StageName = stage
 
 
-class Stages:
+class StartStages:
     """The stages of one start, in the order in which they ran.
 
     Args:

@@ -8,7 +8,7 @@ import msgspec
 from tenacity import wait_exponential_jitter
 
 from oubliette.actors.container.actor import ContainerActor
-from oubliette.actors.container.guest_connection import HostGate
+from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.relay.actor import SocketActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.kit import (
@@ -23,13 +23,13 @@ from oubliette.kit import (
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.records import Project
 
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=5.0, jitter=0.02)
 
 
-class UnitKey(msgspec.Struct, frozen=True):
+class ContainerKey(msgspec.Struct, frozen=True):
     """What a container is shared by; `workspace_id` is set exactly when isolation is on."""
 
     container_type: str
@@ -42,45 +42,45 @@ class UnitKey(msgspec.Struct, frozen=True):
 
 
 class StartSession(Message, Reply[None]):
-    """To a ContainerUnit: run this session, which is in the store."""
+    """To a ContainerSupervisor: run this session, which is in the store."""
 
     session_id: str
     anew: bool = False
     """It was resumed: an actor that runs it still is on its way out."""
 
 
-class ContainerUnit(Supervisor):
+class ContainerSupervisor(Supervisor):
     """one_for_one over the ContainerActor, the SocketActor and the sessions' supervisor."""
 
-    def __init__(self, services: Services, project: Project, key: UnitKey) -> None:
+    def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
         super().__init__([], max_restarts=20, within=10.0, backoff=_BACKOFF)
-        self._services = services
+        self._context = context
         self._project = project
         self._key = key
-        self._host_gate: HostGate
+        self._guest: GuestConnection
 
     def on_start(self) -> None:
         """Make the gate and start the three."""
-        services, kind = self._services, self._key.container_type
-        options = options_of(services.config, kind, self._project)
-        self._host_gate = gate = HostGate(
+        context, kind = self._context, self._key.container_type
+        options = options_of(context.config, kind, self._project)
+        self._guest = guest = GuestConnection(
             socket=self.system.ref(f"{self.name}/socket"),
             container=self.system.ref(f"{self.name}/container"),
-            accept_bare=accepts_bare(services.config, self._project),
-            memory_mb=options.memory_mb if services.runtime.capabilities.images else None,
+            accept_bare=accepts_bare(context.config, self._project),
+            memory_mb=options.memory_mb if context.runtime.capabilities.images else None,
         )
         for spec in (
-            ChildSpec(name="socket", cls=SocketActor, args=(self._services, gate)),
+            ChildSpec(name="socket", cls=SocketActor, args=(self._context, guest)),
             ChildSpec(
                 name="container",
                 cls=ContainerActor,
-                args=(self._services, gate, self._project, self._key),
+                args=(self._context, guest, self._project, self._key),
                 shutdown=8.0,
             ),
             ChildSpec(
                 name="sessions",
                 cls=SessionsActor,
-                args=(self._services, gate, self._project.id, self._key.workspace_id),
+                args=(self._context, guest, self._project.id, self._key.workspace_id),
             ),
         ):
             self._specs[spec.name] = spec
@@ -93,7 +93,7 @@ class ContainerUnit(Supervisor):
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Nobody waits for a container that no one runs."""
         del reason, error
-        self._host_gate.lost("container lost: its unit ended")
+        self._guest.lost("container lost: its unit ended")
 
 
 class SessionsActor(Supervisor):
@@ -104,18 +104,22 @@ class SessionsActor(Supervisor):
     """
 
     def __init__(
-        self, services: Services, gate: HostGate, project_id: str, workspace_id: str | None
+        self,
+        context: ActorContext,
+        guest: GuestConnection,
+        project_id: str,
+        workspace_id: str | None,
     ) -> None:
         super().__init__([], max_restarts=200, within=10.0, backoff=_BACKOFF)
-        self._services = services
-        self._host_gate = gate
+        self._context = context
+        self._guest = guest
         self._project_id = project_id
         self._workspace_id = workspace_id
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Take over the live sessions, whoever ran them before."""
         super().on_start()
-        for session in await self._services.reader.live_sessions(
+        for session in await self._context.reader.live_sessions(
             self._project_id, workspace_id=self._workspace_id
         ):
             self._begin(session.id)
@@ -134,12 +138,12 @@ class SessionsActor(Supervisor):
                 spec=ChildSpec(
                     name=session_id,
                     cls=SessionActor,
-                    args=(self._services, self._host_gate, session_id),
+                    args=(self._context, self._guest, session_id),
                     restart="transient",
                 )
             )
         )
-        self._services.directory.enter(session_id, self.system.ref(name))
+        self._context.session_registry.enter(session_id, self.system.ref(name))
 
 
-__all__ = ["ContainerUnit", "SessionsActor", "StartSession", "UnitKey"]
+__all__ = ["ContainerKey", "ContainerSupervisor", "SessionsActor", "StartSession"]

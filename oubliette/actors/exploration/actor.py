@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from oubliette.actors.exploration.limits import effective, exceeded, limit_sources
+from oubliette.actors.exploration.limits import exceeded, limit_sources, resolve_limits
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.messages import (
+    AgentBlocked,
+    AgentBusy,
     AgentCost,
-    AgentWaits,
-    AgentWorks,
     LimitNotice,
-    SessionRests,
+    SessionFinished,
 )
 from oubliette.actors.store.actor import Transact
 from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutMeta
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.actors.session.messages import LimitAction
     from oubliette.records import Session
 
@@ -76,14 +76,14 @@ class _TimeCheck(Message):
 class ExplorationsActor(Supervisor):
     """Starts the actors of trees on demand, and of those with live sessions: their time runs."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, context: ActorContext) -> None:
         super().__init__([], max_restarts=50, within=10.0)
-        self._services = services
+        self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Open the trees that live."""
         super().on_start()
-        for session in await self._services.reader.live_sessions():
+        for session in await self._context.reader.live_sessions():
             self._open(
                 OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
             )
@@ -96,7 +96,7 @@ class ExplorationsActor(Supervisor):
         spec = ChildSpec(
             name=message.exploration_id,
             cls=ExplorationActor,
-            args=(self._services, message.exploration_id, message.limits),
+            args=(self._context, message.exploration_id, message.limits),
             restart="transient",
         )
         return self._start_child(StartChild(spec=spec))
@@ -105,9 +105,9 @@ class ExplorationsActor(Supervisor):
 class ExplorationActor(Actor):
     """Counts the agents of one tree; its state is read from the store at each start."""
 
-    def __init__(self, services: Services, exploration_id: str, limits: Limits) -> None:
+    def __init__(self, context: ActorContext, exploration_id: str, limits: Limits) -> None:
         super().__init__()
-        self._services = services
+        self._context = context
         self._id = exploration_id
         self._limits = limits
         self._lives: Counter[str] = Counter()
@@ -116,7 +116,7 @@ class ExplorationActor(Actor):
         self._waiting: frozenset[str] = frozenset()
         self._cost: dict[str, float] = {}
         """Every session of the tree, and what it has cost, USD."""
-        self._began = self._services.clock.time()
+        self._began = self._context.clock.time()
         self._warned = False
         self._near: frozenset[str] = frozenset()
         """Limits, but for the time, that the root was warned of."""
@@ -124,7 +124,7 @@ class ExplorationActor(Actor):
 
     async def on_start(self) -> None:
         """Count what is there, and see how long it has been there."""
-        sessions, anew = await self._services.reader.run(self._stored)
+        sessions, anew = await self._context.reader.run(self._stored)
         for session in sessions:
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
@@ -134,7 +134,7 @@ class ExplorationActor(Actor):
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
                 self._working |= {session.id}
-        self._waiting = frozenset(self._cost.keys() & self._services.waiting)
+        self._waiting = frozenset(self._cost.keys() & self._context.waiting)
         if anew is not None:
             self._began = float(anew)
         self._time_check(_TimeCheck())
@@ -145,10 +145,10 @@ class ExplorationActor(Actor):
         return page.records, queries.meta(connection, self._key)
 
     def _end_unless_live(self) -> None:
-        """Whoever has its name and asks then is answered by its successor (see `ask_again`)."""
+        """Stop once the tree is over; a later ask reaches a successor (see `ask_with_retry`)."""
         if not self._lives:
             if self._root is not None:  # there is no child that could ask its caller
-                self._services.root_callers.pop(self._root, None)
+                self._context.root_callers.pop(self._root, None)
             self.stop()
 
     # ------------------------------------------------------------------ time
@@ -160,12 +160,12 @@ class ExplorationActor(Actor):
 
     @property
     def _age(self) -> float:
-        return self._services.clock.time() - self._began
+        return self._context.clock.time() - self._began
 
     @handles(_TimeCheck)
     def _time_check(self, _: _TimeCheck) -> None:
         """Warn, then end what lives; and look again when the next of the two is due."""
-        limit = effective(self._limits, self._services).max_wall_seconds
+        limit = resolve_limits(self._limits, self._context).max_wall_seconds
         if limit is None:
             return
         age = self._age
@@ -185,7 +185,7 @@ class ExplorationActor(Actor):
         """Tell its live sessions; how many there are."""
         told = 0
         for session_id in self._cost:
-            session = self._services.directory.session(session_id)
+            session = self._context.session_registry.session(session_id)
             if session is not None and session.is_alive():
                 message = f"max_wall_seconds of this tree: {text}"
                 session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
@@ -194,9 +194,9 @@ class ExplorationActor(Actor):
 
     async def _begin_anew(self) -> None:
         """The root is resumed after the time was over: its tree gets as much again."""
-        self._began, self._warned = self._services.clock.time(), False
+        self._began, self._warned = self._context.clock.time(), False
         put = Transact(ops=(PutMeta(self._key, str(self._began)),))
-        await ask_again(lambda: self._services.store.ask(put))
+        await ask_with_retry(lambda: self._context.store.ask(put))
         self._time_check(_TimeCheck())
 
     # ------------------------------------------------------------------ places
@@ -214,13 +214,13 @@ class ExplorationActor(Actor):
         if message.depth == 0:
             self._root = message.session_id
             return
-        limits = effective(self._limits, self._services)
+        limits = resolve_limits(self._limits, self._context)
         self._warn("max_agents", len(self._cost), limits.max_agents)
         busy = self._working - self._waiting
         self._warn("max_agents_at_once", len(busy), limits.max_agents_at_once)
 
     async def _check(self, message: Reserve) -> None:
-        limits = effective(self._limits, self._services)
+        limits = resolve_limits(self._limits, self._context)
         source = limit_sources(self._limits)
         if message.depth > (limits.max_depth or 0):
             raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
@@ -246,8 +246,8 @@ class ExplorationActor(Actor):
             self._cost.pop(message.session_id, None)
         self._rests(message)
 
-    @handles(SessionRests)
-    def _rests(self, message: SessionRests | Unreserve) -> None:
+    @handles(SessionFinished)
+    def _rests(self, message: SessionFinished | Unreserve) -> None:
         session_id = message.session_id
         self._lives[session_id] -= 1
         if self._lives[session_id] <= 0:
@@ -256,15 +256,15 @@ class ExplorationActor(Actor):
             self._waiting -= {session_id}
         self._end_unless_live()
 
-    @handles(AgentWaits)
-    def _waits(self, message: AgentWaits) -> None:
+    @handles(AgentBlocked)
+    def _waits(self, message: AgentBlocked) -> None:
         if message.waits:
             self._waiting |= {message.session_id}
         else:
             self._waiting -= {message.session_id}
 
-    @handles(AgentWorks)
-    def _works(self, message: AgentWorks) -> None:
+    @handles(AgentBusy)
+    def _works(self, message: AgentBusy) -> None:
         if message.works:
             self._working |= {message.session_id}
         else:
@@ -274,14 +274,14 @@ class ExplorationActor(Actor):
     @handles(AgentCost)
     def _costs(self, message: AgentCost) -> None:
         self._cost[message.session_id] = message.cost_usd
-        limit = effective(self._limits, self._services).max_cost_usd
+        limit = resolve_limits(self._limits, self._context).max_cost_usd
         self._warn("max_cost_usd", sum(self._cost.values()), limit)
 
     def _warn(self, name: str, used: float, limit: float | None) -> None:
         """Tell the root, once, that a limit is near: its caller can still do something."""
         if not limit or used < limit * WARN_AT or name in self._near:
             return
-        root = self._services.directory.session(self._root) if self._root else None
+        root = self._context.session_registry.session(self._root) if self._root else None
         if root is not None and root.is_alive():
             self._near |= {name}
             text = f"{name} of this tree: {used:g} of {limit:g} are taken"

@@ -9,13 +9,13 @@ import msgspec
 from oubliette.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.records import Limits
 
 
-def effective(limits: Limits, services: Services) -> Limits:
+def resolve_limits(limits: Limits, context: ActorContext) -> Limits:
     """`limits` with the configured defaults in the gaps."""
-    trees = services.config.trees
+    trees = context.config.trees
     defaults = {name: getattr(trees, name) for name in limits.__struct_fields__}
     chosen = {name: getattr(limits, name) for name in limits.__struct_fields__}
     return msgspec.structs.replace(

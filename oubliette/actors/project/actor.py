@@ -11,33 +11,38 @@ import structlog
 from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import lent_after, new_pairing_secret
 from oubliette.actors.container.messages import StopContainer
-from oubliette.actors.container.unit import ContainerUnit, StartSession, UnitKey
+from oubliette.actors.container.unit import ContainerKey, ContainerSupervisor, StartSession
 from oubliette.actors.exploration.actor import OpenExploration, Reserve, Unreserve
-from oubliette.actors.exploration.limits import effective
+from oubliette.actors.exploration.limits import resolve_limits
 from oubliette.actors.messages import (
     CallerSeen,
     DeleteWorkspace,
     EndSession,
     OpenCaller,
-    OpenUnit,
+    OpenContainer,
     SpawnResult,
     SpawnSession,
 )
-from oubliette.actors.project.disk_quota import Measured, MeasureFailed, MeasureNow, ProjectWatch
+from oubliette.actors.project.disk_quota import (
+    DiskQuotaMonitor,
+    Measured,
+    MeasureFailed,
+    MeasureNow,
+)
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.messages import SubmitTurn
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import (
     AlreadyExists,
-    ChangingHands,
     Conflict,
     InvalidParameter,
     LimitExceeded,
     NotFound,
+    SessionHandover,
 )
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead, ChildSpec, Message, Reply, StartChild, Supervisor, handles
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Event, IdempotencyKey, Project, Session, Turn, Workspace
 from oubliette.runtime.store.operations import (
     AppendEvents,
@@ -48,7 +53,7 @@ from oubliette.runtime.store.operations import (
 )
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref
     from oubliette.runtime.store.operations import Op
 
@@ -65,54 +70,58 @@ class CloseProject(Message, Reply[None]):
 class ProjectActor(Supervisor):
     """Supervises the units of one project, and decides who may start what in it."""
 
-    def __init__(self, services: Services, project: Project) -> None:
+    def __init__(self, context: ActorContext, project: Project) -> None:
         super().__init__([], max_restarts=20, within=10.0)
-        self._services = services
+        self._context = context
         self._project = project
-        self._watch = ProjectWatch(self, services, project.id)
+        self._watch = DiskQuotaMonitor(self, context, project.id)
         self._closed = False
         """Whether it is being deleted."""
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Make the folders that a crash may have left out; take over the live sessions."""
-        folders, project = self._services.folders, self._project
+        folders, project = self._context.folders, self._project
         await asyncio.to_thread(folders.create_project, project)
-        for workspace in await self._services.reader.workspaces(project.id):
+        for workspace in await self._context.reader.workspaces(project.id):
             await asyncio.to_thread(folders.create_workspace, project, workspace.id)
         super().on_start()
-        for container in await self._services.reader.containers(project.id):
-            self._unit(UnitKey(container.container_type, container.workspace_id))
-        for session in await self._services.reader.live_sessions(project.id):
+        for container in await self._context.reader.containers(project.id):
+            self._unit(ContainerKey(container.container_type, container.workspace_id))
+        for session in await self._context.reader.live_sessions(project.id):
             self._unit(self._key(session))  # which takes over its sessions
             self._watch.begin()
 
     # ------------------------------------------------------------------ units
 
-    def _key(self, session: Session) -> UnitKey:
+    def _key(self, session: Session) -> ContainerKey:
         kind = self._project.container_type or DEFAULT_CONTAINER_TYPE
-        return UnitKey(kind, session.workspace_id if self._project.workspace_isolation else None)
+        return ContainerKey(
+            kind, session.workspace_id if self._project.workspace_isolation else None
+        )
 
-    def _unit(self, key: UnitKey) -> Ref:
+    def _unit(self, key: ContainerKey) -> Ref:
         name = f"{self.name}/{key.label}"
         if key.label not in self._specs:
             self._start_child(
                 StartChild(
                     spec=ChildSpec(
                         name=key.label,
-                        cls=ContainerUnit,
-                        args=(self._services, self._project, key),
+                        cls=ContainerSupervisor,
+                        args=(self._context, self._project, key),
                         shutdown=15.0,
                     )
                 )
             )
         return self.system.ref(name)
 
-    @handles(OpenUnit)
-    def _open_unit(self, message: OpenUnit) -> str:
+    @handles(OpenContainer)
+    def _open_unit(self, message: OpenContainer) -> str:
         project = self._project
         workspace = message.workspace_id or project.default_workspace_id
         kind = project.container_type or DEFAULT_CONTAINER_TYPE
-        return self._unit(UnitKey(kind, workspace if project.workspace_isolation else None)).name
+        return self._unit(
+            ContainerKey(kind, workspace if project.workspace_isolation else None)
+        ).name
 
     async def _run_session(self, session: Session, *, anew: bool) -> None:
         self._watch.begin()
@@ -132,25 +141,25 @@ class ProjectActor(Supervisor):
             return known
         workspace, created = await self._workspace(message)
         target = await self._target(message, workspace)
-        if target is not None and (live := self._services.directory.session(target.id)):
+        if target is not None and (live := self._context.session_registry.session(target.id)):
             try:
                 return await self._submit(message, target, live)
             except (ActorDead, Conflict) as error:
-                target = await self._services.reader.session(target.id)
+                target = await self._context.reader.session(target.id)
                 if target is None or not lifecycle.resumable(target):
                     # Who failed with our message in hand may have taken it: never to two.
                     if message.session_id is not None or isinstance(error, ActorDead):
                         raise
                     target = None
         if target is not None and lifecycle.live(target):
-            raise ChangingHands("the session is changing hands", hint="try again in a moment")
+            raise SessionHandover("the session is changing hands", hint="try again in a moment")
         if target is not None:
             return await self._resume(message, target)
         return await self._new(message, workspace, created=created)
 
     async def _known(self, message: SpawnSession) -> SpawnResult | None:
         """The answer that the same request got before."""
-        reader = self._services.reader
+        reader = self._context.reader
         if message.call_id is not None:
             turn = await reader.turn_of_call(message.call_id)
             if turn is not None:
@@ -184,7 +193,7 @@ class ProjectActor(Supervisor):
         if message.workspace_id is None and not message.create_workspace:
             wanted = self._project.default_workspace_id
             if message.external_id is not None:
-                for workspace in await self._services.reader.workspaces(self._project.id):
+                for workspace in await self._context.reader.workspaces(self._project.id):
                     if (workspace.external_id, workspace.source) == (
                         message.external_id,
                         message.source,
@@ -194,7 +203,7 @@ class ProjectActor(Supervisor):
             wanted = ids.new_uuid()
         else:
             wanted = ids.check_uuid(message.workspace_id, "workspace_id")
-        workspace = await self._services.reader.workspace(wanted)
+        workspace = await self._context.reader.workspace(wanted)
         if workspace is not None and workspace.deleted_at is None:
             if workspace.project_id == self._project.id:
                 return workspace, False
@@ -219,15 +228,13 @@ class ProjectActor(Supervisor):
             external_id=external_id,
             source=source,
         )
-        await self._services.store.ask(Transact(ops=(PutWorkspace(workspace),)))
-        await asyncio.to_thread(
-            self._services.folders.create_workspace, self._project, workspace_id
-        )
+        await self._context.store.ask(Transact(ops=(PutWorkspace(workspace),)))
+        await asyncio.to_thread(self._context.folders.create_workspace, self._project, workspace_id)
         return workspace
 
     async def _target(self, message: SpawnSession, workspace: Workspace | None) -> Session | None:
         """The session that is meant, if it is not a new one."""
-        reader = self._services.reader
+        reader = self._context.reader
         if message.session_id is not None:
             session = await reader.session(message.session_id)
             if (
@@ -276,12 +283,12 @@ class ProjectActor(Supervisor):
         if message.parent_session_id is not None:
             return
         opened = OpenCaller(principal=message.principal, caller_id=message.caller_id)
-        name = await ask_again(lambda: self.system.ref("callers").ask(opened))
+        name = await ask_with_retry(lambda: self.system.ref("callers").ask(opened))
         self.system.ref(name).tell(CallerSeen())
 
     async def _check_room(self) -> None:
-        limit = self._services.config.sessions.max_live_per_project
-        live = await self._services.reader.count_live_sessions(self._project.id)
+        limit = self._context.config.sessions.max_live_per_project
+        live = await self._context.reader.count_live_sessions(self._project.id)
         if live >= limit:
             raise LimitExceeded(
                 f"sessions.max_live_per_project: {lifecycle.living(live, 'top-level session')}"
@@ -298,7 +305,7 @@ class ProjectActor(Supervisor):
             await tree.ask(place)
             return tree
 
-        return await ask_again(reserve)
+        return await ask_with_retry(reserve)
 
     async def _resume(self, message: SpawnSession, target: Session) -> SpawnResult:
         if target.depth == 0:
@@ -330,15 +337,15 @@ class ProjectActor(Supervisor):
         return await self._record(message, session, tree, PutWorkspace(used), created=created)
 
     async def _describe(self, message: SpawnSession, workspace: Workspace) -> Session:
-        project, services = self._project, self._services
+        project, context = self._project, self._context
         now = self.clock.time()
         session_id = ids.new_id(ids.SESSION)
         parent = None
         if message.parent_session_id is not None:
-            parent = await services.reader.session(message.parent_session_id)
+            parent = await context.reader.session(message.parent_session_id)
             if parent is None:
                 raise NotFound(f"there is no session {message.parent_session_id}")
-        configs = services.folders.configs
+        configs = context.folders.configs
         settings = await asyncio.to_thread(configs.add_workspace, project, workspace.id)
         return Session(
             id=session_id,
@@ -357,10 +364,10 @@ class ProjectActor(Supervisor):
             autonomy=message.autonomy
             or (parent.autonomy if parent else settings.autonomy)
             or "off",
-            isolation=services.runtime.capabilities.isolation,
+            isolation=context.runtime.capabilities.isolation,
             caller_id=message.caller_id,
             caller_tools=message.caller_tools or (),
-            limits=parent.limits if parent else effective(project.limits, services),
+            limits=parent.limits if parent else resolve_limits(project.limits, context),
             external_id=message.external_id,
             source=message.source,
             minted_token_id=message.minted_token_id,
@@ -369,11 +376,11 @@ class ProjectActor(Supervisor):
         )
 
     def _agent(self, wanted: str | None) -> str:
-        agents = self._services.agents
-        name = wanted or self._services.config.agents.default
+        agents = self._context.agents
+        name = wanted or self._context.config.agents.default
         if name == "auto":
             name = next(iter(agents))
-        missing = self._services.missing_agents.get(name)
+        missing = self._context.missing_agents.get(name)
         if missing is not None:
             raise InvalidParameter(
                 f"agent: {name} cannot be used here: {missing.reason}",
@@ -408,7 +415,7 @@ class ProjectActor(Supervisor):
         session = msgspec.structs.replace(
             session, turn_count=turn.number, last_prompt=message.prompt
         )
-        log_end = await self._services.reader.last_index(session.id) if resumed else -1
+        log_end = await self._context.reader.last_index(session.id) if resumed else -1
         event = Event(
             session_id=session.id,
             index=log_end + 1,
@@ -435,13 +442,13 @@ class ProjectActor(Supervisor):
         claim = self._claim(message, result)
         ops = (*more, PutSession(session), PutTurn(turn), AppendEvents((event,)))
         if message.api_key is not None:
-            self._services.secrets[session.id] = message.api_key
+            self._context.secrets[session.id] = message.api_key
         try:
-            await self._services.store.ask(
+            await self._context.store.ask(
                 Transact(ops=ops if claim is None else (*ops, PutIdempotency(claim)))
             )
         except BaseException:
-            self._services.secrets.pop(session.id, None)
+            self._context.secrets.pop(session.id, None)
             tree.tell(Unreserve(session_id=session.id, new=not resumed))
             raise
         failpoint("project.session_recorded")
@@ -469,20 +476,20 @@ class ProjectActor(Supervisor):
 
     @handles(EndSession)
     async def _end_resting(self, message: EndSession) -> str:
-        session = await self._services.reader.session(message.session_id)
+        session = await self._context.reader.session(message.session_id)
         if session is None or session.project_id != self._project.id:
             raise NotFound(f"session_id: there is no session {message.session_id}")
         if lifecycle.live(session):  # nobody runs it yet, after a restart of the server
-            raise ChangingHands("the session is changing hands", hint="try again in a moment")
+            raise SessionHandover("the session is changing hands", hint="try again in a moment")
         if session.ended_by is not None:
             return session.status
         ended = msgspec.structs.replace(session, ended_by=message.reason)
-        await self._services.store.ask(Transact(ops=(PutSession(ended),)))
+        await self._context.store.ask(Transact(ops=(PutSession(ended),)))
         return ended.status
 
     @handles(DeleteWorkspace)
     async def _delete_workspace(self, message: DeleteWorkspace) -> None:
-        workspace = await self._services.reader.workspace(message.workspace_id)
+        workspace = await self._context.reader.workspace(message.workspace_id)
         if (
             workspace is None
             or workspace.deleted_at is not None
@@ -491,32 +498,30 @@ class ProjectActor(Supervisor):
             raise NotFound(f"workspace_id: there is no workspace {message.workspace_id}")
         if workspace.is_default:
             raise Conflict("the default workspace of a project cannot be deleted")
-        live = await self._services.reader.live_sessions(
-            self._project.id, workspace_id=workspace.id
-        )
+        live = await self._context.reader.live_sessions(self._project.id, workspace_id=workspace.id)
         if live:
             told = f"{lifecycle.living(len(live))} in this workspace"
             raise Conflict(told, hint="end them with session_end")
         if self._project.workspace_isolation:
-            await self._stop_unit(UnitKey(self._kind, workspace.id))
+            await self._stop_unit(ContainerKey(self._kind, workspace.id))
         gone = msgspec.structs.replace(workspace, deleted_at=self.clock.time())
-        await self._services.store.ask(Transact(ops=(PutWorkspace(gone),)))
+        await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
         await asyncio.to_thread(
-            self._services.folders.remove_workspace, self._project.id, workspace.id
+            self._context.folders.remove_workspace, self._project.id, workspace.id
         )
 
     @property
     def _kind(self) -> str:
         return self._project.container_type or DEFAULT_CONTAINER_TYPE
 
-    async def _stop_unit(self, key: UnitKey) -> None:
+    async def _stop_unit(self, key: ContainerKey) -> None:
         if key.label in self._specs:
             container = self.system.ref(f"{self.name}/{key.label}/container")
             await container.ask(StopContainer(force=True))
 
     @handles(CloseProject)
     async def _close(self, _: CloseProject) -> None:
-        live = await self._services.reader.live_sessions(self._project.id)
+        live = await self._context.reader.live_sessions(self._project.id)
         if live:
             told = f"{lifecycle.living(len(live))} in this project"
             raise Conflict(told, hint="end them with session_end")

@@ -18,9 +18,9 @@ from oubliette.kit import Message
 from oubliette.runtime.files.disk_usage import measure
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.actors.project.actor import ProjectActor
-    from oubliette.runtime.files.disk_usage import Usage
+    from oubliette.runtime.files.disk_usage import DiskUsage
 
 log = structlog.get_logger(__name__)
 
@@ -52,12 +52,12 @@ class MeasureFailed(Message):
     reason: str
 
 
-class ProjectWatch:
+class DiskQuotaMonitor:
     """The part of a ProjectActor that knows its size. Lives and dies with it."""
 
-    def __init__(self, owner: ProjectActor, services: Services, project_id: str) -> None:
+    def __init__(self, owner: ProjectActor, context: ActorContext, project_id: str) -> None:
         self._owner = owner
-        self._services = services
+        self._context = context
         self._id = project_id
         self._watching = False
         self._warned = False
@@ -66,9 +66,9 @@ class ProjectWatch:
 
     def begin(self) -> None:
         """A session lives: measure, unless that is under way."""
-        if not self._watching and self._services.config.projects.max_bytes:
+        if not self._watching and self._context.config.projects.max_bytes:
             self._watching = True
-            self._owner.after(self._services.config.projects.check_seconds, MeasureNow())
+            self._owner.after(self._context.config.projects.check_seconds, MeasureNow())
 
     def measure(self) -> None:
         """Measure now, beside the mailbox."""
@@ -77,13 +77,13 @@ class ProjectWatch:
         )
 
     async def _measure(self) -> Measured:
-        live = await self._services.reader.live_sessions(self._id)
+        live = await self._context.reader.live_sessions(self._id)
         if not live:
             return Measured(used=0, complete=True, seconds=0.0, sessions=())
-        folders = self._services.folders
+        folders = self._context.folders
         tops = (folders.project(self._id), folders.session_homes(self._id))
         began = time.monotonic()
-        usage: Usage = await asyncio.to_thread(measure, tops, seconds=WALK_SECONDS)
+        usage: DiskUsage = await asyncio.to_thread(measure, tops, seconds=WALK_SECONDS)
         return Measured(
             used=usage.bytes,
             complete=usage.complete,
@@ -94,7 +94,7 @@ class ProjectWatch:
     def failed(self, message: MeasureFailed) -> None:
         """Say so, and measure again."""
         log.warning("a project was not measured", project_id=self._id, reason=message.reason)
-        self._owner.after(self._services.config.projects.check_seconds, MeasureNow())
+        self._owner.after(self._context.config.projects.check_seconds, MeasureNow())
 
     def measured(self, message: Measured) -> None:
         """Warn or interrupt, and say when to measure again; no more, once no session lives."""
@@ -102,7 +102,7 @@ class ProjectWatch:
             self._watching = self._warned = False
             self._interrupted_at = 0
             return
-        limit = self._services.config.projects.max_bytes
+        limit = self._context.config.projects.max_bytes
         if not message.complete:
             log.warning("a project has too many files to be measured", project_id=self._id)
         used = f"this project takes {_shown(message.used)} of {_shown(limit)}"
@@ -120,14 +120,14 @@ class ProjectWatch:
             self._warned, self._interrupted_at = False, 0
         if message.used >= WARN_AT * limit:
             self._warned = True
-        rest = max(self._services.config.projects.check_seconds, REST * message.seconds)
+        rest = max(self._context.config.projects.check_seconds, REST * message.seconds)
         self._owner.after(rest, MeasureNow())
 
     def _tell(self, message: Measured, action: LimitAction, text: str) -> None:
         log.warning("the size of a project", project_id=self._id, used=message.used, action=action)
         notice = LimitNotice(limit=LIMIT, action=action, message=f"{LIMIT}: {text}")
         for session_id in message.sessions:
-            session = self._services.directory.session(session_id)
+            session = self._context.session_registry.session(session_id)
             if session is not None and session.is_alive():
                 session.tell(notice)
 

@@ -30,7 +30,7 @@ from oubliette.runtime.containers.options import uid_of
 from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, PutWorkspace
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
 
 log = structlog.get_logger(__name__)
 
@@ -41,14 +41,14 @@ UIDS: Final = 1 << 30  # user ids that projects are spread over, where the serve
 class ProjectsActor(Supervisor):
     """The supervisor of the projects; the only one who creates and deletes them."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, context: ActorContext) -> None:
         super().__init__([], max_restarts=50, within=10.0)
-        self._services = services
+        self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Open every project that has something alive in it."""
         super().on_start()
-        reader = self._services.reader
+        reader = self._context.reader
         alive = {session.project_id for session in await reader.live_sessions()}
         alive |= {container.project_id for container in await reader.containers()}
         for project_id in sorted(alive):
@@ -64,7 +64,7 @@ class ProjectsActor(Supervisor):
                 spec=ChildSpec(
                     name=project.id,
                     cls=ProjectActor,
-                    args=(self._services, project),
+                    args=(self._context, project),
                     shutdown=20.0,
                 )
             )
@@ -77,7 +77,7 @@ class ProjectsActor(Supervisor):
         return self._open_one(await self._find(message.project_id))
 
     async def _find(self, project_id: str) -> Project:
-        project = await self._services.reader.project(project_id)
+        project = await self._context.reader.project(project_id)
         if project is None or project.deleted_at is not None:
             raise NotFound(f"project_id: there is no project {project_id}")
         return project
@@ -86,12 +86,12 @@ class ProjectsActor(Supervisor):
         """The user id of its agents, for good: its files belong to it."""
         if os.geteuid() != 0:
             return os.geteuid()
-        configured = uid_of(self._services.config, message.container_type, message.name)
+        configured = uid_of(self._context.config, message.container_type, message.name)
         return configured or FIRST_UID + secrets.randbelow(UIDS)
 
     @handles(CreateProject)
     async def _create(self, message: CreateProject) -> Project:
-        reader, now = self._services.reader, self.clock.time()
+        reader, now = self._context.reader, self.clock.time()
         key = message.idempotency
         if key is not None:
             found = await reader.idempotency(message.principal, key.tool, key.key)
@@ -123,7 +123,7 @@ class ProjectsActor(Supervisor):
         with contextlib.suppress(UnicodeEncodeError):  # the store refuses it, and names the field
             if await reader.project_named(project.name) is not None:
                 raise AlreadyExists("project already exists")
-        configs = self._services.folders.configs
+        configs = self._context.folders.configs
         await asyncio.to_thread(configs.begun_with, project)  # refused before it exists
         workspace = Workspace(
             id=project.default_workspace_id,
@@ -145,7 +145,7 @@ class ProjectsActor(Supervisor):
                     )
                 )
             )
-        store = self._services.store
+        store = self._context.store
         # Until its folders are there it is stored as a deleted one: nobody sees it, its name is
         # free, and what a server has made of it that is killed meanwhile is cleared away.
         await store.ask(
@@ -161,7 +161,7 @@ class ProjectsActor(Supervisor):
         return project
 
     def _make_folders(self, project: Project, message: CreateProject) -> None:
-        folders, workspace_id = self._services.folders, project.default_workspace_id
+        folders, workspace_id = self._context.folders, project.default_workspace_id
         try:
             folders.create_project(project)
             folders.create_workspace(project, workspace_id)
@@ -177,9 +177,9 @@ class ProjectsActor(Supervisor):
     async def _clear_unmade(self, project_id: str) -> None:
         """Remove the folders of a project that did not come to be."""
         try:
-            found = await self._services.reader.project(project_id)
+            found = await self._context.reader.project(project_id)
             if found is None or found.deleted_at is not None:  # else only the answer was lost
-                await asyncio.to_thread(self._services.folders.remove_project, project_id)
+                await asyncio.to_thread(self._context.folders.remove_project, project_id)
         except (OublietteError, OSError) as error:
             log.warning("left for the next start", project_id=project_id, reason=str(error))
 
@@ -190,8 +190,8 @@ class ProjectsActor(Supervisor):
         await self.system.ref(name).ask(CloseProject(), timeout=20.0)
         await self._stop_child(StopChild(name=project.id))
         now = self.clock.time()
-        await self._services.store.ask(
+        await self._context.store.ask(
             Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
         )
         failpoint("project.deleted")
-        await asyncio.to_thread(self._services.folders.remove_project, project.id)
+        await asyncio.to_thread(self._context.folders.remove_project, project.id)

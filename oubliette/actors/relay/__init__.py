@@ -1,1 +1,1 @@
-"""The relay connections of one container: the SocketActor and a LinkActor for each session link."""
+"""The relay connections of one container: its SocketActor, and an actor for each session."""

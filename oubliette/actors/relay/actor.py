@@ -1,4 +1,4 @@
-"""The relay links of one container: the control link, and one LinkActor a session."""
+"""The relay links of one container: the control link, and one SessionConnectionActor a session."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from tenacity import wait_exponential_jitter
 
-from oubliette.actors.container.messages import ContainerIsUp, HostGone, SocketStarted
-from oubliette.actors.relay.session_connection import LinkActor
+from oubliette.actors.container.messages import ContainerIsUp, GuestGone, SocketStarted
+from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.lifecycle import live
 from oubliette.actors.session.messages import ClientPaired, CloseLink, OpenLink
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
 from oubliette.kit.backoff import backoff_delay
-from oubliette.runtime.guest.control_link import HostLink
-from oubliette.runtime.guest.errors import HostAbsent, HostImpostor, VersionMismatch
+from oubliette.runtime.guest.control_link import ControlLink
+from oubliette.runtime.guest.errors import GuestAbsent, GuestImpostor, VersionMismatch
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.context import Services
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref
-    from oubliette.runtime.guest.messages import HostEvent
+    from oubliette.runtime.guest.messages import GuestEvent
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class _Broken(Message):
     reason: str
 
 
-class _StraysEnded(Message):
+class _OrphansEnded(Message):
     count: int
     error: str | None = None
 
@@ -61,13 +61,13 @@ class _Connect(Message):
 class SocketActor(Actor):
     """Keeps the control link to the host open while the container runs."""
 
-    def __init__(self, services: Services, gate: HostGate) -> None:
+    def __init__(self, context: ActorContext, guest: GuestConnection) -> None:
         super().__init__()
-        self._services = services
-        self._host_gate = gate
+        self._context = context
+        self._guest = guest
         self._container: ContainerIsUp | None = None
-        self._link: HostLink | None = None
-        self._fresh: dict[int, HostLink] = {}
+        self._link: ControlLink | None = None
+        self._fresh: dict[int, ControlLink] = {}
         """By attempt: links that are open and not taken yet."""
         self._connecting = False
         self._attempt = 0
@@ -79,14 +79,14 @@ class SocketActor(Actor):
     async def on_start(self) -> None:
         """After a failure: take the links over, ask for the container that is up."""
         failpoint("socket.started")
-        for spec in self._host_gate.links.values():
+        for spec in self._guest.links.values():
             self._spawn_links(spec)
-        self._host_gate.container.tell(SocketStarted())
+        self._guest.container.tell(SocketStarted())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Close the link; processes in the container go on."""
         del reason, error
-        self._host_gate.closed()
+        self._guest.closed()
         for link in (self._link, *self._fresh.values()):
             if link is not None:
                 await link.aclose()
@@ -118,34 +118,34 @@ class SocketActor(Actor):
             lambda error: _NotConnected(
                 attempt=attempt,
                 reason=getattr(error, "message", "") or str(error) or repr(error),
-                absent=isinstance(error, HostAbsent),
-                unusable=isinstance(error, VersionMismatch | HostImpostor),
+                absent=isinstance(error, GuestAbsent),
+                unusable=isinstance(error, VersionMismatch | GuestImpostor),
             ),
         )
 
     async def _connect(self, attempt: int) -> None:
         assert self._container is not None
-        info = self._host_gate.info
+        info = self._guest.info
         if info is None or info.id != self._container.container_id:
-            info = await self._services.runtime.inspect(self._container.container_id)
-            self._host_gate.info = info
-        self._fresh[attempt] = await HostLink.connect(
-            self._services.runtime.dial(info),
+            info = await self._context.runtime.inspect(self._container.container_id)
+            self._guest.info = info
+        self._fresh[attempt] = await ControlLink.connect(
+            self._context.runtime.dial(info),
             self._container.key,
-            epoch=self._services.epoch,
+            epoch=self._context.epoch,
             timeout=CONNECT_TIMEOUT,
             on_event=self._host_event,
         )
 
-    def _host_event(self, event: HostEvent) -> None:
+    def _host_event(self, event: GuestEvent) -> None:
         if event.event == "paired" and event.session is not None:
             self._tell_paired(event.session, bare=event.bare)
         elif event.event == "draining":
-            self._host_gate.draining = True
+            self._guest.draining = True
 
     def _tell_paired(self, session_id: str, *, bare: bool = False) -> None:
         """Say to the session that its agent has started our MCP server."""
-        spec = self._host_gate.links.get(session_id)
+        spec = self._guest.links.get(session_id)
         session = self.system.lookup(spec.session) if spec is not None else None
         if session is not None and session.is_alive():
             session.tell(ClientPaired(bare=bare))
@@ -160,15 +160,15 @@ class SocketActor(Actor):
         self._connecting = False
         self._failures = 0
         self._absent_since = None
-        assert self._host_gate.info is not None
-        self._host_gate.opened(link, self._host_gate.info)
+        assert self._guest.info is not None
+        self._guest.opened(link, self._guest.info)
         for state in link.hello.sessions:
             if state.paired:
                 self._tell_paired(state.session)
         self.pipe_to_self(
             self._end_strays(link),
-            lambda count: _StraysEnded(count=count),
-            lambda error: _StraysEnded(count=0, error=str(error)),
+            lambda count: _OrphansEnded(count=count),
+            lambda error: _OrphansEnded(count=0, error=str(error)),
         )
         self.pipe_to_self(
             link.closed(),
@@ -176,7 +176,7 @@ class SocketActor(Actor):
             lambda error: _Broken(attempt=message.attempt, reason=str(error)),
         )
 
-    async def _end_strays(self, link: HostLink) -> int:
+    async def _end_strays(self, link: ControlLink) -> int:
         """End agents that no session owns: a server may be killed before it could do that.
 
         A process is in a session's record before it starts, so whatever the host had when the
@@ -186,14 +186,14 @@ class SocketActor(Actor):
         for process in link.hello.procs:
             if process.session is None:
                 continue
-            session = await self._services.reader.session(process.session)
+            session = await self._context.reader.session(process.session)
             if session is None or not live(session) or session.process_id != process.id:
                 strays += 1
                 await link.end(process.id)
         return strays
 
-    @handles(_StraysEnded)
-    def _strays_ended(self, message: _StraysEnded) -> None:
+    @handles(_OrphansEnded)
+    def _strays_ended(self, message: _OrphansEnded) -> None:
         if message.count or message.error:
             log.warning("agents without a session", ended=message.count, error=message.error)
 
@@ -216,8 +216,8 @@ class SocketActor(Actor):
         gone = self._absent_since is not None and now - self._absent_since >= GONE_SECONDS
         if gone or message.unusable:
             self._absent_since = None
-            self._host_gate.container.tell(
-                HostGone(
+            self._guest.container.tell(
+                GuestGone(
                     container_id=self._container.container_id,
                     reason=message.reason,
                     unusable=message.unusable,
@@ -232,11 +232,11 @@ class SocketActor(Actor):
         if self._link is not None:
             await self._link.aclose()
         self._link = None
-        self._host_gate.closed()
+        self._guest.closed()
         self._retry()
 
     def _retry(self) -> None:
-        if self._host_gate.is_lost:
+        if self._guest.is_lost:
             self._container = None
             return
         self._failures += 1
@@ -250,25 +250,30 @@ class SocketActor(Actor):
             known = self._links.pop(key, None)
             if known is not None:  # a new SessionActor: its agent's client has to ask again
                 await known.stop()
-        self._host_gate.links[message.session_id] = message
+        self._guest.links[message.session_id] = message
         self._spawn_links(message)
 
     def _spawn_links(self, spec: OpenLink) -> None:
         self._spawn_link(spec, bare=False)
-        if self._host_gate.accept_bare:
+        if self._guest.accept_bare:
             self._spawn_link(spec, bare=True)
 
     def _spawn_link(self, spec: OpenLink, *, bare: bool) -> None:
         key = spec.session_id + BARE * bare
         ref = self.spawn(
-            LinkActor, self._services, self._host_gate, spec, bare=bare, name=f"{self.name}/{key}"
+            SessionConnectionActor,
+            self._context,
+            self._guest,
+            spec,
+            bare=bare,
+            name=f"{self.name}/{key}",
         )
         self.watch(ref)
         self._links[key] = ref
 
     @handles(CloseLink)
     def _close(self, message: CloseLink) -> None:
-        self._host_gate.links.pop(message.session_id, None)
+        self._guest.links.pop(message.session_id, None)
         for key in (message.session_id, message.session_id + BARE):
             known = self._links.pop(key, None)
             if known is not None:
@@ -282,5 +287,5 @@ class SocketActor(Actor):
         if known is None or known.incarnation != message.incarnation:
             return
         log.warning("session link failed", session_id=session_id, error=message.error)
-        if (spec := self._host_gate.links.get(session_id)) is not None:
+        if (spec := self._guest.links.get(session_id)) is not None:
             self._spawn_link(spec, bare=key != session_id)

@@ -27,8 +27,8 @@ from oubliette.kit.backoff import backoff_delay
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
 
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.context import Services
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class _Open(Message):
     pass
 
 
-class LinkActor(Actor):
+class SessionConnectionActor(Actor):
     """The upstream half of one session's pair: with its client, or `bare`, with one that has no
     secret.
     """
@@ -59,11 +59,11 @@ class LinkActor(Actor):
     mailbox_size = 10_000
 
     def __init__(
-        self, services: Services, gate: HostGate, spec: OpenLink, *, bare: bool = False
+        self, context: ActorContext, guest: GuestConnection, spec: OpenLink, *, bare: bool = False
     ) -> None:
         super().__init__()
-        self._services = services
-        self._host_gate = gate
+        self._context = context
+        self._guest = guest
         self._spec = spec
         self._bare = bare
         self._generation = 0
@@ -80,8 +80,8 @@ class LinkActor(Actor):
         self._drop()
         if self._bare:
             return
-        link = self._host_gate.current
-        if self._spec.session_id not in self._host_gate.links and link is not None:
+        link = self._guest.current
+        if self._spec.session_id not in self._guest.links and link is not None:
             try:
                 async with asyncio.timeout(1.0):
                     await link.unexpect(self._spec.session_id)
@@ -109,7 +109,7 @@ class LinkActor(Actor):
     async def _serve(self, generation: int) -> str:
         """Connect, tell ourselves, then read until the link ends."""
         spec = self._spec
-        host = await self._host_gate.wait(WAIT_FOR_HOST, next_container=True)
+        host = await self._guest.wait(WAIT_FOR_HOST, next_container=True)
         if self._bare and not host.takes_bare:  # it was started under another configuration
             await host.closed()
             return "the host takes no bare clients"

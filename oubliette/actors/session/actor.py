@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
-from oubliette.actors.agent_requests.router import SessionLink
+from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
 from oubliette.actors.session import lifecycle, recovery
-from oubliette.actors.session.agent_watchdog import DEADLINES, Patience
+from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.session.messages import (
     AgentAttached,
+    AgentBusy,
     AgentCost,
     AgentGone,
-    AgentItem,
-    AgentSpoke,
-    AgentWorks,
+    AgentOutput,
     ChildSpawned,
     ChildTurnEnded,
     ClientPaired,
@@ -30,17 +29,18 @@ from oubliette.actors.session.messages import (
     LinkAnswered,
     LinkReady,
     LinkRequest,
+    OutputEvent,
     RequestSettled,
+    StdinFrame,
     SubmittedTurn,
     SubmitTurn,
-    WriteFrame,
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
 from oubliette.actors.session.shutdown import IdleCheck, RestingSession
 from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
-from oubliette.actors.session.write_batch import Journal
+from oubliette.actors.session.write_batch import EventWriter
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
@@ -49,8 +49,8 @@ from oubliette.records import Turn
 from oubliette.runtime.store.operations import PutIdempotency, PutTurn
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.context import Services
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
 
 
 class SessionActor(RestingSession):
@@ -58,9 +58,9 @@ class SessionActor(RestingSession):
 
     mailbox_size = 10_000
 
-    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
-        super().__init__(services, gate, session_id)
-        self.patience = Patience(self)
+    def __init__(self, context: ActorContext, guest: GuestConnection, session_id: str) -> None:
+        super().__init__(context, guest, session_id)
+        self.watchdog = AgentWatchdog(self)
         self._queue: list[Turn] = []  # short, and an empty deque takes ten times the room
         self._turn: Turn | None = None
         self._turn_number = 0
@@ -73,17 +73,17 @@ class SessionActor(RestingSession):
     async def on_start(self) -> None:
         """Read the log, take over what is open, bring the agent up or attach to it again."""
         # What an earlier actor was about to store is stored, or never will be, before we read.
-        await self.services.store.ask(Transact(ops=()))
-        kept = self.services.config.sessions.event_buffer
+        await self.context.store.ask(Transact(ops=()))
+        kept = self.context.config.sessions.event_buffer
         settled_since = self.clock.time() - KEEP_SETTLED
-        stored = await self.services.reader.run(
+        stored = await self.context.reader.run(
             recovery.stored, self.session_id, kept, settled_since
         )
         if stored is None:
             self.stop()
             return
         record = stored.record
-        self.journal = Journal(
+        self.writer = EventWriter(
             record,
             stored.tail,
             stored.log_end,
@@ -97,29 +97,29 @@ class SessionActor(RestingSession):
         self._turn_number = record.turn_count
         self._show()
         self._seen = stored.seen
-        self.services.directory.enter(self.session_id, self.system.ref(self.name))
-        self.link = SessionLink(self, stored)
+        self.context.session_registry.enter(self.session_id, self.system.ref(self.name))
+        self.link = AgentRequestRouter(self, stored)
         self.link.take_over(stored)
         self.permissions.take_over(stored)
-        self.patience.take_over(stored)
+        self.watchdog.take_over(stored)
         if self._crashed_too_often():
             self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
         if record.pairing_secret is None:  # recorded by a server before this one
-            self.journal.change(pairing_secret=new_pairing_secret())
+            self.writer.change(pairing_secret=new_pairing_secret())
         self._open_link()
         if not self.take_over_end():
             self._run_agent()
-        self.after(self.services.config.sessions.idle_timeout_seconds, IdleCheck())
+        self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Leave the directory; whoever waits here is told."""
         if reason != "failed":
-            self.services.directory.leave(self.session_id, self.name)
+            self.context.session_registry.leave(self.session_id, self.name)
         if reason == "failed":
             self._note_crash()
         elif self._finished:
-            self.services.crashes.pop(self.session_id, None)
+            self.context.crashes.pop(self.session_id, None)
         await super().on_exit(reason, error)
 
     @property
@@ -156,7 +156,7 @@ class SessionActor(RestingSession):
 
     @handles(SubmitTurn)
     def _submit(self, message: SubmitTurn) -> None:
-        limit = self.services.config.sessions.max_queued_messages
+        limit = self.context.config.sessions.max_queued_messages
         if len(self._queue) >= limit:
             raise LimitExceeded(
                 f"sessions.max_queued_messages: {limit} messages wait for this session already",
@@ -176,17 +176,17 @@ class SessionActor(RestingSession):
             call_id=message.call_id,
         )
         self._queue.append(turn)
-        self._tell_tree(AgentWorks(session_id=self.session_id, works=True))
+        self._tell_tree(AgentBusy(session_id=self.session_id, works=True))
         warnings: tuple[str, ...] = ()
         if message.caller_id is not None or message.caller_tools is not None:
             warnings = self.link.lend(message.caller_id, message.caller_tools)
-        self.journal.put(PutTurn(turn))
-        self.journal.change(turn_count=number, last_prompt=message.prompt)
+        self.writer.put(PutTurn(turn))
+        self.writer.change(turn_count=number, last_prompt=message.prompt)
         if message.idempotency is not None:
-            self.journal.put(PutIdempotency(message.idempotency))
-        self.journal.then(
+            self.writer.put(PutIdempotency(message.idempotency))
+        self.writer.then(
             lambda: answer.set(
-                SubmittedTurn(turn=number, log_end=self.journal.log_end, warnings=warnings)
+                SubmittedTurn(turn=number, log_end=self.writer.log_end, warnings=warnings)
             )
         )
         self.active()
@@ -206,38 +206,38 @@ class SessionActor(RestingSession):
             self._queue.pop(0), state="running", stdin_seq=self._stdin_seq
         )
         self._turn = turn
-        self.journal.put(PutTurn(turn))
+        self.writer.put(PutTurn(turn))
         self._status("turn_started", turn=turn.number)
-        self.patience.turn_started(turn.number)
-        self.journal.then(lambda: self._hand_over(turn))
+        self.watchdog.turn_started(turn.number)
+        self.writer.then(lambda: self._hand_over(turn))
 
     def _hand_over(self, turn: Turn) -> None:
         failpoint("session.before_prompt")
         self.write(
-            WriteFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
+            StdinFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
         )
         failpoint("session.after_prompt")
 
     def _status(self, step: lifecycle.Step, reason: str | None = None, **data: Any) -> None:
-        status = lifecycle.after(self.journal.record.status, step)
-        self.journal.change(status=status, status_reason=reason)
-        self.journal.append("status", {"status": status, "reason": reason, **data})
+        status = lifecycle.after(self.writer.record.status, step)
+        self.writer.change(status=status, status_reason=reason)
+        self.writer.append("status", {"status": status, "reason": reason, **data})
 
     def _turn_ended(self, outcome: str, result: str | None) -> None:
         turn, self._turn = self._turn, None
         self._turn_error = None
         self.permissions.turn_ended()
-        self.patience.turn_ended()
+        self.watchdog.turn_ended()
         if turn is None:
             return
         if not self._queue:
-            self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
+            self._tell_tree(AgentBusy(session_id=self.session_id, works=False))
         done = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
-        self.journal.put(PutTurn(done))
+        self.writer.put(PutTurn(done))
         self._tell_parent(done)
 
-    def _tell_tree(self, message: AgentWorks | AgentCost) -> None:
-        tree = self.system.lookup(f"explorations/{self.journal.record.exploration_id}")
+    def _tell_tree(self, message: AgentBusy | AgentCost) -> None:
+        tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
         if tree is not None and tree.is_alive():
             tree.tell(message)
 
@@ -247,7 +247,7 @@ class SessionActor(RestingSession):
         parent_id, _, call_id = turn.call_id.partition("/")
 
         def tell() -> None:
-            parent = self.services.directory.session(parent_id)
+            parent = self.context.session_registry.session(parent_id)
             if parent is not None:
                 parent.tell(
                     ChildTurnEnded(
@@ -258,7 +258,7 @@ class SessionActor(RestingSession):
                     )
                 )
 
-        self.journal.then(tell)
+        self.writer.then(tell)
 
     # ------------------------------------------------------------------ the agent
 
@@ -272,17 +272,17 @@ class SessionActor(RestingSession):
         self._stdin_seq = max(self._stdin_seq, message.stdin_accepted)
         if turn is not None and self.prompt_seq > message.stdin_accepted:
             for seq in range(message.stdin_accepted + 1, self.prompt_seq):
-                self.write(WriteFrame(seq=seq, kind="raw"))  # gone with whoever held it
+                self.write(StdinFrame(seq=seq, kind="raw"))  # gone with whoever held it
             self._hand_over(turn)
         if not was_attached:
             self.permissions.attached()
-        self.patience.attached(again=was_attached)
+        self.watchdog.attached(again=was_attached)
         self.active()
         self.begin_turn()
 
-    @handles(AgentSpoke)
-    def _agent_spoke(self, message: AgentSpoke) -> None:
-        if self._finished or message.process_id != self.journal.record.process_id:
+    @handles(AgentOutput)
+    def _agent_spoke(self, message: AgentOutput) -> None:
+        if self._finished or message.process_id != self.writer.record.process_id:
             return
         failpoint("session.agent_spoke")
         answer = self.defer()
@@ -298,83 +298,81 @@ class SessionActor(RestingSession):
             self._broken = True  # who asked tells us so again, see OutputRefused
             raise
         self.active()
-        self.patience.limits.stepped(message.steps)
-        self.journal.then(lambda: self._ack(offset))
-        if self.journal.full:
+        self.watchdog.limits.stepped(message.steps)
+        self.writer.then(lambda: self._ack(offset))
+        if self.writer.full:
             self._held.append(answer)
         else:
             answer.set(None)
 
-    def _take_in(self, item: AgentItem, source: str) -> None:
+    def _take_in(self, item: OutputEvent, source: str) -> None:
         data = item.data
         if item.type != "system":
-            self.patience.heard(item.type, data)
+            self.watchdog.heard(item.type, data)
         match item.type:
             case "completion":
                 outcome = str(data.get("status", "completed"))
                 final = data.get("final_text")
                 text = final if isinstance(final, str) else None
-                if outcome == "interrupted" and (reason := self.patience.given_up) is not None:
+                if outcome == "interrupted" and (reason := self.watchdog.given_up) is not None:
                     outcome, text = "failed", reason
                 self._complete(outcome, text, source)
             case "usage":
                 self._usage(data)
-                self.journal.append("system", {"kind": "usage", **data}, source=source)
+                self.writer.append("system", {"kind": "usage", **data}, source=source)
             case "ready":
                 named = data.get("agent_session_id")
                 if isinstance(named, str):
-                    self.journal.change(agent_session_id=named)
-                self.journal.append("system", {"kind": "ready", **data}, source=source)
+                    self.writer.change(agent_session_id=named)
+                self.writer.append("system", {"kind": "ready", **data}, source=source)
             case "turn_started":
-                self.journal.append("system", {"kind": item.type, **data}, source=source)
+                self.writer.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
                 self.permissions.asked(data, source, self.turn)
             case "message":
-                self.journal.append("message", {**data, "role": "assistant"}, source=source)
+                self.writer.append("message", {**data, "role": "assistant"}, source=source)
             case "error":
                 self._turn_error = str(data.get("message") or "") or None
-                self.journal.append("error", data, source=source)
+                self.writer.append("error", data, source=source)
             case "system":
                 # What readers are told has a `type` of its own: that of the event.
                 kind = data.get("kind", data.get("type"))
                 told = data if kind is None else {**data, "kind": kind}
-                self.journal.append("system", told, source=source)
-                self.patience.heard("system", data)
+                self.writer.append("system", told, source=source)
+                self.watchdog.heard("system", data)
             case _:
-                self.journal.append(item.type, data, source=source)
+                self.writer.append(item.type, data, source=source)
 
     def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
         """The running turn is over."""
         # Who waits for a turn that failed wants to know why.
         self._turn_ended(outcome, text or (self._turn_error if outcome == "failed" else text))
         told = {"final_text": text or "", "status": outcome}
-        self.journal.append("completion", told, source=source)
-        if self.journal.record.status == "running":
-            self.journal.change(final_response=text)
+        self.writer.append("completion", told, source=source)
+        if self.writer.record.status == "running":
+            self.writer.change(final_response=text)
             self._status("turn_ended")
         self.begin_turn()
 
     def end_unheard_turn(self) -> None:
         """The running turn was interrupted before its agent heard of it."""
-        reason = self.patience.given_up
+        reason = self.watchdog.given_up
         self._complete("failed" if reason else "interrupted", reason or "", None)
 
     def _usage(self, data: dict[str, Any]) -> None:
-        record = self.journal.record
-        self.journal.change(
+        record = self.writer.record
+        self.writer.change(
             cost_usd=record.cost_usd + float(data.get("cost_usd") or 0.0),
             input_tokens=record.input_tokens
             + int(data.get("input_tokens") or data.get("tokens") or 0),
             output_tokens=record.output_tokens + int(data.get("output_tokens") or 0),
         )
-        self._tell_tree(
-            AgentCost(session_id=self.session_id, cost_usd=self.journal.record.cost_usd)
-        )
+        self._tell_tree(AgentCost(session_id=self.session_id, cost_usd=self.writer.record.cost_usd))
 
     @handles(*DEADLINES)
     def _patience_over(self, message: Message) -> None:
         if not self._finished:
-            self.patience.take(message)
+            self.watchdog.take(message)
 
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
@@ -391,8 +389,8 @@ class SessionActor(RestingSession):
             self.finish("ended", "completed", self._end_reason)
             return
         step: lifecycle.Step = "start_failed" if message.start_failed else "agent_lost"
-        reason = self.patience.given_up or message.reason
-        self.journal.append(
+        reason = self.watchdog.given_up or message.reason
+        self.writer.append(
             "error",
             {
                 "message": message.reason,
@@ -401,7 +399,7 @@ class SessionActor(RestingSession):
             },
         )
         self.finish(
-            step if lifecycle.allowed(self.journal.record.status, step) else "agent_lost",
+            step if lifecycle.allowed(self.writer.record.status, step) else "agent_lost",
             "failed",
             reason,
         )
@@ -430,20 +428,20 @@ class SessionActor(RestingSession):
     @handles(InterruptSession)
     def _interrupt(self, _: InterruptSession) -> str:
         if self._turn is not None:
-            self.patience.interrupt(self._turn.number)
+            self.watchdog.interrupt(self._turn.number)
         elif self._queue and self._held_up:
             turn = self._queue.pop(0)  # the agent does not know of it yet
             if not self._queue:
-                self._tell_tree(AgentWorks(session_id=self.session_id, works=False))
+                self._tell_tree(AgentBusy(session_id=self.session_id, works=False))
             told = {"turn": turn.number, "final_text": "", "status": "interrupted"}
             self._drop(turn, "interrupted", "interrupted before it began")
-            self.journal.append("completion", told)
-        return self.journal.record.status
+            self.writer.append("completion", told)
+        return self.writer.record.status
 
     def _drop(self, turn: Turn, outcome: str, result: str) -> None:
         """A turn that never ran."""
         turn = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
-        self.journal.put(PutTurn(turn))
+        self.writer.put(PutTurn(turn))
         self._tell_parent(turn)
 
     @handles(LimitNotice)
@@ -451,12 +449,12 @@ class SessionActor(RestingSession):
         """A limit of its tree or project: near, or reached."""
         if self.stopping:
             return
-        self.journal.append(
+        self.writer.append(
             "system" if message.action == "warn" else "error",
             {"kind": "limit", "limit": message.limit, "message": message.message},
         )
         if message.action == "interrupt" and self._turn is not None:
-            self.patience.interrupt(self._turn.number)
+            self.watchdog.interrupt(self._turn.number)
         elif message.action == "time_out":
             self.finish("time_ran_out", "timed_out", message.message)
 
@@ -468,10 +466,10 @@ class SessionActor(RestingSession):
         while self._queue:
             turn, why = self._queue.pop(0), f"not run: the session came to rest ({reason})"
             self._drop(turn, "failed", why)
-            self.journal.append("error", {"message": why, "turn": turn.number, "kind": "not_run"})
-        status = lifecycle.after(self.journal.record.status, step)
-        self._process = self.journal.record.process_id
-        self.journal.change(
+            self.writer.append("error", {"message": why, "turn": turn.number, "kind": "not_run"})
+        status = lifecycle.after(self.writer.record.status, step)
+        self._process = self.writer.record.process_id
+        self.writer.change(
             status=status,
             status_reason=reason,
             ended_at=self.clock.time(),
@@ -479,14 +477,14 @@ class SessionActor(RestingSession):
             ending=None,
             process_id=None,
         )
-        self.journal.append("status", {"status": outcome, "reason": reason})
-        self.journal.then(self.rest)
+        self.writer.append("status", {"status": outcome, "reason": reason})
+        self.writer.then(self.rest)
 
     # ------------------------------------------------------------------ the link, the caller
 
     @handles(ClientPaired)
     def _client_paired(self, message: ClientPaired) -> None:
-        self.patience.contacted()
+        self.watchdog.contacted()
         if not message.bare:
             self.link.tools.client_seen()
 
@@ -502,8 +500,8 @@ class SessionActor(RestingSession):
     @handles(LinkRequest, at_once=True)
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
-        self.patience.silence.broken()
-        self.patience.contacted()
+        self.watchdog.silence.broken()
+        self.watchdog.contacted()
         if not message.bare:
             self.link.tools.client_seen()
         self.link.request(message)

@@ -13,12 +13,12 @@ from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.session.event_log import LoggedSession
 from oubliette.actors.session.messages import (
     AckOutput,
-    AgentStage,
     AgentStarting,
+    AgentStartProgress,
     AgentWrites,
     OpenLink,
     OutputRefused,
-    WriteFrame,
+    StdinFrame,
 )
 from oubliette.kit import handles
 from oubliette.runtime.agents.handshake_adapter import FRAMES
@@ -26,10 +26,10 @@ from oubliette.runtime.agents.handshake_adapter import FRAMES
 if TYPE_CHECKING:
     import asyncio
 
-    from oubliette.actors.agent_requests.router import SessionLink
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.context import Services
-    from oubliette.actors.session.agent_watchdog import Patience
+    from oubliette.actors.agent_requests.router import AgentRequestRouter
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.agent_watchdog import AgentWatchdog
     from oubliette.kit import Ref
 
 CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
@@ -39,9 +39,9 @@ CRASHES: Final = 3
 class AttendedSession(LoggedSession, abc.ABC):
     """Runs the agent's process, opens its link, numbers what is written to it."""
 
-    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
-        super().__init__(services, session_id)
-        self.host_gate = gate
+    def __init__(self, context: ActorContext, guest: GuestConnection, session_id: str) -> None:
+        super().__init__(context, session_id)
+        self.host_gate = guest
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
         """Set when the agent's actor has ended; there only while somebody waits for it."""
@@ -52,9 +52,9 @@ class AttendedSession(LoggedSession, abc.ABC):
         self._finished = False
         self.starting_since = 0.0
         """Wall second at which the latest stage of the agent's start began."""
-        self.patience: Patience
+        self.watchdog: AgentWatchdog
         """Set by the subclass."""
-        self.link: SessionLink
+        self.link: AgentRequestRouter
         """Set by the subclass."""
 
     @property
@@ -78,10 +78,10 @@ class AttendedSession(LoggedSession, abc.ABC):
         self.starting_since = self.clock.time()
         self._agent = self.spawn(
             AgentProcessActor,
-            self.services,
+            self.context,
             self.host_gate,
             self.ref,
-            self.journal.record,
+            self.writer.record,
             max(self._seen[0], 0),
             turns_done=self._turns_done,
             name=f"{self.name}/agent",
@@ -89,16 +89,16 @@ class AttendedSession(LoggedSession, abc.ABC):
         self.watch(self._agent)
 
     def _note_crash(self) -> None:
-        self.services.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
+        self.context.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
 
     def _crashed_too_often(self) -> bool:
         now = self.clock.monotonic()
-        crashes = self.services.crashes.get(self.session_id, [])
+        crashes = self.context.crashes.get(self.session_id, [])
         crashes[:] = [at for at in crashes if now - at < CRASH_WINDOW]
         return len(crashes) > CRASHES
 
     def _open_link(self) -> None:
-        record = self.journal.record
+        record = self.writer.record
         assert record.pairing_secret is not None
         link = OpenLink(
             session_id=record.id,
@@ -113,7 +113,7 @@ class AttendedSession(LoggedSession, abc.ABC):
 
     # ------------------------------------------------------------------ what it is told
 
-    def write(self, frame: WriteFrame) -> None:
+    def write(self, frame: StdinFrame) -> None:
         """Hand a frame to the agent's process; what it has already is dropped there."""
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(frame)
@@ -140,7 +140,7 @@ class AttendedSession(LoggedSession, abc.ABC):
     @handles(AgentWrites)
     def _agent_writes(self, message: AgentWrites) -> None:
         if not self._finished:
-            self.write(WriteFrame(seq=self.next_seq(), kind="raw", raw=message.data))
+            self.write(StdinFrame(seq=self.next_seq(), kind="raw", raw=message.data))
 
     def _ack(self, offset: int) -> None:
         if self._agent is not None and self._agent.is_alive():
@@ -148,15 +148,15 @@ class AttendedSession(LoggedSession, abc.ABC):
 
     # ------------------------------------------------------------------ its start
 
-    @handles(AgentStage)
-    def _agent_stage(self, message: AgentStage) -> None:
+    @handles(AgentStartProgress)
+    def _agent_stage(self, message: AgentStartProgress) -> None:
         self._tell_stage("agent", message)
 
     @handles(StageChanged)
     def _container_stage(self, message: StageChanged) -> None:
         self._tell_stage(message.stage, message)
 
-    def _tell_stage(self, stage: str, message: AgentStage | StageChanged) -> None:
+    def _tell_stage(self, stage: str, message: AgentStartProgress | StageChanged) -> None:
         """How far the start is; what is empty is left out."""
         if message.state == "done":
             self.starting_since = self.clock.time()
@@ -165,7 +165,7 @@ class AttendedSession(LoggedSession, abc.ABC):
             for name in ("container_id", "detail", "error", "remedy", "warnings")
             if (value := getattr(message, name, None))
         }
-        self.journal.append(
+        self.writer.append(
             "system",
             {
                 "kind": "stage",
@@ -181,11 +181,11 @@ class AttendedSession(LoggedSession, abc.ABC):
         answer = self.defer()
         self._seen = (-1, -1)
         self._stdin_seq = 0
-        self.journal.change(
+        self.writer.change(
             process_id=message.process_id,
             container_id=message.container_id,
             process_frames=FRAMES,
         )
-        self.patience.starting()
+        self.watchdog.starting()
         self.link.tools.agent_starting()
-        self.journal.then(lambda: answer.set(None))
+        self.writer.then(lambda: answer.set(None))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.actors.agent_process.standard_error import last_words
-from oubliette.actors.session.messages import AgentGone, EndAgent, WithdrawPrompt, WriteFrame
+from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
 from oubliette.actors.session.silence import Silence, SilenceCheck
 from oubliette.actors.session.turn_limits import TurnLimits, TurnOverdue
 from oubliette.actors.session.waits import Wait
@@ -59,15 +59,15 @@ DEADLINES: Final = (
     InterruptOverdue,
     PromptWithdrawn,
 )
-"""What a session has to hand to its `Patience`."""
+"""What a session has to hand to its `AgentWatchdog`."""
 
 
-class Patience:
+class AgentWatchdog:
     """Deadlines of one session's agent."""
 
     def __init__(self, session: SessionActor) -> None:
         self._session = session
-        self._config = session.services.config.agents
+        self._config = session.context.config.agents
         self.silence = Silence(session)
         self.limits = TurnLimits(session)
         self._turn_since: float | None = None
@@ -113,7 +113,7 @@ class Patience:
         if again:
             return
         self._attached_at = session.clock.time()
-        process, agent = session.journal.record.process_id or "", session.journal.record
+        process, agent = session.writer.record.process_id or "", session.writer.record
         if not agent.agent_ready:
             session.after(self._config.start_timeout_seconds, StartOverdue(process_id=process))
         elif not agent.agent_contacted:
@@ -127,25 +127,25 @@ class Patience:
 
     def starting(self) -> None:
         """Another process of the agent is about to be started."""
-        runtime = self._session.services.agents.get(self._session.journal.record.agent)
+        runtime = self._session.context.agents.get(self._session.writer.record.agent)
         contacts = runtime is not None and runtime.starts_mcp
-        self._session.journal.change(agent_ready=False, agent_contacted=not contacts)
+        self._session.writer.change(agent_ready=False, agent_contacted=not contacts)
 
     def ready(self) -> None:
         """The agent gave its first sign of life."""
-        if self._session.journal.record.agent_ready:
+        if self._session.writer.record.agent_ready:
             return
-        self._session.journal.change(agent_ready=True)
-        if not self._session.journal.record.agent_contacted:
+        self._session.writer.change(agent_ready=True)
+        if not self._session.writer.record.agent_contacted:
             self._await_contact()
 
     def _start_overdue(self, message: StartOverdue) -> None:
         """It never got ready."""
-        record = self._session.journal.record
+        record = self._session.writer.record
         if record.agent_ready or record.process_id != message.process_id:
             return
         limit = self._config.start_timeout_seconds
-        runtime = self._session.services.agents.get(record.agent)
+        runtime = self._session.context.agents.get(record.agent)
         why = runtime.slow_start if runtime is not None else ""
         remedy = f"{why}, or raise" if why else "raise"
         self._give_up_agent(
@@ -159,24 +159,24 @@ class Patience:
         session = self._session
         gone = AgentGone(reason=reason, start_failed=start_failed)
         session.pipe_to_self(
-            last_words(session.services, session.journal.record, session.host_gate.info),
+            last_words(session.context, session.writer.record, session.host_gate.info),
             lambda words: msgspec.structs.replace(gone, reason=reason + words),
             lambda _: gone,
         )
 
     def _await_contact(self) -> None:
         session = self._session
-        process = session.journal.record.process_id or ""
+        process = session.writer.record.process_id or ""
         session.after(self._config.contact_timeout_seconds, ContactOverdue(process_id=process))
 
     def contacted(self) -> None:
         """A client of the agent has paired with our link: it has our tools."""
-        if not self._session.journal.record.agent_contacted:
-            self._session.journal.change(agent_contacted=True)
+        if not self._session.writer.record.agent_contacted:
+            self._session.writer.change(agent_contacted=True)
 
     def _contact_overdue(self, message: ContactOverdue) -> None:
         """It works without our tools, and nobody would know."""
-        record = self._session.journal.record
+        record = self._session.writer.record
         if record.agent_contacted or record.process_id != message.process_id:
             return
         limit = self._config.contact_timeout_seconds
@@ -224,7 +224,7 @@ class Patience:
     def waits(self, *, busy: bool) -> Iterator[Wait]:
         """What an attached agent is waited for with; `busy` when it waits for others itself."""
         session = self._session
-        record = session.journal.record
+        record = session.writer.record
         if not record.agent_ready:
             limit = self._config.start_timeout_seconds
             yield Wait(
@@ -254,7 +254,7 @@ class Patience:
         if turn is None or self._given_up is not None:
             return
         self._given_up = reason
-        self._session.journal.append("error", {"turn": turn, "message": reason, **more})
+        self._session.writer.append("error", {"turn": turn, "message": reason, **more})
         self.interrupt(turn)
 
     @property
@@ -266,7 +266,7 @@ class Patience:
         """End this turn, once the agent is there to be told."""
         self._due = turn
         # Behind the prompt, which is handed over once its turn is in the log.
-        self._session.journal.then(lambda: self._end_running(turn))
+        self._session.writer.then(lambda: self._end_running(turn))
 
     def _end_running(self, turn: int) -> None:
         session = self._session
@@ -290,7 +290,7 @@ class Patience:
         elif not session.attached:
             self._due = message.turn
         else:
-            session.write(WriteFrame(seq=session.next_seq(), kind="interrupt", turn=message.turn))
+            session.write(StdinFrame(seq=session.next_seq(), kind="interrupt", turn=message.turn))
             session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=message.turn))
             self._interrupted_at = session.clock.time()
 
@@ -300,6 +300,6 @@ class Patience:
         if session.turn != message.turn or session.agent is None:
             return
         reason = f"the agent did not heed an interrupt for {INTERRUPT_LIMIT} s"
-        session.journal.append("error", {"turn": message.turn, "message": reason})
+        session.writer.append("error", {"turn": message.turn, "message": reason})
         self._given_up = self._given_up or reason
         session.agent.tell(EndAgent())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oubliette.actors.messages import (
-    CallerLost,
+    CallerDisconnected,
     OpenCaller,
     TrackRequest,
     UntrackRequest,
@@ -15,7 +15,7 @@ from oubliette.actors.session.messages import RequestOver, RequestSettled
 from oubliette.kit import Actor, Message, handles
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
+    from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref
     from oubliette.records import CallerRequest
 
@@ -36,11 +36,11 @@ class CallerRequestActor(Actor):
     """Waits for the first of: the caller's absence, the deadline, the end by the session itself."""
 
     def __init__(
-        self, services: Services, session: Ref, request: CallerRequest, *, adopted: bool
+        self, context: ActorContext, session: Ref, request: CallerRequest, *, adopted: bool
     ) -> None:
         super().__init__()
         self._session = session
-        self._services = services
+        self._context = context
         self._request = request
         self._adopted = adopted
         self._settled = False
@@ -63,9 +63,9 @@ class CallerRequestActor(Actor):
         )
 
     def _track(self, name: str) -> None:
-        grace = self._services.config.callers.restart_grace_seconds
+        grace = self._context.config.callers.restart_grace_seconds
         if not self._adopted:
-            grace = max(0.0, self._services.started + grace - self.clock.monotonic())
+            grace = max(0.0, self._context.started + grace - self.clock.monotonic())
         self.system.ref(name).tell(
             TrackRequest(
                 request_id=self._request.id,
@@ -90,8 +90,8 @@ class CallerRequestActor(Actor):
         self._settled = True
         self.stop()
 
-    @handles(CallerLost)
-    def _lost(self, message: CallerLost) -> None:
+    @handles(CallerDisconnected)
+    def _lost(self, message: CallerDisconnected) -> None:
         self._settle("caller_gone", error=message.reason)
 
     @handles(_DeadlinePassed)

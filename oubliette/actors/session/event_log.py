@@ -1,6 +1,6 @@
 """What a session has said: writing it, reading it, waiting for more.
 
-The part of a SessionActor that knows the journal and nothing of agents.
+The part of a SessionActor that knows the writer and nothing of agents.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from oubliette.kit import Actor, Message, handles
 from oubliette.records import Event, Session
 
 if TYPE_CHECKING:
-    from oubliette.actors.context import Services
-    from oubliette.actors.session.write_batch import Batch, Journal
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.write_batch import EventWriter, WriteBatch
     from oubliette.kit import Deferred
 
 RETRY_COMMIT: Final = 0.5  # seconds between tries while the store is paused
@@ -38,7 +38,7 @@ class _TryAgain(Message):
     pass
 
 
-class _WaitOver(Message):
+class _ReadExpired(Message):
     waiter: int
 
 
@@ -62,24 +62,24 @@ class CommitFailedError(RuntimeError):
 class LoggedSession(Actor):
     """Commits one transaction at a time, and serves readers from what is committed.
 
-    A subclass makes `journal` in its `on_start`, and then calls `_show`.
+    A subclass makes `writer` in its `on_start`, and then calls `_show`.
     """
 
     # With these, a session's dict would have more keys than instances can share.
     __slots__ = ("_batch", "_broken", "_flush_due", "_held", "_stored", "_under_way", "_waiter_ids",
-                 "_waiters", "journal", "services", "session_id", "unstored_since")  # fmt: skip
+                 "_waiters", "context", "session_id", "unstored_since", "writer")  # fmt: skip
 
-    def __init__(self, services: Services, session_id: str) -> None:
+    def __init__(self, context: ActorContext, session_id: str) -> None:
         super().__init__()
-        self.services = services
+        self.context = context
         self.session_id = session_id
-        self.journal: Journal
+        self.writer: EventWriter
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = 0
         self._held: list[Deferred] = []
         self.unstored_since: float | None = None
         """Wall second since which the store does not take its events."""
-        self._batch: Batch | None = None
+        self._batch: WriteBatch | None = None
         self._flush_due = False
         self._broken = False
         """Set when something was taken in by half: nothing of it may be stored."""
@@ -94,7 +94,7 @@ class LoggedSession(Actor):
 
     def _show(self) -> None:
         """Tell readers the state as it is now; afterwards, whatever each commit made of it."""
-        self._stored = (self.journal.record, self.quiet)
+        self._stored = (self.writer.record, self.quiet)
 
     # ------------------------------------------------------------------ commits
 
@@ -107,18 +107,18 @@ class LoggedSession(Actor):
         self._flush_due = False
         if self._broken or not self.ref.is_alive():
             return
-        batch = self.journal.take()
+        batch = self.writer.take()
         if batch is not None:
             self._batch = batch
-            self._under_way = (self.journal.record, self.quiet)
+            self._under_way = (self.writer.record, self.quiet)
             self._commit(batch)
 
-    def _commit(self, batch: Batch) -> None:
+    def _commit(self, batch: WriteBatch) -> None:
         if not batch.ops:
             self.ref.tell(_Committed(events=()))
             return
         self.ask_to_self(
-            self.services.store,
+            self.context.store,
             Transact(ops=batch.ops),
             lambda results: _Committed(events=_appended(results)),
             lambda error: _CommitFailed(
@@ -129,7 +129,7 @@ class LoggedSession(Actor):
     @handles(_Committed, at_once=True)
     def _committed(self, message: _Committed) -> None:
         failpoint("session.committed")
-        callbacks = self.journal.committed(message.events)
+        callbacks = self.writer.committed(message.events)
         self._batch = None
         self.unstored_since = None
         self._stored = self._under_way
@@ -137,7 +137,7 @@ class LoggedSession(Actor):
             self._wake_waiters()
         for callback in callbacks:
             callback()
-        if self._held and not self.journal.full:
+        if self._held and not self.writer.full:
             held, self._held = self._held, []
             for answer in held:
                 answer.set(None)
@@ -165,22 +165,22 @@ class LoggedSession(Actor):
     def _read(self, message: ReadEvents) -> None:
         self._waiter_ids += 1
         waiter = _Waiter(request=message, answer=self.defer())
-        if self.journal.log_end > message.since_index or message.wait_seconds <= 0:
+        if self.writer.log_end > message.since_index or message.wait_seconds <= 0:
             self._serve(self._waiter_ids, waiter)
             return
         self._waiters[self._waiter_ids] = waiter
-        waiter.timer = self.after(message.wait_seconds, _WaitOver(waiter=self._waiter_ids))
+        waiter.timer = self.after(message.wait_seconds, _ReadExpired(waiter=self._waiter_ids))
 
     def _serve(self, number: int, waiter: _Waiter) -> None:
         request = waiter.request
         if waiter.timer is not None:
             waiter.timer.cancel()
-        if self.journal.in_memory(request.since_index):
-            events = self.journal.after(request.since_index, request.max_events, request.max_bytes)
+        if self.writer.in_memory(request.since_index):
+            events = self.writer.after(request.since_index, request.max_events, request.max_bytes)
             self._answer_read(waiter, events, None)
             return
         self._waiters[number] = waiter
-        reader = self.services.reader
+        reader = self.context.reader
 
         async def read() -> tuple[tuple[Event, ...], int | None]:
             found = await reader.log(
@@ -208,14 +208,14 @@ class LoggedSession(Actor):
                 session=record,
                 events=events,
                 last_index=events[-1].index if events else since,
-                log_end=self.journal.log_end,
+                log_end=self.writer.log_end,
                 truncated_before=cut,
                 turn_done=quiet,
             )
         )
 
-    @handles(_WaitOver)
-    def _wait_over(self, message: _WaitOver) -> None:
+    @handles(_ReadExpired)
+    def _wait_over(self, message: _ReadExpired) -> None:
         waiter = self._waiters.pop(message.waiter, None)
         if waiter is not None:
             self._serve(message.waiter, waiter)
@@ -226,7 +226,7 @@ class LoggedSession(Actor):
                 if waiter.timer is not None:
                     waiter.timer.cancel()
                 del self._waiters[number]
-            elif self.journal.log_end > waiter.request.since_index:
+            elif self.writer.log_end > waiter.request.since_index:
                 del self._waiters[number]
                 self._serve(number, waiter)
 

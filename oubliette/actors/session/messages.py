@@ -40,7 +40,7 @@ class SubmitTurn(Message, Reply[SubmittedTurn]):
 # ------------------------------------------------------------- agent process → session
 
 
-class AgentItem(msgspec.Struct, frozen=True, kw_only=True):
+class OutputEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that the agent said, and where in its output it stood."""
 
     type: str
@@ -52,7 +52,7 @@ class AgentItem(msgspec.Struct, frozen=True, kw_only=True):
     """Output before this need not be read again once the item is in the log."""
 
 
-class AgentStage(Message):
+class AgentStartProgress(Message):
     """The last stage of a start: the agent's process runs, or could not be started."""
 
     state: Literal["done", "failed"]
@@ -82,11 +82,11 @@ class AgentAttached(Message):
     """True: a new process; False: one that outlived a server or a link."""
 
 
-class AgentSpoke(Message, Reply[None]):
+class AgentOutput(Message, Reply[None]):
     """Output of the agent in order. Answered when there is room for more."""
 
     process_id: str
-    items: tuple[AgentItem, ...]
+    items: tuple[OutputEvent, ...]
     steps: int = 0  # of its model, in the turn that the newest output is of
 
 
@@ -97,7 +97,7 @@ class OutputRefused(Message):
 
 
 class AgentWrites(Message):
-    """The agent's protocol wants this said: to be handed back as a `WriteFrame` with a number."""
+    """The agent's protocol wants this said: to be handed back as a `StdinFrame` with a number."""
 
     data: bytes
 
@@ -114,7 +114,7 @@ class AgentGone(Message):
 # ------------------------------------------------------------- session → agent process
 
 
-class WriteFrame(Message):
+class StdinFrame(Message):
     """Something for the agent's stdin; frames that it already has are dropped by the host.
 
     The agent's adapter puts it into the agent's words.
@@ -173,7 +173,7 @@ class CloseLink(Message):
 
 
 class LinkReady(Message):
-    """From a LinkActor: a new connection; what was pending on an older one is asked again."""
+    """A new connection of the client is ready; what was pending on an older one is asked again."""
 
     link: str
     generation: int
@@ -201,7 +201,7 @@ class LinkRequest(Message):
 
 
 class LinkReply(Message):
-    """To a LinkActor: the answer to a request of this connection."""
+    """To a SessionConnectionActor: the answer to a request of this connection."""
 
     generation: int
     id: int | str | None
@@ -210,7 +210,7 @@ class LinkReply(Message):
 
 
 class LinkNotify(Message):
-    """To a LinkActor: a notification for the agent's client."""
+    """To a SessionConnectionActor: a notification for the agent's client."""
 
     method: str
     params: dict[str, Any]
@@ -255,21 +255,21 @@ class ChildSpawned(Message):
 # ------------------------------------------------------------- session → its tree
 
 
-class AgentWaits(Message):
+class AgentBlocked(Message):
     """To the ExplorationActor: this session's agent waits for a child, or does no longer."""
 
     session_id: str
     waits: bool
 
 
-class AgentWorks(Message):
+class AgentBusy(Message):
     """To the ExplorationActor: this session has a turn to run, or has none any more."""
 
     session_id: str
     works: bool
 
 
-class SessionRests(Message):
+class SessionFinished(Message):
     """To the ExplorationActor: this session has come to rest, its end is in the log."""
 
     session_id: str

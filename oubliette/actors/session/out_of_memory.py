@@ -14,7 +14,7 @@ from oubliette.runtime.containers.base import MIB
 
 if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerRuntime
-    from oubliette.runtime.guest.control_link import HostLink
+    from oubliette.runtime.guest.control_link import ControlLink
 
 SECONDS: Final = 2.0  # for the host to say what it knows
 
@@ -27,11 +27,11 @@ class OutOfMemory:
         """Containers of the process runtime have no limit, and no count, of their own."""
         self._before = 0
 
-    async def begin(self, link: HostLink | None) -> None:
+    async def begin(self, link: ControlLink | None) -> None:
         """The process is about to start."""
         self._before = (await self._asked(link)).get("oom_kills") or 0
 
-    async def words(self, link: HostLink | None) -> str:
+    async def words(self, link: ControlLink | None) -> str:
         """` (out of memory: …)`, to follow a reason; "" where it was something else."""
         said = await self._asked(link)
         killed = (said.get("oom_kills") or 0) - self._before
@@ -45,7 +45,7 @@ class OutOfMemory:
             f" containers.memory_mb{room}: raise it, or let fewer agents run at once)"
         )
 
-    async def _asked(self, link: HostLink | None) -> dict[str, Any]:
+    async def _asked(self, link: ControlLink | None) -> dict[str, Any]:
         if link is None or not self._limited:
             return {}
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from oubliette import ids
-from oubliette.actors.session.messages import WriteFrame
+from oubliette.actors.session.messages import StdinFrame
 from oubliette.actors.session.waits import Wait
 from oubliette.failpoints import failpoint
 from oubliette.kit import Message
@@ -111,11 +111,11 @@ class Permissions:
             asks_for=kind,
             turn=turn or 0,
             created_at=now,
-            deadline=now + session.services.config.sessions.permission_timeout_seconds,
+            deadline=now + session.context.config.sessions.permission_timeout_seconds,
             event_index=-1,
         )
         told = {**data, "request_id": request.id, "asks_for": kind}
-        remembered = session.journal.record.remembered.get(kind)
+        remembered = session.writer.record.remembered.get(kind)
         if remembered is not None:
             self._settle_at_once(request, told, source, remembered, REMEMBERED)
         elif len(self._open) >= MAX_OPEN:
@@ -126,11 +126,11 @@ class Permissions:
                 "ancestry": session.link.ancestry,
                 "caller_id": caller_id,
             }
-            event = session.journal.append(
+            event = session.writer.append(
                 _ASKED, told, source=source, caller_id=caller_id, principal=principal
             )
             request = msgspec.structs.replace(request, event_index=event.index)
-            session.journal.put(PutPermission(request))
+            session.writer.put(PutPermission(request))
             self._wait(request)
             failpoint("session.permission_asked")
 
@@ -154,10 +154,10 @@ class Permissions:
         session = self._session
         answer = session.defer()
         if message.remember:
-            remembered = {**session.journal.record.remembered, request.asks_for: message.decision}
-            session.journal.change(remembered=remembered)
+            remembered = {**session.writer.record.remembered, request.asks_for: message.decision}
+            session.writer.change(remembered=remembered)
         self._settle(request, message.decision, ANSWERED, remember=message.remember)
-        session.journal.then(lambda: answer.set(True))
+        session.writer.then(lambda: answer.set(True))
         return None
 
     def _settle(
@@ -165,7 +165,7 @@ class Permissions:
     ) -> None:
         self._open.pop(request.id, None)
         settled = self._decide(request, decision, reason)
-        self._session.journal.append(
+        self._session.writer.append(
             _SETTLED,
             {
                 "request_id": request.id,
@@ -190,7 +190,7 @@ class Permissions:
     ) -> None:
         """Nobody is asked; the log says what was decided."""
         shown = {**told, "kind": "permission", "decision": decision, "reason": reason}
-        event = self._session.journal.append("system", shown, source=source)
+        event = self._session.writer.append("system", shown, source=source)
         request = msgspec.structs.replace(request, event_index=event.index)
         self._store(self._decide(request, decision, reason), tell=True)
 
@@ -203,7 +203,7 @@ class Permissions:
 
     def _store(self, settled: PermissionRequest, *, tell: bool) -> None:
         session = self._session
-        session.journal.put(PutPermission(settled))
+        session.writer.put(PutPermission(settled))
         turn = session.turn
 
         def stored() -> None:
@@ -214,13 +214,13 @@ class Permissions:
                 if session.attached:
                     self._tell(settled)
 
-        session.journal.then(stored)
+        session.writer.then(stored)
 
     def _tell(self, request: PermissionRequest) -> None:
         session = self._session
-        session.patience.silence.broken()
+        session.watchdog.silence.broken()
         session.write(
-            WriteFrame(
+            StdinFrame(
                 seq=session.next_seq(),
                 kind="permission",
                 request_id=request.agent_request_id,

@@ -11,14 +11,14 @@ import structlog
 from oubliette.actors.container.messages import Release
 from oubliette.actors.messages import EndSession
 from oubliette.actors.session.agent_io import AttendedSession
-from oubliette.actors.session.messages import CloseLink, EndAgent, SessionRests
+from oubliette.actors.session.messages import CloseLink, EndAgent, SessionFinished
 from oubliette.errors import OublietteError
 from oubliette.kit import Message, handles
 
 if TYPE_CHECKING:
-    from oubliette.actors.agent_requests.router import SessionLink
-    from oubliette.actors.container.guest_connection import HostGate
-    from oubliette.actors.context import Services
+    from oubliette.actors.agent_requests.router import AgentRequestRouter
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
     from oubliette.actors.session import lifecycle
     from oubliette.kit import Deferred
 
@@ -32,7 +32,7 @@ class IdleCheck(Message):
     """Perhaps nothing has happened for too long."""
 
 
-class _LetGo(Message):
+class _ResourcesReleased(Message):
     pass
 
 
@@ -43,9 +43,9 @@ class _EndOverdue(Message):
 class RestingSession(AttendedSession):
     """Knows when it is over, and what has to be let go of then."""
 
-    def __init__(self, services: Services, gate: HostGate, session_id: str) -> None:
-        super().__init__(services, gate, session_id)
-        self.link: SessionLink
+    def __init__(self, context: ActorContext, guest: GuestConnection, session_id: str) -> None:
+        super().__init__(context, guest, session_id)
+        self.link: AgentRequestRouter
         """Set by the subclass."""
         self._process: str | None = None
         """Of a session that has finished: the process that its agent was."""
@@ -72,14 +72,14 @@ class RestingSession(AttendedSession):
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
         self._ending.append(self.defer())  # whoever asks too late is told that the actor ended
-        for_good = message.final and self.journal.record.ended_by is None
+        for_good = message.final and self.writer.record.ended_by is None
         if self._finished:
             if for_good and not self._rests:
-                self.journal.change(ended_by=message.reason)
+                self.writer.change(ended_by=message.reason)
             return
         if self._end_reason is not None and not (for_good and not self._end_final):
             return
-        self.journal.change(ending=message.reason, ending_final=message.final)
+        self.writer.change(ending=message.reason, ending_final=message.final)
         if self._end_reason is not None:
             self._end_reason, self._end_final = message.reason, True
             return
@@ -89,12 +89,12 @@ class RestingSession(AttendedSession):
         """End the agent once it is in the log that it was told to: its end is no failure then,
         whoever sees it.
         """
-        record = self.journal.record
+        record = self.writer.record
         self._end_reason, self._end_final = record.ending, record.ending_final
         self.ending_since = self.clock.time()
         self.link.cancel_all("the session was ended")
         self.after(END_LIMIT - 0.5, _EndOverdue())
-        self.journal.then(self._end_agent)
+        self.writer.then(self._end_agent)
 
     def _end_agent(self) -> None:
         if self._finished:
@@ -106,7 +106,7 @@ class RestingSession(AttendedSession):
 
     def take_over_end(self) -> bool:
         """Go on with an end that an earlier actor began; whether there is one."""
-        record = self.journal.record
+        record = self.writer.record
         if record.ending is None:
             return False
         if record.status != "created":
@@ -122,9 +122,9 @@ class RestingSession(AttendedSession):
 
     @handles(IdleCheck)
     def _idle_check(self, _: IdleCheck) -> None:
-        limit = self.services.config.sessions.idle_timeout_seconds
+        limit = self.context.config.sessions.idle_timeout_seconds
         left = self._last_activity + limit - self.clock.monotonic()
-        if self.journal.record.status == "running":
+        if self.writer.record.status == "running":
             left = max(left, min(limit, 60.0))
         if left > 0:
             self.after(left, IdleCheck())
@@ -144,25 +144,27 @@ class RestingSession(AttendedSession):
 
     def rest(self) -> None:
         """Let go of everything, once its end is in the log."""
-        if not self.journal.settled:  # what was settled meanwhile goes into the log first
-            self.journal.then(self.rest)
+        if not self.writer.settled:  # what was settled meanwhile goes into the log first
+            self.writer.then(self.rest)
             return
         self._rests = True
         # Who hears of the end may stop the container at once; that it is free is told below.
         self.host_gate.leases.discard(self.session_id)
         self.host_gate.memory.given_back(self.session_id)
         for answer in self._ending:
-            answer.set(self.journal.record.status)
+            answer.set(self.writer.record.status)
         self._ending.clear()
         self._wake_waiters()
         self.host_gate.links.pop(self.session_id, None)
         self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
-        self.services.secrets.pop(self.session_id, None)
-        self.services.directory.leave(self.session_id, self.name)
-        tree = self.system.lookup(f"explorations/{self.journal.record.exploration_id}")
+        self.context.secrets.pop(self.session_id, None)
+        self.context.session_registry.leave(self.session_id, self.name)
+        tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
         if tree is not None and tree.is_alive():
-            tree.tell(SessionRests(session_id=self.session_id))
-        self.pipe_to_self(self._let_go(), lambda _: _LetGo(), lambda _: _LetGo())
+            tree.tell(SessionFinished(session_id=self.session_id))
+        self.pipe_to_self(
+            self._let_go(), lambda _: _ResourcesReleased(), lambda _: _ResourcesReleased()
+        )
 
     async def _let_go(self) -> None:
         """End the agent, where it still lives, and the keys that were minted for it.
@@ -170,8 +172,8 @@ class RestingSession(AttendedSession):
         The host forgets the process only here: until its end is in the log, a server that takes
         over has to find it there.
         """
-        if self.services.keys is not None:
-            await self.services.keys.end_session(self.session_id)
+        if self.context.keys is not None:
+            await self.context.keys.end_session(self.session_id)
         async with asyncio.timeout(END_LIMIT):
             if self._agent is not None and self._agent.is_alive():
                 down = self._agent_down = asyncio.Event()
@@ -195,8 +197,8 @@ class RestingSession(AttendedSession):
         except (OublietteError, TimeoutError) as failure:
             log.debug("forget failed", session_id=self.session_id, reason=str(failure))
 
-    @handles(_LetGo)
-    def _let_gone(self, _: _LetGo) -> None:
+    @handles(_ResourcesReleased)
+    def _let_gone(self, _: _ResourcesReleased) -> None:
         self.host_gate.leases.discard(self.session_id)
         self.host_gate.container.tell(Release(session_id=self.session_id))
         self.stop()

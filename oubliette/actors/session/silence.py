@@ -38,7 +38,7 @@ class Silence:
 
     def __init__(self, session: SessionActor) -> None:
         self._session = session
-        self._limit = session.services.config.agents.silence_timeout_seconds
+        self._limit = session.context.config.agents.silence_timeout_seconds
         self._spoke = 0.0
         self._watched: int | None = None
         """The turn whose silence is watched."""
@@ -94,14 +94,14 @@ class Silence:
     @property
     def _stands_still(self) -> bool:
         session = self._session
-        if not session.attached or not session.journal.record.agent_ready:
+        if not session.attached or not session.writer.record.agent_ready:
             return True
         return bool(self._own) or session.waits or session.link.serves
 
     @property
     def _own(self) -> list[tuple[str, float]]:
         """Its open calls of tools that are not ours: how long they take it alone knows."""
-        record = self._session.journal.record
+        record = self._session.writer.record
         return [call for call in self._tools.values() if not is_ours(call[0], record)]
 
     @property

@@ -78,23 +78,23 @@ class LentTools:
 
         """
         session = self._session
-        record = session.journal.record
+        record = session.writer.record
         lent = lent_after(record, caller_id, tools)
         if lent == (record.caller_id, record.caller_tools):
             return None
         before = record.caller_tools if lent[0] == record.caller_id else ()
         added = [tool.name for tool in lent[1] if tool not in before]
-        session.journal.change(caller_id=lent[0], caller_tools=lent[1])
+        session.writer.change(caller_id=lent[0], caller_tools=lent[1])
         warnings: tuple[str, ...] = ()
         if added and session.attached and self._client_runs:
             warnings = self._await(added)
         # else there is nothing to see, or the agent has yet to list its tools
-        session.journal.then(self.send)
+        session.writer.then(self.send)
         return warnings
 
     def _await(self, added: list[str]) -> tuple[str, ...]:
-        agent = self._session.journal.record.agent
-        runtime = self._session.services.agents.get(agent)
+        agent = self._session.writer.record.agent
+        runtime = self._session.context.agents.get(agent)
         if self._ignores_changes or not getattr(runtime, "hears_tool_changes", True):
             warning = (
                 f"the agent {agent!r} lists its tools only when it starts, and may never see"
@@ -119,7 +119,7 @@ class LentTools:
         ref = session.system.lookup(link) if link else None
         if ref is None or not ref.is_alive():
             return
-        record = session.journal.record
+        record = session.writer.record
         params: dict[str, Any] = {
             "caller_id": record.caller_id or "",
             "tools": [
@@ -130,7 +130,7 @@ class LentTools:
                 }
                 for tool in record.caller_tools
             ],
-            "call_timeout_seconds": session.services.config.sessions.caller_tool_timeout_seconds,
+            "call_timeout_seconds": session.context.config.sessions.caller_tool_timeout_seconds,
             "revision": self._revision,
         }
         ref.tell(LinkNotify(method="caller_tools_config", params=params, legacy_type=True))
@@ -155,7 +155,7 @@ class LentTools:
         if self.awaited_since is None or message.revision != self._revision:
             return
         self._ignores_changes = True
-        self._session.journal.append(
+        self._session.writer.append(
             "system",
             {
                 "kind": "tools_not_listed",

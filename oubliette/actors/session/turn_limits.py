@@ -47,13 +47,13 @@ class TurnLimits:
             self._reached("max_turn_steps", "the turn has taken {:g} steps of its model")
 
     def _value(self, name: str) -> float:
-        own = getattr(self._session.journal.record.limits, name)
-        return getattr(self._session.services.config.trees, name) if own is None else own
+        own = getattr(self._session.writer.record.limits, name)
+        return getattr(self._session.context.config.trees, name) if own is None else own
 
     def _reached(self, name: str, text: str) -> None:
-        source = limit_sources(self._session.journal.record.limits)[name]
+        source = limit_sources(self._session.writer.record.limits)[name]
         where = f"trees.{name}" if source == "configuration" else f"{name} of its project"
-        self._session.patience.give_up(
+        self._session.watchdog.give_up(
             f"{text.format(self._value(name))}, as many as it may ({where})",
             kind="limit",
             limit=name,

@@ -33,7 +33,7 @@ def waits_of(session: SessionActor) -> SessionWaits:
         if no_link:
             return SessionWaits(waits=tuple(found), container=session.host_gate.container.name)
     else:
-        found += session.patience.waits(busy=bool(found))
+        found += session.watchdog.waits(busy=bool(found))
         if session.turn is None and not found:
             found.append(_message(session) if session.quiet else _listing(session))
     return SessionWaits(waits=tuple(found))
@@ -81,10 +81,10 @@ def _container(session: SessionActor) -> Wait:
 
 
 def _process(session: SessionActor) -> Wait:
-    limit = session.services.config.agents.start_timeout_seconds
+    limit = session.context.config.agents.start_timeout_seconds
     return Wait(
         kind="agent",
-        what=f"the process of its agent, {session.journal.record.agent}",
+        what=f"the process of its agent, {session.writer.record.agent}",
         since=session.starting_since,
         until=session.starting_since + limit,
     )
@@ -108,6 +108,6 @@ def _message(session: SessionActor) -> Wait:
         kind="message",
         what="a message",
         since=since,
-        until=since + session.services.config.sessions.idle_timeout_seconds,
+        until=since + session.context.config.sessions.idle_timeout_seconds,
         detail="without one it comes to rest then, and a message wakes it up",
     )

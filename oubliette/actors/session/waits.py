@@ -56,7 +56,7 @@ class GetWaits(Message, Reply[SessionWaits]):
     """To a SessionActor: what it waits for now. There is at least one entry."""
 
 
-class ContainerStart(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerStartProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a container is that is not up."""
 
     what: str
@@ -65,5 +65,5 @@ class ContainerStart(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None = None
 
 
-class GetStart(Message, Reply[ContainerStart | None]):
+class GetStart(Message, Reply[ContainerStartProgress | None]):
     """To a ContainerActor: what its start waits for; None where the container is up, or idle."""

@@ -26,7 +26,7 @@ RING_BYTES: Final = 4 * 1024 * 1024  # of a session's events kept in memory
 
 
 @dataclass
-class Batch:
+class WriteBatch:
     """One transaction."""
 
     ops: tuple[Op, ...]
@@ -47,7 +47,7 @@ class _Pending:
         return bool(self.ops or self.events or self.then or self.record)
 
 
-class Journal:
+class EventWriter:
     """The uncommitted end of a session's log, and its committed tail in memory."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Journal:
         self._now = now
         self._wake = wake
         self._pending = _Pending()
-        self._under_way: Batch | None = None
+        self._under_way: WriteBatch | None = None
 
     # ------------------------------------------------------------- writing
 
@@ -134,7 +134,7 @@ class Journal:
         """Whether everything is committed."""
         return self._under_way is None and not self._pending
 
-    def take(self) -> Batch | None:
+    def take(self) -> WriteBatch | None:
         """The next transaction, or None while one is under way or nothing is pending."""
         if self._under_way is not None or not self._pending:
             return None
@@ -145,7 +145,7 @@ class Journal:
             ops.append(PutSession(self.record))
         if events:
             ops.append(AppendEvents(events))
-        self._under_way = Batch(tuple(ops), events, tuple(pending.then), pending.bytes)
+        self._under_way = WriteBatch(tuple(ops), events, tuple(pending.then), pending.bytes)
         return self._under_way
 
     def committed(self, stored: tuple[Event, ...]) -> tuple[Callable[[], object], ...]:

@@ -20,9 +20,9 @@ from oubliette.runtime.files.instance import INSTANCE, PLACE
 from oubliette.runtime.store import Database, Reader, Writer
 from oubliette.runtime.store.migrations import released
 from oubliette.runtime.store.operations import DeleteContainer, PutMeta, RevokeToken
-from oubliette.tools.auth.api_keys import Keys
+from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.registry import call
-from oubliette.tools.services import House
+from oubliette.tools.services import ToolServices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,10 +124,10 @@ async def _call(
             raise Unavailable(f"{tool} writes, which needs the home's lock")
 
         clock = SystemClock()
-        keys = Keys(commit, reader, clock)
+        keys = ApiKeys(commit, reader, clock)
         await keys.load()
         nobody = cast("Ref", None)
-        house = House(
+        services = ToolServices(
             config=config,
             clock=clock,
             reader=reader,
@@ -140,7 +140,7 @@ async def _call(
             name_actor=lambda _: nobody,
             audit=audit,
         )
-        result = await call(house, OPERATOR, tool, arguments)
+        result = await call(services, OPERATOR, tool, arguments)
         await keys.aclose()
     finally:
         if writer is not None:

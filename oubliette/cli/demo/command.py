@@ -16,7 +16,7 @@ import typer
 
 from oubliette.cli.demo import server
 from oubliette.cli.demo.agents import CHILDREN, FINAL, DemoAgent, ready
-from oubliette.cli.demo.lines import Lines, described
+from oubliette.cli.demo.lines import DemoOutput, described
 from oubliette.cli.demo.server import DemoServer
 from oubliette.errors import OublietteError
 
@@ -70,7 +70,7 @@ def _leave(home: Path, *, keep: bool) -> None:
 
 
 async def _tell(home: Path, runtime: str, agent: str) -> None:
-    lines = Lines()
+    lines = DemoOutput()
     async with lines.reminding(), contextlib.AsyncExitStack() as stack:
         async with lines.waiting(f"the agent ({agent}) to be found", CALL_SECONDS):
             prepared = await stack.enter_async_context(ready(agent, contained=runtime in ENGINES))
@@ -78,7 +78,7 @@ async def _tell(home: Path, runtime: str, agent: str) -> None:
 
 
 class _Demo:
-    def __init__(self, home: Path, runtime: str, agent: DemoAgent, lines: Lines) -> None:
+    def __init__(self, home: Path, runtime: str, agent: DemoAgent, lines: DemoOutput) -> None:
         self._home = home
         self._runtime = runtime
         self._agent = agent

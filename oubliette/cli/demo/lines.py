@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SILENCE: Final = 5.0  # seconds without a line, after which it is said what is waited for
 
 
-class Lines:
+class DemoOutput:
     """The demo's own output, in seconds since it began."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from oubliette.runtime.containers.process.unsandboxed import stranger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oubliette.cli.demo.lines import Lines
+    from oubliette.cli.demo.lines import DemoOutput
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
@@ -51,7 +51,7 @@ class DemoServer:
     """
 
     def __init__(
-        self, home: Path, runtime: str, environment: Mapping[str, str], lines: Lines
+        self, home: Path, runtime: str, environment: Mapping[str, str], lines: DemoOutput
     ) -> None:
         self.log = home / "server.log"
         self._home = home

@@ -100,7 +100,7 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
         temporary_folder,
     )
     from oubliette.runtime.containers.process.unsandboxed import stranger
-    from oubliette.runtime.guest import HostLink
+    from oubliette.runtime.guest import ControlLink
 
     who = stranger(config.process.sandbox)
     base = runtime_base(config.containers.runtime_dir, stranger=who)
@@ -124,7 +124,7 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
                 key = secrets.token_bytes(32)
                 info = await runtime.start(name, key=key)
                 dial = runtime.dial(info)
-                async with await HostLink.connect(dial, key, epoch=1) as link:
+                async with await ControlLink.connect(dial, key, epoch=1) as link:
                     await _word_through(link, dial)
             finally:
                 await runtime.remove(name)
@@ -134,7 +134,7 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
     return ok("relay", f"round trip through a throw-away container in {seconds:.2f} s")
 
 
-async def _word_through(link: HostLink, dial: Dial) -> None:
+async def _word_through(link: ControlLink, dial: Dial) -> None:
     from oubliette.errors import ProtocolViolation
     from oubliette.incontainer import wire
     from oubliette.runtime.guest.dial import close, open_link
@@ -158,4 +158,4 @@ async def _word_through(link: HostLink, dial: Dial) -> None:
 
 if TYPE_CHECKING:
     from oubliette.runtime.containers.base import Dial
-    from oubliette.runtime.guest import HostLink
+    from oubliette.runtime.guest import ControlLink

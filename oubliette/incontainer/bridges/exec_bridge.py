@@ -21,7 +21,7 @@ PIECE = 256 * 1024  # bytes moved at a time; also all that is held in one direct
 GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
-class Bridge:
+class ExecBridge:
     """Both directions of one link, until either side is gone or both have ended."""
 
     def __init__(self, source: int, target: int, relay: socket.socket) -> None:
@@ -141,5 +141,5 @@ def main(arguments: list[str]) -> int:
         return 1
     with relay:
         os.write(1, exec_frames.HELLO)
-        Bridge(0, 1, relay).run()
+        ExecBridge(0, 1, relay).run()
     return 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..io.event_loop import Loop, Timer
+    from ..io.event_loop import Loop, LoopTimer
 
     Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ class CallFailed:
         self.kind = kind
 
 
-class Call:
+class PendingCall:
     """One request to the server that waits for its answer."""
 
     __slots__ = (
@@ -114,7 +114,7 @@ def new_call_id() -> str:
     return "-".join(parts)
 
 
-class Calls:
+class PendingCalls:
     """The calls that wait for an answer.
 
     One timer serves all deadlines, because most calls end long before theirs. `on_give_up(number)`
@@ -124,13 +124,13 @@ class Calls:
     def __init__(self, loop: Loop, on_give_up: Callable[[int], None]) -> None:
         self._loop = loop
         self._on_give_up = on_give_up
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._last_number = 0
-        self._timer: Timer | None = None
+        self._timer: LoopTimer | None = None
         self._timer_due = FAR
         self.outage = "no server answers on the relay"  # why there is no link; empty if there is
 
-    def add(self, call: Call, deadline_seconds: float) -> int | None:
+    def add(self, call: PendingCall, deadline_seconds: float) -> int | None:
         """Number a call and watch its deadlines; None if it failed because it cannot be sent."""
         self._last_number += 1
         number = self._last_number
@@ -154,11 +154,11 @@ class Calls:
         self._arm(min(call.due, call.outage_due, call.news_due))
         return number
 
-    def pending(self) -> list[Call]:
+    def pending(self) -> list[PendingCall]:
         """All calls that wait, in the order in which they were made."""
         return list(self._calls.values())
 
-    def take(self, number: int) -> Call | None:
+    def take(self, number: int) -> PendingCall | None:
         """Remove a call; None if it has ended before."""
         return self._calls.pop(number, None)
 
@@ -203,7 +203,7 @@ class Calls:
                 call.outage_due = now + call.outage_seconds
                 self._arm(call.outage_due)
 
-    def _news(self, call: Call, text: str) -> None:
+    def _news(self, call: PendingCall, text: str) -> None:
         if call.on_progress is not None:
             call.news_due = time.monotonic() + QUIET_SECONDS
             call.on_progress(text)
@@ -232,7 +232,7 @@ class Calls:
         times = (min(call.due, call.outage_due, call.news_due) for call in self._calls.values())
         self._arm(min(times, default=FAR))
 
-    def _give_up(self, call: Call, message: str, kind: str) -> None:
+    def _give_up(self, call: PendingCall, message: str, kind: str) -> None:
         self._on_give_up(call.number)
         self.fail(call.number, message, kind)
 

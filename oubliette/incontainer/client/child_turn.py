@@ -10,7 +10,7 @@ import time
 
 from ..io.json_values import as_array, as_object, as_text
 from . import tool_catalog as tools
-from .calls import Call, CallFailed
+from .calls import CallFailed, PendingCall
 from .requests import INVALID_PARAMS
 
 TYPE_CHECKING = False
@@ -78,7 +78,7 @@ class ChildTurn:
             params["wait_seconds"] = min(WAIT_SECONDS, left)
             seconds += WAIT_SECONDS
         request = self._request
-        call = Call(
+        call = PendingCall(
             "session_events",
             params,
             done=self._answered,

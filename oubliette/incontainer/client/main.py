@@ -17,10 +17,10 @@ from ..io.event_loop import Loop
 from ..io.json_values import as_object
 from ..io.lines import Lines
 from . import tool_catalog as tools
-from .calls import LINK_BROKE, Call, CallFailed, new_call_id
+from .calls import LINK_BROKE, CallFailed, PendingCall, new_call_id
 from .child_turn import ChildTurn, unanswered
 from .context_tools import Context, ContextFault
-from .mcp_server import McpServer
+from .mcp_server import StdioMcpServer
 from .relay_link import Link
 from .requests import INVALID_PARAMS
 from .settings import Settings, log, take_stdio
@@ -44,7 +44,7 @@ TOOL_SECONDS = 3600.0  # Oubliette's own tools: some build images
 READS = ("_list", "_get", "_events", "_options", "_limits", "_logs", "_read")
 
 
-class Client:
+class AgentClient:
     """Brings the agent's requests and the server's answers together."""
 
     def __init__(self, settings: Settings, loop: Loop, stdin: int, stdout: int) -> None:
@@ -65,7 +65,7 @@ class Client:
         self._fetched = False  # whether it has fetched a list at all
         self._agent_full = self._link_full = False
         self._ending = False
-        self._mcp = McpServer(self, self._to_agent)
+        self._mcp = StdioMcpServer(self, self._to_agent)
         self._agent = Lines(
             loop,
             stdin,
@@ -128,7 +128,9 @@ class Client:
         if tool is None:
             if name.startswith(tools.OUBLIETTE_PREFIX) and self._api_key is not None:
                 # not listed, because the key's scope forbids it; the server says so
-                tool = tools.Tool({"name": name, "inputSchema": {}}, tools.OUBLIETTE, name[10:])
+                tool = tools.CatalogTool(
+                    {"name": name, "inputSchema": {}}, tools.OUBLIETTE, name[10:]
+                )
             else:
                 request.fail(INVALID_PARAMS, f"Unknown tool: {name}")
                 return
@@ -141,19 +143,21 @@ class Client:
         else:
             self._call_base(request, tool, arguments)
 
-    def _call_context(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+    def _call_context(
+        self, request: AgentRequest, tool: tools.CatalogTool, arguments: Json
+    ) -> None:
         assert self._context is not None
         try:
             request.answer(tools.success(self._context.call(tool.remote_name, arguments)))
         except ContextFault as fault:
             request.answer(tools.tool_error(str(fault), "invalid"))
 
-    def _call_caller(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+    def _call_caller(self, request: AgentRequest, tool: tools.CatalogTool, arguments: Json) -> None:
         params = {"tool": tool.remote_name, "arguments": arguments, "call_id": new_call_id()}
         seconds = self._catalog.call_timeout_seconds + DEADLINE_MARGIN
         self._forward(request, "caller_tool", params, seconds)
 
-    def _call_base(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+    def _call_base(self, request: AgentRequest, tool: tools.CatalogTool, arguments: Json) -> None:
         params = {**arguments, "call_id": new_call_id()}
         if tool.remote_name == "session_events":
             del params["call_id"]
@@ -167,7 +171,9 @@ class Client:
                 return
         self._forward(request, tool.remote_name, params, seconds)
 
-    def _call_oubliette(self, request: AgentRequest, tool: tools.Tool, arguments: Json) -> None:
+    def _call_oubliette(
+        self, request: AgentRequest, tool: tools.CatalogTool, arguments: Json
+    ) -> None:
         call_id = new_call_id()
         repeatable = tool.remote_name.endswith(READS)
         if not repeatable and tool.accepts("idempotency_key"):
@@ -186,7 +192,7 @@ class Client:
             else:
                 request.answer(tools.oubliette_error(failed.code, failed.message, failed.kind))
 
-        call = Call(
+        call = PendingCall(
             "oubliette_call_tool",
             params,
             done=done,
@@ -217,10 +223,12 @@ class Client:
                 request.answer(tools.tool_error(failed.message, failed.kind))
 
         progress = request.progress if request.token is not None else None
-        call = Call(method, params, done=done, outage_seconds=self._outage, on_progress=progress)
+        call = PendingCall(
+            method, params, done=done, outage_seconds=self._outage, on_progress=progress
+        )
         self._start(request, call, seconds)
 
-    def _start(self, request: AgentRequest, call: Call, seconds: float) -> None:
+    def _start(self, request: AgentRequest, call: PendingCall, seconds: float) -> None:
         number = self._link.call(call, seconds)
         request.on_cancel = lambda: self._link.cancel(number)
 
@@ -276,7 +284,7 @@ class Client:
                 # tools of an earlier link stay listed: each call is checked by the server anyway
                 self._changed(False)
 
-        call = Call(
+        call = PendingCall(
             "oubliette_tools",
             {"api_key": self._api_key},
             done=done,
@@ -341,7 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
     stdin, stdout = take_stdio()
     blocking = os.get_blocking(stdout)
     try:
-        Client(settings, Loop(), stdin, stdout).run()
+        AgentClient(settings, Loop(), stdin, stdout).run()
     finally:
         os.set_blocking(stdout, blocking)  # it may be a terminal that others use after us
     return 0

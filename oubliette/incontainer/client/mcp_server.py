@@ -27,8 +27,8 @@ from .requests import (
     SERVER_INFO,
     UNSUPPORTED_VERSION,
     AgentRequest,
-    Batch,
     Fault,
+    RequestBatch,
     error_message,
 )
 
@@ -72,7 +72,7 @@ def _no_constant(name: str) -> None:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)  # else NaN and Infinity would pass
 
 
-class McpServer:
+class StdioMcpServer:
     """Reads the agent's lines and answers them; `write` sends bytes to the agent."""
 
     def __init__(self, toolbox: Toolbox, write: Callable[[bytes], None]) -> None:
@@ -166,12 +166,12 @@ class McpServer:
         if not messages:
             self.send(error_message(None, INVALID_REQUEST, "Invalid Request: an empty array"))
             return
-        batch = Batch(self.send)
+        batch = RequestBatch(self.send)
         for message in messages:
             self._message(message, batch)
         batch.closed(None)
 
-    def _message(self, message: object, batch: Batch | None) -> None:
+    def _message(self, message: object, batch: RequestBatch | None) -> None:
         fields = as_object(message)
         reason = "not an object" if fields is None else _malformed(fields)
         if fields is None or reason:
@@ -202,7 +202,7 @@ class McpServer:
             self._initialized = True
 
     def _request(
-        self, request_id: RequestId, method: str, params: object, batch: Batch | None
+        self, request_id: RequestId, method: str, params: object, batch: RequestBatch | None
     ) -> None:
         given = as_object({} if params is None else params)
         meta = as_object((given or {}).get("_meta"))

@@ -14,14 +14,14 @@ import socket
 from .. import wire
 from ..io.json_values import as_object, as_text
 from ..io.lines import Lines, LongLine
-from .calls import LINK_BROKE, Call, Calls
+from .calls import LINK_BROKE, PendingCall, PendingCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..io.event_loop import Loop, Timer
+    from ..io.event_loop import Loop, LoopTimer
 
     Json = dict[str, Any]
 
@@ -61,13 +61,13 @@ class Link:
         self._on_unreachable = on_unreachable
         self._on_full = on_full
         self._log = log
-        self._calls = Calls(loop, self._notify_cancelled)
+        self._calls = PendingCalls(loop, self._notify_cancelled)
         self._socket: socket.socket | None = None
         self._lines: Lines | None = None
         self._paired = False
         self._failures = 0
         self._trouble = ""
-        self._retry: Timer | None = None
+        self._retry: LoopTimer | None = None
         self._paused = False
         self._closing = False
 
@@ -115,7 +115,7 @@ class Link:
         if self._lines is not None:
             self._lines.resume()
 
-    def call(self, call: Call, deadline_seconds: float) -> int:
+    def call(self, call: PendingCall, deadline_seconds: float) -> int:
         """Send a call, now or as soon as there is a link.
 
         Returns:
@@ -150,7 +150,7 @@ class Link:
 
     # Calls
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: PendingCall) -> None:
         if self._lines is not None:
             call.sent = True
             self._lines.send(call.line)

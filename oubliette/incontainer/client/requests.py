@@ -53,7 +53,7 @@ class Fault(Exception):
         self.data = data
 
 
-class Batch:
+class RequestBatch:
     """Collects the answers to one array of requests (2025-03-26), to send them as one."""
 
     def __init__(self, send: Callable[[object], None]) -> None:
@@ -80,7 +80,7 @@ class AgentRequest:
     __slots__ = ("_batch", "_progress", "_server", "modern", "on_cancel", "request_id", "token")
 
     def __init__(
-        self, server: Answerer, request_id: RequestId, meta: Json, batch: Batch | None
+        self, server: Answerer, request_id: RequestId, meta: Json, batch: RequestBatch | None
     ) -> None:
         self._server = server
         self._batch = batch

@@ -128,7 +128,7 @@ BASE_TOOLS: list[Json] = [
 ]
 
 
-class Tool:
+class CatalogTool:
     """One tool as the agent sees it, and what it is on the other side."""
 
     __slots__ = ("entry", "kind", "remote_name")
@@ -153,16 +153,16 @@ class Catalog:
 
     def __init__(self, log: Callable[[str], None], *, has_context: bool = False) -> None:
         self._log = log
-        self._base = [Tool(entry, BASE, entry["name"]) for entry in BASE_TOOLS]
+        self._base = [CatalogTool(entry, BASE, entry["name"]) for entry in BASE_TOOLS]
         if has_context:
-            self._base += [Tool(entry, CONTEXT, entry["name"]) for entry in CONTEXT_TOOLS]
-        self._oubliette: list[Tool] = []
-        self._caller: list[Tool] = []
-        self._tools: dict[str, Tool] = {}
+            self._base += [CatalogTool(entry, CONTEXT, entry["name"]) for entry in CONTEXT_TOOLS]
+        self._oubliette: list[CatalogTool] = []
+        self._caller: list[CatalogTool] = []
+        self._tools: dict[str, CatalogTool] = {}
         self.call_timeout_seconds = CALL_TIMEOUT_SECONDS
         self._merge()
 
-    def find(self, name: str) -> Tool | None:
+    def find(self, name: str) -> CatalogTool | None:
         """The tool of that name."""
         return self._tools.get(name)
 
@@ -192,11 +192,11 @@ class Catalog:
         )
         return self._merge()
 
-    def _read(self, tools: object, kind: str, prefix: str, description: str) -> list[Tool]:
+    def _read(self, tools: object, kind: str, prefix: str, description: str) -> list[CatalogTool]:
         items = as_array(tools)
         if items is None and tools is not None:
             self._log(f"ignored the {kind} tools: they are not a list")
-        found: list[Tool] = []
+        found: list[CatalogTool] = []
         for item in items or ():
             tool = _tool(as_object(item) or {}, kind, prefix, description)
             if tool is None:
@@ -206,7 +206,7 @@ class Catalog:
         return found
 
     def _merge(self) -> bool:
-        tools: dict[str, Tool] = {}
+        tools: dict[str, CatalogTool] = {}
         for tool in (*self._base, *self._oubliette, *self._caller):
             if tool.name in tools:
                 self._log(f"tool {tool.name} is there already ({tools[tool.name].kind}): left out")
@@ -217,7 +217,7 @@ class Catalog:
         return shown != [(tool.kind, tool.entry) for tool in before.values()]
 
 
-def _tool(item: Json, kind: str, prefix: str, description: str) -> Tool | None:
+def _tool(item: Json, kind: str, prefix: str, description: str) -> CatalogTool | None:
     name = as_text(item.get("name"))
     if not name:
         return None
@@ -226,7 +226,7 @@ def _tool(item: Json, kind: str, prefix: str, description: str) -> Tool | None:
         "description": as_text(item.get("description"), description),
         "inputSchema": object_schema(item.get("inputSchema")),
     }
-    return Tool(entry, kind, name)
+    return CatalogTool(entry, kind, name)
 
 
 def object_schema(schema: object) -> Json:

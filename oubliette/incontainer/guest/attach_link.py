@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..io.connection import Connection
-    from .process.process import Process
+    from .process.process import GuestProcess
     from .process.streams import Stream
 
 AHEAD = 512 * 1024  # bytes given to the link beyond what the kernel has taken
@@ -33,7 +33,7 @@ class AttachLink:
     def __init__(
         self,
         connection: Connection,
-        process: Process,
+        process: GuestProcess,
         offsets: tuple[int, int],
         refused: Callable[[str], None],
     ) -> None:

@@ -7,7 +7,7 @@ session, the client meets an upstream of that session alone. The order decides f
 from __future__ import annotations
 
 from .socket_pair import Pair, Side
-from .unpaired import DOWNSTREAM_PATIENCE, Refused, Waiting
+from .unpaired import DOWNSTREAM_TIMEOUT, LinkRefused, UnpairedLink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..io.connection import Connection
     from ..io.event_loop import Loop
 
-    Queues = dict[str, list[Waiting]]
+    Queues = dict[str, list[UnpairedLink]]
 
 WAITING_LIMIT = 64  # links that wait: per project and direction, and projects
 
@@ -66,7 +66,7 @@ class BarePairing:
             _check_room(self._down, project)
         side = Side(connection.release(), first, owner)
         if waiting is None:
-            self._queue(self._down, project, side, DOWNSTREAM_PATIENCE)
+            self._queue(self._down, project, side, DOWNSTREAM_TIMEOUT)
         else:
             self._join(waiting.take(), side)
 
@@ -93,10 +93,10 @@ class BarePairing:
         *,
         announced: bool = True,
     ) -> None:
-        def lost(waiting: Waiting) -> None:
+        def lost(waiting: UnpairedLink) -> None:
             _leave(queues, project, waiting)
 
-        waiting = Waiting(self._loop, side, lost, patience)
+        waiting = UnpairedLink(self._loop, side, lost, patience)
         waiting.announced = announced
         queues.setdefault(project, []).append(waiting)
 
@@ -116,7 +116,7 @@ class BarePairing:
                     waiting.close()
 
 
-def _take(queues: Queues, project: str, fits: Callable[[Side], bool]) -> Waiting | None:
+def _take(queues: Queues, project: str, fits: Callable[[Side], bool]) -> UnpairedLink | None:
     """Take the first live link of a project that fits out of its queue."""
     for waiting in list(queues.get(project, ())):
         if fits(waiting.side):
@@ -128,7 +128,7 @@ def _take(queues: Queues, project: str, fits: Callable[[Side], bool]) -> Waiting
     return None
 
 
-def _leave(queues: Queues, project: str, waiting: Waiting) -> None:
+def _leave(queues: Queues, project: str, waiting: UnpairedLink) -> None:
     queue = queues.get(project, [])
     if waiting in queue:
         queue.remove(waiting)
@@ -139,4 +139,4 @@ def _leave(queues: Queues, project: str, waiting: Waiting) -> None:
 def _check_room(queues: Queues, project: str) -> None:
     queue = queues.get(project)
     if (len(queues) if queue is None else len(queue)) >= WAITING_LIMIT:
-        raise Refused("too many unpaired links")
+        raise LinkRefused("too many unpaired links")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .control_link import ControlLink
-    from .process.process import Failure, Process
+    from .process.process import Failure, GuestProcess
     from .server import Host
 
     Request = dict[str, Any]
@@ -52,7 +52,7 @@ def _verb(request: Request) -> Verb:
     return verb
 
 
-def _known(host: Host, request: Request) -> Process:
+def _known(host: Host, request: Request) -> GuestProcess:
     proc = request_fields.word(request, "proc")
     process = host.table.get(proc)
     if process is None:
@@ -75,7 +75,7 @@ def _start(host: Host, link: ControlLink, request: Request) -> Result | None:
         return {"pid": known.pid}
     ident: object = request.get("id")
 
-    def answer(process: Process, failure: Failure | None) -> None:
+    def answer(process: GuestProcess, failure: Failure | None) -> None:
         if failure is None:
             link.answer(ident, {"pid": process.pid})
         else:

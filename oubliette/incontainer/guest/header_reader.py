@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import wire
 from ..io.connection import PIECE, Connection
-from .pairing import Refused
+from .pairing import LinkRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Greeting:
             self._accept(self, header, first)
             self.connection.piece = PIECE
             self._over(self)
-        except (Refused, wire.WireError) as error:
+        except (LinkRefused, wire.WireError) as error:
             session: str | None = getattr(header, "session", None)
             self.refuse(str(error), session)
 

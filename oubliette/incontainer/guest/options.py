@@ -28,7 +28,7 @@ class UsageError(Exception):
     """The host cannot start as asked; the text says why."""
 
 
-class Options:
+class GuestOptions:
     """How the host was started."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Options:
         self.ready_fd: int | None = None
 
 
-def read_options(arguments: list[str], *, relay: bool) -> Options:
+def read_options(arguments: list[str], *, relay: bool) -> GuestOptions:
     """Read the command line; `relay` starts from the defaults of the bare relay.
 
     Raises:
         UsageError: An option is unknown, or its value makes no sense.
 
     """
-    options = Options()
+    options = GuestOptions()
     if relay:
         options.key, options.accept_bare, options.orphan_grace = None, True, 0.0
     rest = list(arguments)
@@ -93,7 +93,7 @@ def _spool_folder(path: str) -> str:
     return "."
 
 
-def read_key(options: Options) -> bytes | None:
+def read_key(options: GuestOptions) -> bytes | None:
     """Read the key and remove its file, so that no agent can.
 
     Raises:

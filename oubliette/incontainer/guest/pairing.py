@@ -10,7 +10,7 @@ from __future__ import annotations
 from .. import wire
 from .bare_pairing import BarePairing
 from .socket_pair import Pair, Side
-from .unpaired import DOWNSTREAM_PATIENCE, Refused, Waiting
+from .unpaired import DOWNSTREAM_TIMEOUT, LinkRefused, UnpairedLink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Expected:
         self.project = project
         self.digest = digest
         self.depth = depth
-        self.upstream: Waiting | None = None
-        self.downstream: Waiting | None = None
+        self.upstream: UnpairedLink | None = None
+        self.downstream: UnpairedLink | None = None
         self.pair: Pair | None = None
 
 
@@ -101,12 +101,12 @@ class Pairing:
         """
         expected = self._expected.get(header.session)
         if bare and not self.accept_bare:
-            raise Refused("bare clients are not accepted")
+            raise LinkRefused("bare clients are not accepted")
         if bare or expected is None:
             self._bare.upstream(header, connection, first, announced=bare)
             return
         if (header.project, header.depth) != (expected.project, expected.depth):
-            raise Refused("project or depth is not the session's")
+            raise LinkRefused("project or depth is not the session's")
         # Only the server gets here, and it knows when its older link is dead
         for link in (expected.upstream, expected.pair):
             if link is not None:
@@ -118,10 +118,10 @@ class Pairing:
             self._pair(expected, side, expected.downstream.take())
 
     def _wait_upstream(self, expected: Expected, side: Side) -> None:
-        def lost(_waiting: Waiting) -> None:
+        def lost(_waiting: UnpairedLink) -> None:
             expected.upstream = None
 
-        expected.upstream = Waiting(self._loop, side, lost)
+        expected.upstream = UnpairedLink(self._loop, side, lost)
 
     def downstream(
         self,
@@ -154,15 +154,15 @@ class Pairing:
             or not wire.same(wire.digest(header.secret), expected.digest)
             or header.project != expected.project
         ):
-            raise Refused("unknown session or wrong secret")
+            raise LinkRefused("unknown session or wrong secret")
         self._replace_dead(expected)
         side = Side(connection.release(), first, header.session)
         if expected.upstream is None:
 
-            def lost(_waiting: Waiting) -> None:
+            def lost(_waiting: UnpairedLink) -> None:
                 expected.downstream = None
 
-            expected.downstream = Waiting(self._loop, side, lost, DOWNSTREAM_PATIENCE)
+            expected.downstream = UnpairedLink(self._loop, side, lost, DOWNSTREAM_TIMEOUT)
         else:
             self._pair(expected, expected.upstream.take(), side)
 
@@ -170,21 +170,21 @@ class Pairing:
         self, project: str, owner: str | None, connection: Connection, first: bytes
     ) -> None:
         if not self.accept_bare:
-            raise Refused("a pairing secret is needed")
+            raise LinkRefused("a pairing secret is needed")
         announced = self._expected.get(owner) if owner is not None else None
         if announced is not None and announced.project != project:
-            raise Refused("project is not the session's")
+            raise LinkRefused("project is not the session's")
         self._bare.downstream(owner if announced else None, project, connection, first)
 
     @staticmethod
     def _replace_dead(expected: Expected) -> None:
         if expected.downstream is not None:
             if not expected.downstream.side.is_closed():
-                raise Refused("already connected")
+                raise LinkRefused("already connected")
             expected.downstream.close()
         if expected.pair is not None:
             if not expected.pair.downstream.is_closed():
-                raise Refused("already connected")
+                raise LinkRefused("already connected")
             expected.pair.close()
 
     def _pair(self, expected: Expected, upstream: Side, downstream: Side) -> None:

@@ -19,7 +19,7 @@ from .attach_link import AttachLink
 from .commands import perform
 from .control_link import ControlLink
 from .header_reader import Greeting
-from .pairing import Pairing, Refused
+from .pairing import LinkRefused, Pairing
 from .process import spawn
 from .process.spawn import raise_file_limit
 from .process.table import ProcessTable
@@ -29,8 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..io.event_loop import Timer
-    from .options import Options
+    from ..io.event_loop import LoopTimer
+    from .options import GuestOptions
 
 BUILD = "0.1.0"
 FEATURES = ["attach", "pairing", "spool", "tickets", "deadline"]
@@ -44,7 +44,7 @@ KILL_SECONDS = 3.0  # from KILL to leaving, whatever is left
 class Host:
     """Ties listener, links, pairing and processes together."""
 
-    def __init__(self, loop: Loop, options: Options, key: bytes | None) -> None:
+    def __init__(self, loop: Loop, options: GuestOptions, key: bytes | None) -> None:
         self.loop = loop
         self.boot = os.urandom(8).hex()
         self.born = time.monotonic()
@@ -58,7 +58,7 @@ class Host:
         self._control: ControlLink | None = None
         self._greetings: dict[Greeting, None] = {}  # in order of arrival
         self._draining = False
-        self._orphan_timer: Timer | None = None
+        self._orphan_timer: LoopTimer | None = None
         self._listener = self._listen()
         self._await_server()
         loop.on_signal(signal.SIGCHLD, self._reap)
@@ -133,9 +133,9 @@ class Host:
         elif isinstance(header, wire.Downstream):
             owner = self._owner_of(greeting.sock) if header.secret is None else None
             self.pairing.downstream(header, greeting.connection, first, owner=owner)
-        elif isinstance(header, wire.HostLink):
+        elif isinstance(header, wire.ControlHeader):
             if self._key is None:
-                raise Refused("this relay has no key")
+                raise LinkRefused("this relay has no key")
             link = ControlLink(self.loop, greeting.connection, self, self._key, header.nonce)
             link.received(first)
         else:
@@ -146,11 +146,11 @@ class Host:
         if header.ticket is not None:
             purpose = self.tickets.redeem(header.ticket, "upstream", "bare")
             if purpose is None:
-                raise Refused("bad ticket")
+                raise LinkRefused("bad ticket")
             return purpose == "bare"
         # Bare clients may be let in: nobody who could be an agent may play the server to them
         if self._key is not None and not linux.peer_is_outside(sock):
-            raise Refused("a ticket is needed")
+            raise LinkRefused("a ticket is needed")
         return False
 
     def _owner_of(self, sock: socket.socket) -> str | None:
@@ -159,13 +159,13 @@ class Host:
 
     def _attach(self, greeting: Greeting, header: wire.Attach, first: bytes) -> None:
         if not self.tickets.redeem(header.ticket, "attach"):
-            raise Refused("bad ticket")
+            raise LinkRefused("bad ticket")
         process = self.table.get(header.proc)
         if process is None or not process.started:
-            raise Refused("unknown process")
+            raise LinkRefused("unknown process")
         offsets = (header.out_offset, header.err_offset)
         if offsets[0] > process.out.spool.end or offsets[1] > process.err.spool.end:
-            raise Refused("offset beyond the end")
+            raise LinkRefused("offset beyond the end")
         link = AttachLink(greeting.connection, process, offsets, self._attach_failed)
         link.received(first)
 
@@ -297,7 +297,7 @@ class Host:
             pass  # the folder may be gone with its container
 
 
-def _say_ready(options: Options) -> None:
+def _say_ready(options: GuestOptions) -> None:
     """Tell whoever started us that the relay listens."""
     if options.ready_fd is not None:
         try:

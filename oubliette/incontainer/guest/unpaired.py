@@ -9,31 +9,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..io.event_loop import Loop, Timer
+    from ..io.event_loop import Loop, LoopTimer
     from .socket_pair import Side
 
-DOWNSTREAM_PATIENCE = 600.0  # seconds a downstream waits for its upstream
+DOWNSTREAM_TIMEOUT = 600.0  # seconds a downstream waits for its upstream
 
 
-class Refused(Exception):
+class LinkRefused(Exception):
     """The link is not accepted; the text is for the peer."""
 
 
-class Waiting:
+class UnpairedLink:
     """An accepted link that has no partner yet; its bytes stay in the kernel."""
 
     def __init__(
         self,
         loop: Loop,
         side: Side,
-        lost: Callable[[Waiting], None],
+        lost: Callable[[UnpairedLink], None],
         patience: float | None = None,
     ) -> None:
         self.side = side
         self.announced = True  # its session, or that it is there for bare clients
         self._loop = loop
         self._lost = lost
-        self._timer: Timer | None = None
+        self._timer: LoopTimer | None = None
         if patience is not None:
             self._timer = loop.call_later(patience, self._expired)
         loop.watch(side.sock.fileno(), PEER_ENDED, self._ready)

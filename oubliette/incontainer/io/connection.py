@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Protocol
 
-    from .event_loop import Loop, Timer
+    from .event_loop import Loop, LoopTimer
 
     class Owner(Protocol):
         """What a connection tells whoever runs it."""
@@ -47,7 +47,7 @@ class Connection:
         self._out: deque[memoryview] = deque()
         self._paused = False
         self._finishing = False
-        self._linger: Timer | None = None
+        self._linger: LoopTimer | None = None
         self._watch()
 
     def _watch(self) -> None:

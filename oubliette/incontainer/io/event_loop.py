@@ -25,7 +25,7 @@ CLOSED = select.EPOLLHUP  # nothing but the peer's going away
 PEER_ENDED = select.EPOLLRDHUP  # the peer shut its sending side down, or closed
 
 
-class Timer:
+class LoopTimer:
     """A call due later; cancelling twice, or after it ran, is harmless."""
 
     __slots__ = ("_cancelled", "call", "due")
@@ -51,7 +51,7 @@ class Loop:
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[int, Callable[[int], None]]] = {}
         self._changed: set[int] = set()  # unwatched while a batch of events is worked off
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, LoopTimer]] = []
         self._count = 0  # breaks ties between timers
         self._cancelled = 0  # of those in the heap, more or less
         self._running = False
@@ -84,9 +84,9 @@ class Loop:
             self._epoll.unregister(fd)
             self._changed.add(fd)
 
-    def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, delay: float, call: Callable[[], object]) -> LoopTimer:
         """Call `call` after `delay` seconds."""
-        timer = Timer(time.monotonic() + delay, call, self._cancel)
+        timer = LoopTimer(time.monotonic() + delay, call, self._cancel)
         self._count += 1
         heapq.heappush(self._timers, (timer.due, self._count, timer))
         return timer

@@ -13,7 +13,7 @@ class Interrupted(Exception):
     """The turn is to end now."""
 
 
-class Moment:
+class InterruptSignal:
     """Threads change what they own under `condition` and notify; the turn waits here for it."""
 
     def __init__(self) -> None:

@@ -17,10 +17,10 @@ from collections import deque
 
 from .. import wire
 from ..io.json_values import as_object, as_text
-from .interrupt import Interrupted, Moment
+from .interrupt import Interrupted, InterruptSignal
 from .mcp_client import LEGACY_VERSION, McpClient
 from .script import ScriptError, parse
-from .turn import Agent, Turn, TurnFailed
+from .turn import Agent, ScriptTurn, TurnFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +143,9 @@ class ScriptedAgent:
     def _turn(self, number: int, text: str) -> None:
         self._send("turn_started", number, {})
         final, status = "", "completed"
-        turn = Turn(self._agent, number, lambda kind, fields: self._send(kind, number, fields))
+        turn = ScriptTurn(
+            self._agent, number, lambda kind, fields: self._send(kind, number, fields)
+        )
         try:
             for action in parse(text):
                 self._moment.check()
@@ -203,7 +205,7 @@ def main(_arguments: list[str] | None = None) -> int:
         os.environ.pop(name, None)
     stdout = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up between the events
-    moment = Moment()
+    moment = InterruptSignal()
     version = environ.get("OUBLIETTE_AGENT_MCP_VERSION", LEGACY_VERSION)
     mcp = McpClient(client_argv(), environ, moment, version)
     home = environ.get("OUBLIETTE_AGENT_HOME") or os.path.expanduser("~")

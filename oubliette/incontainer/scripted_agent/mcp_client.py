@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from .interrupt import Moment
+    from .interrupt import InterruptSignal
 
     Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ class _Server:
     """One process of the MCP server, from its start to its end."""
 
     def __init__(
-        self, argv: list[str], environ: Mapping[str, str], moment: Moment, listing: Json
+        self, argv: list[str], environ: Mapping[str, str], moment: InterruptSignal, listing: Json
     ) -> None:
         self._moment = moment
         self._listing = listing  # params of `tools/list`
@@ -146,7 +146,7 @@ class McpClient:
     """Starts the MCP server at the first use, and again when it has died."""
 
     def __init__(
-        self, argv: list[str], environ: Mapping[str, str], moment: Moment, version: str
+        self, argv: list[str], environ: Mapping[str, str], moment: InterruptSignal, version: str
     ) -> None:
         self._argv = argv
         self._environ = environ
@@ -244,7 +244,7 @@ class McpClient:
 class Pending:
     """A request that was sent and not yet answered."""
 
-    def __init__(self, server: _Server, moment: Moment, number: int) -> None:
+    def __init__(self, server: _Server, moment: InterruptSignal, number: int) -> None:
         self._server = server
         self._moment = moment
         self._number = number

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .turn import Turn
+    from .turn import ScriptTurn
 
     Json = dict[str, Any]
-    Action = Callable[[Turn], str]  # does what a directive says, returns the assistant's message
+    Action = Callable[
+        [ScriptTurn], str
+    ]  # does what a directive says, returns the assistant's message
 
 MAX_COUNT = 10_000_000
 MAX_BYTES = 8 << 20  # of one delta; a line of the protocol holds 16 MiB

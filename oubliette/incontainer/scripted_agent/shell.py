@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .interrupt import Moment
+    from .interrupt import InterruptSignal
 
 OUTPUT_LIMIT = 256 * 1024  # bytes kept of each stream of a command; the rest is read and dropped
 TERM_SECONDS = 1.0  # between SIGTERM and SIGKILL
@@ -50,7 +50,7 @@ def kill_group(pid: int, number: int) -> None:
 class Command:
     """A running shell command: its output, capped, and its exit code."""
 
-    def __init__(self, command: str, environ: Mapping[str, str], moment: Moment) -> None:
+    def __init__(self, command: str, environ: Mapping[str, str], moment: InterruptSignal) -> None:
         self._moment = moment
         self._outputs = (bytearray(), bytearray())
         self._open = 2

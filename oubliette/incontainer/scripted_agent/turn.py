@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from .interrupt import Moment
+    from .interrupt import InterruptSignal
     from .mcp_client import McpClient, Pending
     from .script import Invocation
 
@@ -32,7 +32,7 @@ class Agent:
     """What all turns of an agent have in common."""
 
     def __init__(
-        self, mcp: McpClient, moment: Moment, environ: Mapping[str, str], state_file: str
+        self, mcp: McpClient, moment: InterruptSignal, environ: Mapping[str, str], state_file: str
     ) -> None:
         self.mcp = mcp
         self.moment = moment
@@ -71,7 +71,7 @@ class Agent:
             raise TurnFailed(f"cannot write {self.state_file}: {error}") from None
 
 
-class Turn:
+class ScriptTurn:
     """The directives, one method each; what a method returns becomes the assistant's message."""
 
     def __init__(self, agent: Agent, number: int, emit: Emit) -> None:

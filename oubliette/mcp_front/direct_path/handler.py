@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope
 
-    from oubliette.mcp_front.calls import Calls
+    from oubliette.mcp_front.calls import ToolCalls
     from oubliette.mcp_front.direct_path.plain_call import PlainCall
     from oubliette.mcp_front.sdk import Sdk
-    from oubliette.mcp_front.transport.request_stream import Exchange
+    from oubliette.mcp_front.transport.request_stream import RequestStream
 
 SILENCE: Final = 15.0
 """Seconds without an answer after which a stream is begun: proxies cut idle connections."""
@@ -59,7 +59,7 @@ class _Flight:
     __slots__ = ("ended_by", "exchange", "session_id", "task")
 
     def __init__(
-        self, task: asyncio.Task[object], exchange: Exchange, session_id: str | None
+        self, task: asyncio.Task[object], exchange: RequestStream, session_id: str | None
     ) -> None:
         self.task = task
         self.exchange = exchange
@@ -82,10 +82,10 @@ class _Flight:
             self.exchange.place.end()  # the call goes on: dropping a connection cancels nothing
 
 
-class Direct:
+class DirectPath:
     """Answers plain calls. One for each front."""
 
-    def __init__(self, calls: Calls, sdk: Sdk, max_body: int) -> None:
+    def __init__(self, calls: ToolCalls, sdk: Sdk, max_body: int) -> None:
         self._calls = calls
         self._sdk = sdk
         self._max_body = max_body
@@ -93,7 +93,9 @@ class Direct:
         self._by_id: dict[Key, _Flight] = {}
         self._silences = _Silences()
 
-    async def answer(self, scope: Scope, receive: Receive, exchange: Exchange) -> Handover | None:
+    async def answer(
+        self, scope: Scope, receive: Receive, exchange: RequestStream
+    ) -> Handover | None:
         """Answer this POST if it is a plain call; else what the SDK needs to do so."""
         head = plain_call.heads(scope["headers"])
         kind = None if head is None else plain_call.generation(head)
@@ -160,7 +162,7 @@ class Direct:
         self._silences.stop()
 
     # ------------------------------------------------------------ a call
-    async def _fly(self, exchange: Exchange, call: PlainCall, session_id: str | None) -> None:
+    async def _fly(self, exchange: RequestStream, call: PlainCall, session_id: str | None) -> None:
         task = asyncio.current_task()
         assert task is not None
         flight = _Flight(task, exchange, session_id)
@@ -196,7 +198,7 @@ class Direct:
         length = (b"content-length", b"%d" % len(document))
         await exchange.send_document(status, [_JSON, length, *common], document)
 
-    async def _run(self, exchange: Exchange, call: PlainCall, session_id: str | None) -> bytes:
+    async def _run(self, exchange: RequestStream, call: PlainCall, session_id: str | None) -> bytes:
         name, modern = call.params.name, session_id is None
         try:
             answer = await self._calls.ask(exchange, session_id, name, call.arguments)
@@ -210,7 +212,7 @@ class _Stream:
 
     __slots__ = ("_begun", "_exchange", "_headers", "_pings")
 
-    def __init__(self, exchange: Exchange, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    def __init__(self, exchange: RequestStream, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         self._exchange = exchange
         self._headers = headers
         self._begun = False

@@ -21,9 +21,9 @@ from oubliette.mcp_front.events.listen import BAD_KEY, GONE, STOPPING
 from oubliette.mcp_front.transport.request_stream import StreamClosed
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.events.listen import Listening
+    from oubliette.mcp_front.events.listen import ListenService
     from oubliette.mcp_front.quotas import Quotas
-    from oubliette.mcp_front.transport.request_stream import Exchange
+    from oubliette.mcp_front.transport.request_stream import RequestStream
 
 BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
 FORGET_SECONDS: Final = 1800.0
@@ -39,22 +39,22 @@ class _McpSession:
     """Bound caller_ids, and up to where each was told."""
     told: set[str] = field(default_factory=set[str])
     """Those among them that a stream was opened for before: what it lost is not known."""
-    stream: Exchange | None = None
+    stream: RequestStream | None = None
     pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     last_used: float = 0.0
 
 
-class LegacyStreams:
+class GetStreams:
     """Which GET stream carries which callers' events."""
 
-    def __init__(self, listening: Listening, quotas: Quotas) -> None:
+    def __init__(self, listening: ListenService, quotas: Quotas) -> None:
         self._listening = listening
         self._quotas = quotas
         self._sessions: dict[str, _McpSession] = {}
         self._stopping = False
 
     async def before_call(
-        self, exchange: Exchange, session_id: str, tool: str, arguments: dict[str, Any] | None
+        self, exchange: RequestStream, session_id: str, tool: str, arguments: dict[str, Any] | None
     ) -> None:
         """Bind the caller that this call names to the GET stream of its MCP session."""
         if tool not in BINDING_TOOLS or arguments is None:
@@ -77,7 +77,7 @@ class LegacyStreams:
         session.cursors[caller_id] = state.head
         self._start(session, caller_id)
 
-    async def opened(self, exchange: Exchange, session_id: str) -> None:
+    async def opened(self, exchange: RequestStream, session_id: str) -> None:
         """Carry the bound callers' events on this GET stream, once it is open."""
         try:
             await asyncio.shield(exchange.expect_open())
@@ -129,7 +129,7 @@ class LegacyStreams:
             self._pump(session, session.stream, caller_id), name=f"get stream of {caller_id}"
         )
 
-    async def _pump(self, session: _McpSession, stream: Exchange, caller_id: str) -> None:
+    async def _pump(self, session: _McpSession, stream: RequestStream, caller_id: str) -> None:
         link = self._listening.link(stream.who.context, caller_id)
         cursor, again = session.cursors[caller_id], caller_id in session.told
         session.told.add(caller_id)
@@ -153,7 +153,7 @@ class LegacyStreams:
             if caller_id in session.cursors and session.stream is not stream:
                 self._start(session, caller_id)  # the client was back before this had ended
 
-    def _closed(self, session: _McpSession, exchange: Exchange) -> None:
+    def _closed(self, session: _McpSession, exchange: RequestStream) -> None:
         if session.stream is exchange:
             session.stream = None
             session.last_used = time.monotonic()

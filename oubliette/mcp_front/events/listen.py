@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from oubliette.actors.caller.messages import SUPERSEDED
 from oubliette.mcp_front.current_call import current_call
 from oubliette.mcp_front.events import event_format
-from oubliette.mcp_front.events.listener_client import CallerLink
+from oubliette.mcp_front.events.listener_client import ListenerClient
 from oubliette.mcp_front.transport.request_stream import StreamClosed
 from oubliette.tools.caller_tools import normalised
 from oubliette.tools.handlers.callers import CallerListenResult
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oubliette.kit import Ref
     from oubliette.mcp_front.current_call import CurrentCall
     from oubliette.mcp_front.quotas import Quotas
-    from oubliette.mcp_front.transport.request_stream import Exchange
+    from oubliette.mcp_front.transport.request_stream import RequestStream
     from oubliette.tools.handlers.callers import CallerListen
     from oubliette.tools.spec import CallContext
 
@@ -42,8 +42,8 @@ _OPEN_SECONDS: Final = 5.0  # for the response to begin
 _STREAM_BYTES: Final = 1024 * 1024
 
 
-class Listening:
-    """Serves `caller_listen` for the tool table (`House.listen`)."""
+class ListenService:
+    """Serves `caller_listen` for the tool table (`ToolServices.listen`)."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class Listening:
         self._find = find
         self._quotas = quotas
         self._config = config
-        self._links: set[CallerLink] = set()
+        self._links: set[ListenerClient] = set()
         self._stopping = False
 
-    def link(self, context: CallContext, caller_id: str) -> CallerLink:
+    def link(self, context: CallContext, caller_id: str) -> ListenerClient:
         """A new listener of this caller; not open yet."""
-        return CallerLink(
+        return ListenerClient(
             self._callers, self._find, context.principal, caller_id, context.scope.project
         )
 
     @contextlib.asynccontextmanager
-    async def counted(self, link: CallerLink) -> AsyncGenerator[None]:
+    async def counted(self, link: ListenerClient) -> AsyncGenerator[None]:
         """Have this listener told when the server stops."""
         self._links.add(link)
         if self._stopping:
@@ -123,7 +123,7 @@ class Listening:
                 place.back()
 
     async def _poll(
-        self, link: CallerLink, cursor: int, seconds: float | None
+        self, link: ListenerClient, cursor: int, seconds: float | None
     ) -> CallerListenResult:
         wait = min(POLL_SECONDS if seconds is None else seconds, MAX_POLL_SECONDS)
         batch = await link.next(cursor, wait, event_format.MAX_POLLED)
@@ -132,7 +132,7 @@ class Listening:
         return CallerListenResult(events=events, next=cursor, ended=batch.ended)
 
     async def _stream(
-        self, call: CurrentCall, link: CallerLink, cursor: int, seconds: float | None
+        self, call: CurrentCall, link: ListenerClient, cursor: int, seconds: float | None
     ) -> CallerListenResult:
         timer = None
         if seconds is not None:
@@ -149,7 +149,7 @@ class Listening:
                 timer.cancel()
         return CallerListenResult(events=(), next=cursor, ended=ended)
 
-    async def _begin(self, call: CurrentCall, link: CallerLink, cursor: int) -> None:
+    async def _begin(self, call: CurrentCall, link: ListenerClient, cursor: int) -> None:
         """Send the first event through the SDK, so that it begins the stream."""
         import mcp_types as t
 
@@ -168,8 +168,8 @@ class Listening:
 
     async def pump(
         self,
-        exchange: Exchange,
-        link: CallerLink,
+        exchange: RequestStream,
+        link: ListenerClient,
         cursor: int,
     ) -> tuple[int, str]:
         """Write events as they come until the listener ends; where it stood, and why it ended."""
@@ -191,4 +191,4 @@ class Listening:
                 return cursor, batch.ended
 
 
-__all__ = ["BAD_KEY", "GONE", "OVER", "STOPPING", "SUPERSEDED", "Listening"]
+__all__ = ["BAD_KEY", "GONE", "OVER", "STOPPING", "SUPERSEDED", "ListenService"]

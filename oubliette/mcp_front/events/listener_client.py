@@ -33,7 +33,7 @@ _PAUSE: Final = 0.05  # seconds between two looks at a restarting actor
 _SLACK: Final = 10.0  # seconds that an ask outlives the wait in it
 
 
-class CallerLink:
+class ListenerClient:
     """One listener of one caller, wherever its actor lives now."""
 
     def __init__(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Scope, Send
 
-    from oubliette.mcp_front.auth import Who
-    from oubliette.mcp_front.quotas import Place
+    from oubliette.mcp_front.auth import AuthenticatedKey
+    from oubliette.mcp_front.quotas import CallSlot
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol
 
 SCOPE_KEY: Final = "oubliette.exchange"
@@ -33,7 +33,7 @@ class StreamClosed(OublietteError, ConnectionError):
     code = "stream_closed"
 
 
-class Exchange:
+class RequestStream:
     """A request that was let in, until its response ended."""
 
     __slots__ = (
@@ -49,7 +49,9 @@ class Exchange:
         "who",
     )
 
-    def __init__(self, who: Who, scope: Scope, send: Send, place: Place | None = None) -> None:
+    def __init__(
+        self, who: AuthenticatedKey, scope: Scope, send: Send, place: CallSlot | None = None
+    ) -> None:
         self.who = who
         self.place = place
         """Its place among the calls in flight; GET streams have none."""
@@ -159,7 +161,7 @@ class Exchange:
         self._on_end.clear()
 
 
-def of(scope: Scope) -> Exchange:
+def of(scope: Scope) -> RequestStream:
     """The exchange that a handler of the SDK belongs to."""
-    exchange: Exchange = scope[SCOPE_KEY]
+    exchange: RequestStream = scope[SCOPE_KEY]
     return exchange

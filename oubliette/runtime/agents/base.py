@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.agents.executor import Executor
     from oubliette.runtime.containers.base import Inside, Mount
-    from oubliette.runtime.guest import HostLink
+    from oubliette.runtime.guest import ControlLink
 
 EventKind: TypeAlias = Literal[
     "ready",
@@ -239,7 +239,7 @@ class AgentRuntime(Protocol):
         ...
 
     async def execute(
-        self, link: HostLink, inside: Inside, session: AgentSession, prompt: str
+        self, link: ControlLink, inside: Inside, session: AgentSession, prompt: str
     ) -> str:
         """One turn in a process of its own; its final text.
 
@@ -249,7 +249,7 @@ class AgentRuntime(Protocol):
         ...
 
     async def execute_streaming(
-        self, link: HostLink, inside: Inside, session: AgentSession
+        self, link: ControlLink, inside: Inside, session: AgentSession
     ) -> Executor:
         """Start the process and talk to it turn by turn."""
         ...

@@ -17,7 +17,7 @@ from oubliette.errors import Conflict, RuntimeFailure
 from oubliette.runtime.agents.base import AgentEvent
 from oubliette.runtime.containers.base import ISOLATED
 from oubliette.runtime.guest import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
-from oubliette.runtime.guest.errors import VerbFailed
+from oubliette.runtime.guest.errors import CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.agents.base import AgentAdapter, AgentCommand, AgentFile, AgentSession
     from oubliette.runtime.containers.base import Inside
-    from oubliette.runtime.guest import HostLink, ProcessStream
+    from oubliette.runtime.guest import ControlLink, ProcessStream
 
 STDERR_KEPT: Final = 8192  # bytes of standard error that an error message may quote from
 CLOSE_GRACE: Final = 3.0  # seconds from the end of input to SIGKILL
@@ -45,7 +45,7 @@ class Executor:
     """One running agent. One reader of `events` at a time; `send` may come from elsewhere."""
 
     def __init__(
-        self, link: HostLink, proc: str, stream: ProcessStream, adapter: AgentAdapter
+        self, link: ControlLink, proc: str, stream: ProcessStream, adapter: AgentAdapter
     ) -> None:
         self._link = link
         self._stream = stream
@@ -172,13 +172,13 @@ class Executor:
                 async for _ in self.events():
                     pass
         await self._stream.aclose()
-        with contextlib.suppress(LinkClosed, VerbFailed):
+        with contextlib.suppress(LinkClosed, CommandFailed):
             await self._link.signal(self.proc, int(signal.SIGKILL))
             if self.exit is not None:
                 await self._link.forget(self.proc)
 
 
-async def _place(link: HostLink, inside: Inside, command: AgentCommand, file: AgentFile) -> None:
+async def _place(link: ControlLink, inside: Inside, command: AgentCommand, file: AgentFile) -> None:
     """Write a file into the HOME of a session, as the user that it belongs to."""
     request = StartProcess(
         proc=ids.new_id(ids.PROCESS),
@@ -226,7 +226,7 @@ class StreamExecution(abc.ABC):
         """What its bytes mean."""
 
     async def execute_streaming(
-        self, link: HostLink, inside: Inside, session: AgentSession
+        self, link: ControlLink, inside: Inside, session: AgentSession
     ) -> Executor:
         """Start the process and talk to it turn by turn."""
         command = self.command(session, inside)
@@ -247,7 +247,7 @@ class StreamExecution(abc.ABC):
         return Executor(link, proc, await link.attach(proc), adapter)
 
     async def execute(
-        self, link: HostLink, inside: Inside, session: AgentSession, prompt: str
+        self, link: ControlLink, inside: Inside, session: AgentSession, prompt: str
     ) -> str:
         """One turn in a process of its own."""
         executor = await self.execute_streaming(link, inside, session)

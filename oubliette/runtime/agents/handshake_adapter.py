@@ -15,7 +15,7 @@ import msgspec
 
 from oubliette.runtime.agents.base import AgentEvent
 from oubliette.runtime.agents.checked import message_of
-from oubliette.runtime.agents.line_framing import Cutter, Line, Missing
+from oubliette.runtime.agents.line_framing import Line, LineFramer, OutputGap
 from oubliette.runtime.agents.prices import Prices
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """`_meta` of the requests that open a session, for agents that speak ACP."""
 
 
-class TurnAdapter(abc.ABC):
+class HandshakeAdapter(abc.ABC):
     """Cuts output into events, keeps the handshake's frames apart, and knows the turn."""
 
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
         self.handshake: Final[int] = state.get("frames") or FRAMES
         self._opening = opening
-        self._cutter = Cutter()
+        self._cutter = LineFramer()
         self._out: list[bytes] = []
         self._late: list[bytes] = []
         self._opened = 0
@@ -118,8 +118,8 @@ class TurnAdapter(abc.ABC):
             ]
         return events
 
-    def _read(self, line: Line | Missing) -> list[Event]:
-        if isinstance(line, Missing):
+    def _read(self, line: Line | OutputGap) -> list[Event]:
+        if isinstance(line, OutputGap):
             return [("system", {"missing": [line.start, line.end]})]
         if not line.whole:
             size = line.end - line.start - 1

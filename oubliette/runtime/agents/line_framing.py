@@ -26,14 +26,14 @@ class Line(msgspec.Struct, frozen=True):
     """False: longer than the limit; `content` is its head."""
 
 
-class Missing(msgspec.Struct, frozen=True):
+class OutputGap(msgspec.Struct, frozen=True):
     """Output that was not kept; the line that was being read is given up with it."""
 
     start: int
     end: int
 
 
-class Cutter:
+class LineFramer:
     """Bytes with offsets in, lines out; any cutting of the input gives the same lines."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
@@ -44,13 +44,13 @@ class Cutter:
         self._kept = 0
         self._size = 0
 
-    def feed(self, data: bytes, offset: int) -> list[Line | Missing]:
+    def feed(self, data: bytes, offset: int) -> list[Line | OutputGap]:
         """The lines that `data` completes. `data` that was seen before is skipped."""
-        found: list[Line | Missing] = []
+        found: list[Line | OutputGap] = []
         if self._next is None:
             self._next = self._start = offset
         elif offset > self._next:
-            found.append(Missing(self._start, offset))
+            found.append(OutputGap(self._start, offset))
             self._begin(offset)
             self._next = offset
         data = data[self._next - offset :]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS: Final = 2.0
 
 
-class Presence:
+class EngineAvailability:
     """Asks one question at a time, however often it is asked itself."""
 
     def __init__(self, runtime: ContainerRuntime) -> None:

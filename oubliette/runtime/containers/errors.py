@@ -11,7 +11,7 @@ class EngineMissing(Unavailable):
     code = "engine_missing"
 
 
-class Refused(RuntimeFailure):
+class EngineRefused(RuntimeFailure):
     """The engine answered, and said no."""
 
     code = "engine_refused"
@@ -21,5 +21,5 @@ class Refused(RuntimeFailure):
         self.status = status
 
 
-class Missing(NotFound):
+class EngineNotFound(NotFound):
     """The engine does not know this container, image or network."""

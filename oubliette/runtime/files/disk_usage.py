@@ -26,7 +26,7 @@ BLOCK: Final = 512  # bytes; st_blocks counts these whatever the file system's o
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class DiskUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What was found."""
 
     bytes: int
@@ -57,7 +57,7 @@ class _Count:
         return self.entries % 64 == 0 and time.monotonic() > self.deadline
 
 
-def measure(folders: Iterable[Path], *, seconds: float) -> Usage:
+def measure(folders: Iterable[Path], *, seconds: float) -> DiskUsage:
     """The room that all of `folders` take, as `du` counts it. Blocks, for about `seconds` at most.
 
     One that is not there takes none.
@@ -66,7 +66,7 @@ def measure(folders: Iterable[Path], *, seconds: float) -> Usage:
     for folder in folders:
         with contextlib.suppress(OSError):
             _walk(os.open(folder, _FOLDER), count)
-    return Usage(bytes=count.bytes, entries=count.entries, complete=count.complete)
+    return DiskUsage(bytes=count.bytes, entries=count.entries, complete=count.complete)
 
 
 class _Level:

@@ -1,6 +1,6 @@
 """The server's end of the host protocol: the control link and what opens from it.
 
-One `HostLink` per container. Requests may be sent side by side; answers find theirs by number.
+One `ControlLink` per container. Requests may be sent side by side; answers find theirs by number.
 Nothing is kept for later without bound: events go to a callback as they come, streams are pulled
 by who reads them.
 """
@@ -19,14 +19,14 @@ from oubliette.failpoints import failpoint
 from oubliette.incontainer import wire
 from oubliette.runtime.guest import dial as dialing
 from oubliette.runtime.guest.errors import (
-    HostImpostor,
-    HostRefused,
-    HostUnreachable,
+    CommandFailed,
+    GuestImpostor,
+    GuestRefused,
+    GuestUnreachable,
     LinkClosed,
-    VerbFailed,
     VersionMismatch,
 )
-from oubliette.runtime.guest.messages import Answer, Hello, HostEvent, StartProcess
+from oubliette.runtime.guest.messages import CommandAnswer, GuestEvent, Hello, StartProcess
 from oubliette.runtime.guest.process_stream import ProcessStream
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ NO_COMMON_VERSION: Final = "no common version"  # what a host says that knows no
 MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
 
 _encoder: Final = msgspec.json.Encoder()
-_events: Final = msgspec.json.Decoder(HostEvent)
-_answers: Final = msgspec.json.Decoder(Answer)
+_events: Final = msgspec.json.Decoder(GuestEvent)
+_answers: Final = msgspec.json.Decoder(CommandAnswer)
 _hello: Final = msgspec.json.Decoder(Hello)
 
 
-class HostLink:
+class ControlLink:
     """An authenticated control link. Made by `connect`, ended by `aclose` or by the other side."""
 
     def __init__(
@@ -55,15 +55,15 @@ class HostLink:
         reader: StreamReader,
         writer: StreamWriter,
         hello: Hello,
-        on_event: Callable[[HostEvent], object] | None,
+        on_event: Callable[[GuestEvent], object] | None,
     ) -> None:
         self.hello = hello
         self._dial = dial
         self._reader = reader
         self._writer = writer
         self._on_event = on_event
-        self._listeners: set[asyncio.Queue[HostEvent | None]] = set()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._listeners: set[asyncio.Queue[GuestEvent | None]] = set()
+        self._waiting: dict[int, asyncio.Future[CommandAnswer]] = {}
         self._last_id = 0
         self._reason: OublietteError | None = None
         self._closed = asyncio.Event()
@@ -77,8 +77,8 @@ class HostLink:
         *,
         epoch: int,
         timeout: float = CONNECT_TIMEOUT,
-        on_event: Callable[[HostEvent], object] | None = None,
-    ) -> HostLink:
+        on_event: Callable[[GuestEvent], object] | None = None,
+    ) -> ControlLink:
         """Open the control link: both sides prove that they hold `key`, the host says hello.
 
         Args:
@@ -89,14 +89,14 @@ class HostLink:
             on_event: called with every event, in order, from the loop; it must not block.
 
         Raises:
-            HostUnreachable: nobody listens, or no answer in time.
-            HostImpostor: the other side does not hold the key; nothing was told to it.
-            HostRefused: it does not want this link (`stale epoch`, bad proof).
+            GuestUnreachable: nobody listens, or no answer in time.
+            GuestImpostor: the other side does not hold the key; nothing was told to it.
+            GuestRefused: it does not want this link (`stale epoch`, bad proof).
             VersionMismatch: it speaks other versions of the protocol than we do.
             ProtocolViolation: it speaks another protocol.
         """
         nonce = secrets.token_hex(wire.NONCE_HEX // 2)
-        header = wire.HostLink(nonce).line()
+        header = wire.ControlHeader(nonce).line()
         try:
             async with asyncio.timeout(timeout):
                 reader, writer = await dialing.open_link(dial, header, wire.MAX_CONTROL_LINE)
@@ -106,7 +106,7 @@ class HostLink:
                     writer.close()
                     raise
         except TimeoutError as error:
-            raise HostUnreachable(f"the host did not answer within {timeout:g} s") from error
+            raise GuestUnreachable(f"the host did not answer within {timeout:g} s") from error
         return cls(dial, reader, writer, hello, on_event)
 
     # ------------------------------------------------------------------ life
@@ -186,7 +186,7 @@ class HostLink:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def _tell(self, event: HostEvent) -> None:
+    def _tell(self, event: GuestEvent) -> None:
         if self._on_event is not None:
             self._on_event(event)
         for queue in self._listeners:
@@ -194,9 +194,9 @@ class HostLink:
                 raise ProtocolViolation(f"{MAX_EVENTS} events of the host were left unread")
             queue.put_nowait(event)
 
-    async def events(self) -> AsyncIterator[HostEvent]:
+    async def events(self) -> AsyncIterator[GuestEvent]:
         """Events from now on, until the link ends. Who reads too slowly loses the link."""
-        queue: asyncio.Queue[HostEvent | None] = asyncio.Queue(MAX_EVENTS + 1)
+        queue: asyncio.Queue[GuestEvent | None] = asyncio.Queue(MAX_EVENTS + 1)
         if self._closed.is_set():
             return
         self._listeners.add(queue)
@@ -214,7 +214,7 @@ class HostLink:
         """Send one request and wait for its answer.
 
         Raises:
-            VerbFailed: the host answered with an error.
+            CommandFailed: the host answered with an error.
             LinkClosed: the link ended first; whether it was done is not known.
             DeadlineExceeded: no answer in time.
         """
@@ -222,7 +222,7 @@ class HostLink:
             raise LinkClosed(str(self._reason or "the link was closed"))
         self._last_id += 1
         number = self._last_id
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[CommandAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         line = _encoder.encode({"id": number, "verb": verb, **fields}) + b"\n"
         try:
@@ -237,14 +237,14 @@ class HostLink:
             self._waiting.pop(number, None)
         if answer.error is not None:
             kind = str(answer.error.get("code", "error"))
-            raise VerbFailed(verb, kind, str(answer.error.get("message", kind)))
+            raise CommandFailed(verb, kind, str(answer.error.get("message", kind)))
         return answer.ok or {}
 
     async def start(self, process: StartProcess) -> int:
         """Start a process, or find the one that has this id already. Its pid inside.
 
         Raises:
-            VerbFailed: `kind` is `not_found` (the message names the program), `bad_cwd`,
+            CommandFailed: `kind` is `not_found` (the message names the program), `bad_cwd`,
                 `permission`, `invalid` (the message names the field) or `limit`.
         """
         fields = msgspec.to_builtins(process)
@@ -297,7 +297,7 @@ class HostLink:
 
         `timeout`: seconds for a host that may be paused to take the signal.
         """
-        with contextlib.suppress(VerbFailed):  # it is gone already
+        with contextlib.suppress(CommandFailed):  # it is gone already
             await self.signal(proc, "KILL", timeout=timeout)
             await self.forget(proc)
 
@@ -316,7 +316,7 @@ class HostLink:
         """Read a process's output from these offsets on, and write to it. Evicts an older attach.
 
         Raises:
-            HostRefused: (from the stream's first read) there is no such process.
+            GuestRefused: (from the stream's first read) there is no such process.
         """
         ticket = (await self.ticket("attach"))[0]
         header = wire.Attach(proc, out, err, ticket, self.version).line()
@@ -351,7 +351,7 @@ async def _handshake(
     except wire.WireError as error:
         raise ProtocolViolation(f"the relay does not speak our protocol: {error}") from error
     if not wire.same(offer.get("proof"), wire.host_proof(key, nonce, challenge)):
-        raise HostImpostor("what listens at the relay socket does not hold the container's key")
+        raise GuestImpostor("what listens at the relay socket does not hold the container's key")
     proof = {
         "proof": wire.server_proof(key, challenge, nonce),
         "epoch": epoch,
@@ -361,7 +361,7 @@ async def _handshake(
     ours = f"this server speaks {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}"
     try:
         hello = _hello.decode(await dialing.read_line(reader))
-    except HostRefused as error:
+    except GuestRefused as error:
         if error.reason == NO_COMMON_VERSION:
             raise VersionMismatch(f"it speaks another version of the protocol, {ours}") from error
         raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oubliette.incontainer import wire
-from oubliette.runtime.guest.errors import HostAbsent, HostRefused, HostUnreachable, LinkClosed
+from oubliette.runtime.guest.errors import GuestAbsent, GuestRefused, GuestUnreachable, LinkClosed
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
@@ -24,8 +24,8 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
     """Connect and send `header`. `limit` is half of what the reader holds before it lets wait.
 
     Raises:
-        HostAbsent: nobody listens there.
-        HostUnreachable: it cannot be reached for another reason.
+        GuestAbsent: nobody listens there.
+        GuestUnreachable: it cannot be reached for another reason.
     """
     try:
         if isinstance(dial, Path):
@@ -33,7 +33,7 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
         else:
             reader, writer = await dial(limit)
     except OSError as error:
-        kind = HostAbsent if isinstance(error, _ABSENT) else HostUnreachable
+        kind = GuestAbsent if isinstance(error, _ABSENT) else GuestUnreachable
         raise kind(f"no host listens at {_where(dial)}: {error.strerror}") from error
     writer.write(header)
     return reader, writer
@@ -60,7 +60,7 @@ async def read_line(reader: StreamReader) -> bytes:
     """One line, with its newline.
 
     Raises:
-        HostRefused: it is `OUBLIETTE-ERROR …`.
+        GuestRefused: it is `OUBLIETTE-ERROR …`.
         LinkClosed: there is no further line.
     """
     try:
@@ -69,7 +69,7 @@ async def read_line(reader: StreamReader) -> bytes:
         raise LinkClosed(f"the link to the host broke: {error}") from error
     reason = wire.parse_error(line)
     if reason is not None:
-        raise HostRefused(reason)
+        raise GuestRefused(reason)
     if not line.endswith(b"\n"):
         raise LinkClosed("the host closed the link")
     return line

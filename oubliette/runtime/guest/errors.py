@@ -5,19 +5,19 @@ from __future__ import annotations
 from oubliette.errors import ProtocolViolation, RuntimeFailure, Unavailable
 
 
-class HostUnreachable(Unavailable):
+class GuestUnreachable(Unavailable):
     """Nothing listens at the relay socket, or it does not answer in time."""
 
     code = "host_unreachable"
 
 
-class HostAbsent(HostUnreachable):
+class GuestAbsent(GuestUnreachable):
     """Nothing listens at the relay socket: a host that lives does."""
 
     code = "host_absent"
 
 
-class HostRefused(RuntimeFailure):
+class GuestRefused(RuntimeFailure):
     """The host refused; `reason` is its own word (`stale epoch`, `already connected`, …)."""
 
     code = "host_refused"
@@ -27,13 +27,13 @@ class HostRefused(RuntimeFailure):
         self.reason = reason
 
 
-class VersionMismatch(HostRefused):
+class VersionMismatch(GuestRefused):
     """Host and server have no version of the protocol in common."""
 
     code = "host_version"
 
 
-class HostImpostor(ProtocolViolation):
+class GuestImpostor(ProtocolViolation):
     """Whoever listens at the relay socket does not hold the container's key."""
 
     code = "host_impostor"
@@ -45,7 +45,7 @@ class LinkClosed(Unavailable):
     code = "link_closed"
 
 
-class VerbFailed(RuntimeFailure):
+class CommandFailed(RuntimeFailure):
     """The host could not do what a request asked for; `kind` is its code for why.
 
     `not_found bad_cwd permission invalid limit unknown_verb`, and what later hosts add.

@@ -62,7 +62,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         return 128 + self.signal if self.signal is not None else self.code
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One process as the host knows it."""
 
     id: str
@@ -94,15 +94,15 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """New at each start of the host."""
     pid: int = 0
     features: tuple[str, ...] = ()
-    procs: tuple[Process, ...] = ()
+    procs: tuple[ProcessInfo, ...] = ()
     sessions: tuple[SessionState, ...] = ()
 
-    def process(self, proc: str) -> Process | None:
+    def process(self, proc: str) -> ProcessInfo | None:
         """The process with this id, if the host has it."""
         return next((process for process in self.procs if process.id == proc), None)
 
 
-class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
+class GuestEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened; `event` says what, and which of the other fields are set.
 
     `started exited paired refused spool_full spool_resumed evicted draining`, and what later hosts
@@ -122,7 +122,7 @@ class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
     err: int | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request."""
 
     id: int

@@ -14,7 +14,7 @@ import msgspec
 from oubliette.errors import InvalidParameter, ProtocolViolation
 from oubliette.incontainer import wire
 from oubliette.runtime.guest import dial as dialing
-from oubliette.runtime.guest.errors import HostRefused, LinkClosed
+from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
 from oubliette.runtime.guest.messages import Exit
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ProcessStream:
         """The next item; None after `Exit`, which is always the last one.
 
         Raises:
-            HostRefused: the attach was refused.
+            GuestRefused: the attach was refused.
             LinkClosed: the link ended before the process did; attach again.
             ProtocolViolation: what came is no frame of ours; the link is closed.
         """
@@ -118,7 +118,7 @@ class ProcessStream:
             # A refusal is a line of text where the first frame would be.
             line = head + await self._reader.readline()
             self._over = True
-            raise HostRefused(wire.parse_error(line) or "no reason given")
+            raise GuestRefused(wire.parse_error(line) or "no reason given")
         self._first = False
         self._head = wire.FRAME_HEAD.unpack(head)
         return self._head

@@ -61,12 +61,12 @@ class Database:
         steps = released() if migrations is None else migrations
         self.path = None if str(path) == MEMORY else Path(path)
         self.durability = durability
-        self.gate: AbstractContextManager[object] = contextlib.nullcontext()
+        self.lock: AbstractContextManager[object] = contextlib.nullcontext()
         """Held around every batch and every query of an in-memory database."""
         self.remembered = Remembered(alone=not read_only)
         self._shared: sqlite3.Connection | None = None
         if self.path is None:
-            self.gate = threading.Lock()
+            self.lock = threading.Lock()
             self._shared = _connect(None)
             self.version = migrate(self._shared, steps)
             return

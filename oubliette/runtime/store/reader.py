@@ -95,7 +95,7 @@ class Reader:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        with self._database.gate:
+        with self._database.lock:
             try:
                 connection = self._connection()
                 connection.execute("BEGIN")

@@ -223,7 +223,7 @@ class Writer:
         Raises:
             sqlite3.Error, OSError: the storage failed; nothing was stored.
         """
-        with self._database.gate:
+        with self._database.lock:
             connection = self._connected()
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -362,7 +362,7 @@ class Writer:
 
     def _probe(self) -> None:
         """Write and delete something, to see whether the storage works again."""
-        with self._database.gate:
+        with self._database.lock:
             connection = self._connected()
             try:
                 for sql in _PROBE:

@@ -54,7 +54,7 @@ def session_principal(session_id: str) -> str:
     return f"session:{session_id}"
 
 
-class Keys:
+class ApiKeys:
     """The registry of tokens. Call `load` first and `aclose` last."""
 
     def __init__(self, commit: Commit, reader: Reader, clock: Clock) -> None:

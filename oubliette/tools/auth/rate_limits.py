@@ -18,7 +18,7 @@ MAX_KNOWN: Final = 4096
 """Principals whose buckets are remembered; of those that are full nothing need be known."""
 
 
-class Rates:
+class RateLimits:
     """`rate` calls a second for each principal, `burst` at once."""
 
     def __init__(self, rate: float, burst: int, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from oubliette.tools.spec import HTTP_ONLY, Params, Result, tool
 if TYPE_CHECKING:
     from oubliette.actors.caller.messages import EventBatch, ListenerOpened
     from oubliette.records import CallerTool
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 POLL_SECONDS: Final = 20.0
@@ -76,21 +76,21 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
 
 @tool(CallerListen, CallerListenResult, scope="write", doors=HTTP_ONLY, streamed=True)
 async def caller_listen(
-    house: House, context: CallContext, params: CallerListen
+    services: ToolServices, context: CallContext, params: CallerListen
 ) -> CallerListenResult:
     """Get the events of sessions started with your caller_id, tool requests among them.
 
     A client that takes log notifications gets them as they come, until it leaves; any other gets
     what there is, or the next ones, and calls again with after=next.
     """
-    if house.listen is not None:
-        return await house.listen(context, params)
-    return await poll(house, context, params)
+    if services.listen is not None:
+        return await services.listen(context, params)
+    return await poll(services, context, params)
 
 
 @tool(CallerToolResponse, Accepted, scope="write", doors=HTTP_ONLY)
 async def caller_tool_response(
-    house: House, context: CallContext, params: CallerToolResponse
+    services: ToolServices, context: CallContext, params: CallerToolResponse
 ) -> Accepted:
     """Answer a caller_tool_request event with the result of the tool, or with an error."""
     answer = AnswerCallerTool(
@@ -101,7 +101,7 @@ async def caller_tool_response(
     )
 
     async def settled() -> bool | None:
-        request = await house.reader.request(params.request_id)
+        request = await services.reader.request(params.request_id)
         if request is None or request.session_id != params.session_id:
             return False
         if request.outcome is None:
@@ -110,9 +110,9 @@ async def caller_tool_response(
             answer.error is not None and request.error == answer.error
         )
 
-    may = await _may_answer(house, context, params.session_id)
+    may = await _may_answer(services, context, params.session_id)
     return await deliver(
-        house,
+        services,
         context,
         params,
         answer,
@@ -122,17 +122,17 @@ async def caller_tool_response(
     )
 
 
-async def _may_answer(house: House, context: CallContext, session_id: str) -> bool:
+async def _may_answer(services: ToolServices, context: CallContext, session_id: str) -> bool:
     if not ids.is_id(session_id, ids.SESSION):
         return False
     try:
-        owned = await house.owned(session_id)
+        owned = await services.owned(session_id)
     except NotFound:
         return False
     return owned.principal == context.principal and context.scope.reaches(owned.project_id)
 
 
-def listener_tools(house: House, params: CallerListen) -> tuple[CallerTool, ...] | None:
+def listener_tools(services: ToolServices, params: CallerListen) -> tuple[CallerTool, ...] | None:
     """The tools that a listener lends, checked; None leaves those of before.
 
     Raises:
@@ -140,12 +140,14 @@ def listener_tools(house: House, params: CallerListen) -> tuple[CallerTool, ...]
     """
     if params.caller_tools is None:
         return None
-    return normalised(params.caller_tools, params.caller_id, house.config.callers)
+    return normalised(params.caller_tools, params.caller_id, services.config.callers)
 
 
-async def poll(house: House, context: CallContext, params: CallerListen) -> CallerListenResult:
+async def poll(
+    services: ToolServices, context: CallContext, params: CallerListen
+) -> CallerListenResult:
     """One long poll: what there is after `after`, or what comes within `max_seconds`."""
-    ref = await house.caller_ref(context.principal, params.caller_id)
+    ref = await services.caller_ref(context.principal, params.caller_id)
     listener = ids.new_uuid()
     wait = min(POLL_SECONDS if params.max_seconds is None else params.max_seconds, MAX_POLL)
     opened: ListenerOpened = await ref.ask(
@@ -154,7 +156,7 @@ async def poll(house: House, context: CallContext, params: CallerListen) -> Call
             mode="observe" if params.observe else "lend",
             kind="poll",
             after=params.after,
-            tools=listener_tools(house, params),
+            tools=listener_tools(services, params),
             project_id=context.scope.project,
         )
     )

@@ -17,7 +17,7 @@ from oubliette.actors.container.messages import (
     StopContainer,
 )
 from oubliette.actors.container.start_stages import longest_start
-from oubliette.actors.messages import OpenUnit
+from oubliette.actors.messages import OpenContainer
 from oubliette.errors import Conflict, InvalidParameter, NotFound, Unavailable
 from oubliette.runtime.files.git_identity import variables
 from oubliette.tools.handlers.projects import check_offer, visible_project
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oubliette.kit import Ref
     from oubliette.records import Project
     from oubliette.runtime.containers.images import Imaging
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 STOP_SECONDS: Final = 30.0
@@ -144,31 +144,33 @@ class ContainerText(Result, frozen=True, kw_only=True):
     truncated: bool
 
 
-async def _container(house: House, project: Project, workspace_id: str | None) -> Ref:
+async def _container(services: ToolServices, project: Project, workspace_id: str | None) -> Ref:
     """The ContainerActor of a project, or of one of its isolated workspaces."""
     if workspace_id is not None:
-        record = await house.reader.workspace(workspace_id)
+        record = await services.reader.workspace(workspace_id)
         if record is None or record.project_id != project.id or record.deleted_at is not None:
             raise NotFound(f"workspace {workspace_id} not found", hint="workspace_list shows them")
-    actor = await house.project_ref(project.id)
-    return house.name_actor(f"{await actor.ask(OpenUnit(workspace_id=workspace_id))}/container")
+    actor = await services.project_ref(project.id)
+    return services.name_actor(
+        f"{await actor.ask(OpenContainer(workspace_id=workspace_id))}/container"
+    )
 
 
-async def _up(house: House, actor: Ref, lease: str) -> Any:
-    limit = longest_start(house.config.containers) + STOP_SECONDS
+async def _up(services: ToolServices, actor: Ref, lease: str) -> Any:
+    limit = longest_start(services.config.containers) + STOP_SECONDS
     return await actor.ask(Acquire(session_id=lease), timeout=limit)
 
 
 @tool(ContainerStart, ContainerState, scope="write")
 async def container_start(
-    house: House, context: CallContext, params: ContainerStart
+    services: ToolServices, context: CallContext, params: ContainerStart
 ) -> ContainerState:
     """Start a project's container, if it does not run. Sessions start it by themselves."""
-    project = await visible_project(house, context, params.project_id)
-    actor = await _container(house, project, params.workspace_id)
+    project = await visible_project(services, context, params.project_id)
+    actor = await _container(services, project, params.workspace_id)
     lease = f"start:{ids.new_uuid()}"
     try:
-        await _up(house, actor, lease)
+        await _up(services, actor, lease)
         record = await actor.ask(GetContainer())
         stages: dict[str, float] = await actor.ask(GetStages())
     finally:
@@ -184,11 +186,11 @@ async def container_start(
 
 @tool(ContainerStop, ContainerState, scope="write", destructive=True)
 async def container_stop(
-    house: House, context: CallContext, params: ContainerStop
+    services: ToolServices, context: CallContext, params: ContainerStop
 ) -> ContainerState:
     """Stop and remove a project's container. Refused while sessions use it, unless forced."""
-    project = await visible_project(house, context, params.project_id)
-    actor = await _container(house, project, params.workspace_id)
+    project = await visible_project(services, context, params.project_id)
+    actor = await _container(services, project, params.workspace_id)
     record = await actor.ask(GetContainer())
     await actor.ask(StopContainer(force=params.force), timeout=STOP_SECONDS)
     return ContainerState(
@@ -201,7 +203,7 @@ async def container_stop(
 
 @tool(ContainerExec, ContainerOutput, scope="write")
 async def container_exec(
-    house: House, context: CallContext, params: ContainerExec
+    services: ToolServices, context: CallContext, params: ContainerExec
 ) -> ContainerOutput:
     """Run a command in a project's container, which is started if need be, and wait for its end.
 
@@ -209,20 +211,20 @@ async def container_exec(
     container that hangs or is paused is given ten seconds more, then that is the error. Do not
     leave anything running in the background: it may be killed as soon as the command ends.
     """
-    project = await visible_project(house, context, params.project_id)
-    actor = await _container(house, project, params.workspace_id)
+    project = await visible_project(services, context, params.project_id)
+    actor = await _container(services, project, params.workspace_id)
     command = params.command
     workspace = f"/workspace/workspaces/{params.workspace_id or project.default_workspace_id}"
     lease = f"exec:{ids.new_uuid()}"
     try:
-        await _up(house, actor, lease)
+        await _up(services, actor, lease)
         done = await actor.ask(
             RunCommand(
                 argv=("sh", "-c", command) if isinstance(command, str) else command,
                 workspace=workspace,
                 working_dir=params.working_dir or workspace,
                 timeout_seconds=params.timeout_seconds,
-                env=variables(house.config.agents),
+                env=variables(services.config.agents),
             ),
             timeout=params.timeout_seconds + SLACK_SECONDS,
         )
@@ -239,26 +241,26 @@ async def container_exec(
 
 @tool(ContainerLogs, ContainerText, scope="write")
 async def container_logs(
-    house: House, context: CallContext, params: ContainerLogs
+    services: ToolServices, context: CallContext, params: ContainerLogs
 ) -> ContainerText:
     """Read the end of what a project's container itself has written; agents' output is events."""
-    project = await visible_project(house, context, params.project_id)
-    actor = await _container(house, project, params.workspace_id)
+    project = await visible_project(services, context, params.project_id)
+    actor = await _container(services, project, params.workspace_id)
     if await actor.ask(GetContainer()) is None:
         raise Conflict("no container of this project runs", hint="container_start starts it")
     logs = await actor.ask(ReadLogs(tail=params.tail))
     return ContainerText(logs=logs.text, truncated=logs.truncated)
 
 
-def _imaging(house: House) -> Imaging:
-    if house.imaging is None:
+def _imaging(services: ToolServices) -> Imaging:
+    if services.imaging is None:
         raise Unavailable("this server has no containers")
-    return house.imaging
+    return services.imaging
 
 
 @tool(ContainerRefresh, ImageState, scope="write")
 async def container_refresh(
-    house: House, context: CallContext, params: ContainerRefresh
+    services: ToolServices, context: CallContext, params: ContainerRefresh
 ) -> ImageState:
     """Fetch the image of a project or of a container type again.
 
@@ -272,15 +274,15 @@ async def container_refresh(
     kind = params.container_type
     project: Project | None = None
     if params.project_id is not None:
-        project = await visible_project(house, context, params.project_id)
+        project = await visible_project(services, context, params.project_id)
         kind = project.container_type
     elif context.scope.project is not None:
         raise NotFound("no such container type for this key", hint="give a project_id")
-    check_offer(house, "container_type", kind)
-    imaging, kind = _imaging(house), kind or "base"
+    check_offer(services, "container_type", kind)
+    imaging, kind = _imaging(services), kind or "base"
     image = imaging.image_of(kind, project)
     if project is not None:
-        actor = await _container(house, project, None)
+        actor = await _container(services, project, None)
         await actor.ask(StopContainer(), timeout=STOP_SECONDS)
     said = await imaging.refresh(kind, project, context.progress)
     if said is None:
@@ -289,13 +291,15 @@ async def container_refresh(
 
 
 @tool(ImageRebuild, ImageState, scope="write", unbound=True)
-async def image_rebuild(house: House, context: CallContext, params: ImageRebuild) -> ImageState:
+async def image_rebuild(
+    services: ToolServices, context: CallContext, params: ImageRebuild
+) -> ImageState:
     """Build the image of a container type, from its own Dockerfile or Oubliette's.
 
     Containers that run keep the old one; container_refresh of a project makes its container anew.
     """
-    check_offer(house, "container_type", params.container_type)
-    imaging = _imaging(house)
+    check_offer(services, "container_type", params.container_type)
+    imaging = _imaging(services)
     said = await imaging.rebuild(params.container_type, context.progress)
     return ImageState(
         image=imaging.image_of(params.container_type), state="built", log_tail=said[-TAIL:]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oubliette.actors.messages import SessionEvents
     from oubliette.records import Event, Session
     from oubliette.tools.event_queries import TreeSlice
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 MAX_PAGE: Final = response_size.MAX_PARTS
@@ -102,29 +102,31 @@ class EventPiece(Result, frozen=True, kw_only=True):
 
 @tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True)
 async def session_events(
-    house: House, context: CallContext, params: SessionEventsParams
+    services: ToolServices, context: CallContext, params: SessionEventsParams
 ) -> SessionEventsPage:
     """Read a session's events, and whether it is done. With wait_seconds it waits for news."""
-    session = await visible_session(house, context, params.session_id)
-    until = house.clock.monotonic() + params.wait_seconds
+    session = await visible_session(services, context, params.session_id)
+    until = services.clock.monotonic() + params.wait_seconds
     while True:
-        await _seen(house, context, session)
+        await _seen(services, context, session)
         # In slices: a caller that waits here is present, and a restarted actor is found again.
-        left = until - house.clock.monotonic()
-        wait = max(0.0, min(left, house.config.callers.poll_grace_seconds / 2))
+        left = until - services.clock.monotonic()
+        wait = max(0.0, min(left, services.config.callers.poll_grace_seconds / 2))
         reading = _tree_page if params.include_children else _page
-        page, live = await reading(house, params, wait)
+        page, live = await reading(services, params, wait)
         if page.events or left <= 0 or not live:
             return page
 
 
 @tool(EventRead, EventPiece, scope="read", read_only=True)
-async def event_read(house: House, context: CallContext, params: EventRead) -> EventPiece:
+async def event_read(services: ToolServices, context: CallContext, params: EventRead) -> EventPiece:
     """Read one event's JSON text in pieces; for events too large to be told as they are."""
-    session = await visible_session(house, context, params.session_id)
+    session = await visible_session(services, context, params.session_id)
     most = MAX_PIECE
     while True:
-        found = await house.reader.run(event_piece, session.id, params.index, params.offset, most)
+        found = await services.reader.run(
+            event_piece, session.id, params.index, params.offset, most
+        )
         if found is None:
             raise NotFound(
                 f"session {session.id} has no event {params.index}",
@@ -137,22 +139,22 @@ async def event_read(house: House, context: CallContext, params: EventRead) -> E
         most = len(data.encode()) * 2 // 3
 
 
-async def _seen(house: House, context: CallContext, session: Session) -> None:
+async def _seen(services: ToolServices, context: CallContext, session: Session) -> None:
     """Whoever polls its own session is there to answer what the session asks."""
     if (
         context.door == "http"
         and session.caller_id is not None
         and session.principal == context.principal
     ):
-        await house.caller_seen(context.principal, session.caller_id)
+        await services.caller_seen(context.principal, session.caller_id)
 
 
 async def _page(
-    house: House, params: SessionEventsParams, wait: float
+    services: ToolServices, params: SessionEventsParams, wait: float
 ) -> tuple[SessionEventsPage, bool]:
     """A page, and whether it came from a live session, where waiting may bring more."""
     try:
-        found: SessionEvents = await house.ask_session(
+        found: SessionEvents = await services.ask_session(
             params.session_id,
             ReadEvents(
                 since_index=params.since_index,
@@ -163,9 +165,9 @@ async def _page(
             wait + ASK_MARGIN,
         )
     except (ActorDead, NotFound, Unavailable):
-        return await _page_of_log(house, params), False
+        return await _page_of_log(services, params), False
     page = await _told(
-        house,
+        services,
         found.session,
         found.events,
         last=found.last_index,
@@ -176,11 +178,13 @@ async def _page(
     return page, True
 
 
-async def _page_of_log(house: House, params: SessionEventsParams) -> SessionEventsPage:
-    session, done = await _at_rest(house, params.session_id)
-    log = await house.reader.log(params.session_id, params.since_index, params.max_events, MAX_PAGE)
+async def _page_of_log(services: ToolServices, params: SessionEventsParams) -> SessionEventsPage:
+    session, done = await _at_rest(services, params.session_id)
+    log = await services.reader.log(
+        params.session_id, params.since_index, params.max_events, MAX_PAGE
+    )
     return await _told(
-        house,
+        services,
         session,
         log.events,
         last=log.events[-1].index if log.events else params.since_index,
@@ -191,14 +195,14 @@ async def _page_of_log(house: House, params: SessionEventsParams) -> SessionEven
 
 
 async def _tree_page(
-    house: House, params: SessionEventsParams, wait: float
+    services: ToolServices, params: SessionEventsParams, wait: float
 ) -> tuple[SessionEventsPage, bool]:
     root = params.session_id
 
     async def read() -> tuple[Session, bool, TreeSlice]:
         # In this order: when the turn is done, its last event is in what is read after it.
-        session, done = await _at_rest(house, root)
-        log = await house.reader.run(
+        session, done = await _at_rest(services, root)
+        log = await services.reader.run(
             tree_log, root, params.since_index, params.max_events, MAX_PAGE
         )
         return session, done, log
@@ -206,12 +210,12 @@ async def _tree_page(
     session, done, found = await read()
     if not found.events and wait > 0 and found.live:
         # Where each log ends is asked first, then the logs again: what comes between is not lost.
-        ends = {each: await house.reader.last_index(each) for each in found.live}
+        ends = {each: await services.reader.last_index(each) for each in found.live}
         session, done, found = await read()
         if not found.events:
             await _first_of(
                 [
-                    house.ask_session(
+                    services.ask_session(
                         session_id,
                         ReadEvents(since_index=end, max_events=1, wait_seconds=wait),
                         wait + ASK_MARGIN,
@@ -221,7 +225,7 @@ async def _tree_page(
             )
             session, done, found = await read()
     page = await _told(
-        house,
+        services,
         session,
         found.events,
         last=found.last_seq,
@@ -230,20 +234,20 @@ async def _tree_page(
         done=done,
         by_seq=True,
     )
-    return page, house.session_ref(root) is not None
+    return page, services.session_ref(root) is not None
 
 
-async def _at_rest(house: House, session_id: str) -> tuple[Session, bool]:
+async def _at_rest(services: ToolServices, session_id: str) -> tuple[Session, bool]:
     """The session and whether no turn of it runs or waits, as the log has it."""
-    open_turns = await house.reader.turns(session_id, ("queued", "running"))
-    session = await house.reader.session(session_id)
+    open_turns = await services.reader.turns(session_id, ("queued", "running"))
+    session = await services.reader.session(session_id)
     if session is None:
         raise session_not_found(session_id)
     return session, not open_turns
 
 
 async def _told(
-    house: House,
+    services: ToolServices,
     session: Session,
     events: tuple[Event, ...] | list[Event],
     *,
@@ -266,9 +270,9 @@ async def _told(
     failed = session.status == "failed"
     error = session.status_reason if session.status in {"failed", "timed_out"} else None
     if completed and error is None:
-        turn = await house.reader.turn(session.id, session.turn_count)
+        turn = await services.reader.turn(session.id, session.turn_count)
         if turn is not None and turn.outcome == "failed":
-            said = await house.reader.run(last_error, session.id)
+            said = await services.reader.run(last_error, session.id)
             error = said or turn.result or "the turn failed"
     return SessionEventsPage(
         session_id=session.id,

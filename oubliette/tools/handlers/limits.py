@@ -15,7 +15,7 @@ from oubliette.tools.spec import Params, Result, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Limits, Project, Session
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 _PAGE = 1000
@@ -52,28 +52,30 @@ class LimitsResult(Result, frozen=True, kw_only=True):
 
 
 @tool(ConfigLimits, LimitsResult, scope="read", read_only=True)
-async def config_limits(house: House, context: CallContext, params: ConfigLimits) -> LimitsResult:
+async def config_limits(
+    services: ToolServices, context: CallContext, params: ConfigLimits
+) -> LimitsResult:
     """Show the limits of a project or of a session's tree, and how much of them is used."""
     session_id, project_id = params.session_id, params.project_id
     if session_id is None and project_id is None:
         session_id = context.session_id
         project_id = context.scope.project if session_id is None else None
     if session_id is not None:
-        session = await visible_session(house, context, session_id)
+        session = await visible_session(services, context, session_id)
         if project_id not in {None, session.project_id}:
             raise InvalidParameter(
                 "project_id: the session belongs to another project; give one of the two",
                 field="project_id",
             )
-        project = await visible_project(house, context, session.project_id)
-        return await _of_session(house, project, session)
+        project = await visible_project(services, context, session.project_id)
+        return await _of_session(services, project, session)
     if project_id is None:
         raise InvalidParameter(
             "project_id: is required; give project_id or session_id", field="project_id"
         )
-    project = await visible_project(house, context, project_id)
-    limits = await _per_project(house, project)
-    limits.update(_tree(house, project.limits, project.limits, {}))
+    project = await visible_project(services, context, project_id)
+    limits = await _per_project(services, project)
+    limits.update(_tree(services, project.limits, project.limits, {}))
     return LimitsResult(
         limits=limits,
         depth=None,
@@ -82,11 +84,11 @@ async def config_limits(house: House, context: CallContext, params: ConfigLimits
     )
 
 
-async def _of_session(house: House, project: Project, session: Session) -> LimitsResult:
+async def _of_session(services: ToolServices, project: Project, session: Session) -> LimitsResult:
     tree: list[Session] = []
     cursor: str | None = None
     while True:
-        page = await house.reader.sessions(
+        page = await services.reader.sessions(
             None, None, session.exploration_id, limit=_PAGE, cursor=cursor
         )
         tree.extend(page.records)
@@ -99,10 +101,10 @@ async def _of_session(house: House, project: Project, session: Session) -> Limit
         "max_agents": len(tree),
         "max_agents_at_once": sum(each.status not in TERMINAL for each in tree),
         "max_cost_usd": sum(each.cost_usd for each in tree),
-        "max_wall_seconds": max(0.0, house.clock.time() - root.created_at),
+        "max_wall_seconds": max(0.0, services.clock.time() - root.created_at),
     }
-    limits = await _per_project(house, project)
-    limits.update(_tree(house, session.limits, project.limits, used))
+    limits = await _per_project(services, project)
+    limits.update(_tree(services, session.limits, project.limits, used))
     return LimitsResult(
         limits=limits,
         depth=session.depth,
@@ -112,11 +114,11 @@ async def _of_session(house: House, project: Project, session: Session) -> Limit
 
 
 def _tree(
-    house: House, frozen: Limits, project: Limits, used: dict[str, int | float]
+    services: ToolServices, frozen: Limits, project: Limits, used: dict[str, int | float]
 ) -> dict[str, LimitState]:
     states: dict[str, LimitState] = {}
     for name in frozen.__struct_fields__:
-        default: Any = getattr(house.config.trees, name)
+        default: Any = getattr(services.config.trees, name)
         value: Any = getattr(frozen, name)
         states[name] = _state(
             default if value is None else value,
@@ -126,11 +128,11 @@ def _tree(
     return states
 
 
-async def _per_project(house: House, project: Project) -> dict[str, LimitState]:
-    live = await house.reader.count_live_sessions(project.id)
+async def _per_project(services: ToolServices, project: Project) -> dict[str, LimitState]:
+    live = await services.reader.count_live_sessions(project.id)
     return {
         "max_live_sessions": _state(
-            house.config.sessions.max_live_per_project, "configuration", live
+            services.config.sessions.max_live_per_project, "configuration", live
         )
     }
 

@@ -14,7 +14,7 @@ from oubliette.tools.schema import field_types
 from oubliette.tools.spec import HTTP_ONLY, Params, tool
 
 if TYPE_CHECKING:
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 
@@ -36,7 +36,7 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
 
 @tool(PermissionResponse, Accepted, scope="write", doors=HTTP_ONLY)
 async def permission_response(
-    house: House, context: CallContext, params: PermissionResponse
+    services: ToolServices, context: CallContext, params: PermissionResponse
 ) -> Accepted:
     """Allow or deny what the agent of a session asks for in a permission_request event.
 
@@ -50,14 +50,14 @@ async def permission_response(
     )
 
     async def settled() -> bool | None:
-        request = await house.reader.permission(params.request_id)
+        request = await services.reader.permission(params.request_id)
         if request is None or request.session_id != params.session_id:
             return False
         return None if request.decision is None else request.decision == params.decision
 
-    may = await _may_decide(house, context, params.session_id)
+    may = await _may_decide(services, context, params.session_id)
     return await deliver(
-        house,
+        services,
         context,
         params,
         answer,
@@ -67,15 +67,15 @@ async def permission_response(
     )
 
 
-async def _may_decide(house: House, context: CallContext, session_id: str) -> bool:
+async def _may_decide(services: ToolServices, context: CallContext, session_id: str) -> bool:
     """Whether the root of this session's tree is theirs, and the key reaches its project."""
     if not ids.is_id(session_id, ids.SESSION):
         return False
-    record = await house.reader.session(session_id)
+    record = await services.reader.session(session_id)
     if record is None or not context.scope.reaches(record.project_id):
         return False
     try:
-        root = await house.owned(record.root_session_id or session_id)
+        root = await services.owned(record.root_session_id or session_id)
     except NotFound:
         return False
     return root.principal == context.principal

@@ -22,7 +22,7 @@ from oubliette.tools.spec import Params, Result, tool
 
 if TYPE_CHECKING:
     from oubliette import records
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 CREATE_SECONDS: Final = 60.0
@@ -162,17 +162,19 @@ class Options(Result, frozen=True, kw_only=True):
 
 
 @tool(ProjectCreate, ProjectView, scope="write", unbound=True)
-async def project_create(house: House, context: CallContext, params: ProjectCreate) -> ProjectView:
+async def project_create(
+    services: ToolServices, context: CallContext, params: ProjectCreate
+) -> ProjectView:
     """Create a project with a default workspace. Sessions of agents run in projects."""
-    check_offer(house, "agent", params.agent)
-    check_offer(house, "container_type", params.container_type)
-    _check_bare(house, context, params)
+    check_offer(services, "agent", params.agent)
+    check_offer(services, "container_type", params.container_type)
+    _check_bare(services, context, params)
     if len(msgspec.json.encode(params.mcp_servers)) > MAX_SERVERS_BYTES:
         raise InvalidParameter(
             f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"
         )
     agent_config.servers(params.mcp_servers)
-    project: records.Project = await house.projects.ask(
+    project: records.Project = await services.projects.ask(
         CreateProject(
             principal=context.principal,
             name=params.name,
@@ -195,11 +197,13 @@ async def project_create(house: House, context: CallContext, params: ProjectCrea
 
 
 @tool(ProjectList, ProjectPage, scope="read", read_only=True)
-async def project_list(house: House, context: CallContext, params: ProjectList) -> ProjectPage:
+async def project_list(
+    services: ToolServices, context: CallContext, params: ProjectList
+) -> ProjectPage:
     """List projects, oldest first. A key that is bound to a project sees that one alone."""
     if context.scope.project is not None:
-        containers = await house.reader.containers(context.scope.project)
-        project = await house.reader.project(context.scope.project)
+        containers = await services.reader.containers(context.scope.project)
+        project = await services.reader.project(context.scope.project)
         part = (params.name_contains or "").casefold()
         found = (
             (project,)
@@ -212,7 +216,7 @@ async def project_list(house: House, context: CallContext, params: ProjectList) 
         return ProjectPage(
             projects=tuple(project_view(each, containers) for each in found), next_cursor=None
         )
-    page, containers = await house.reader.projects_with_containers(
+    page, containers = await services.reader.projects_with_containers(
         params.name_contains, params.limit, params.cursor
     )
     views, _, cut = fitting(project_view(each, containers, short=True) for each in page.records)
@@ -220,30 +224,34 @@ async def project_list(house: House, context: CallContext, params: ProjectList) 
 
 
 @tool(ProjectOne, ProjectView, scope="read", read_only=True)
-async def project_get(house: House, context: CallContext, params: ProjectOne) -> ProjectView:
+async def project_get(
+    services: ToolServices, context: CallContext, params: ProjectOne
+) -> ProjectView:
     """Show a project with its settings and containers."""
-    project = await visible_project(house, context, params.project_id)
-    return project_view(project, await house.reader.containers(project.id))
+    project = await visible_project(services, context, params.project_id)
+    return project_view(project, await services.reader.containers(project.id))
 
 
 @tool(ProjectOne, ProjectDeleted, scope="write", destructive=True)
-async def project_delete(house: House, context: CallContext, params: ProjectOne) -> ProjectDeleted:
+async def project_delete(
+    services: ToolServices, context: CallContext, params: ProjectOne
+) -> ProjectDeleted:
     """Delete a project with its workspaces and files. Refused while sessions of it live."""
-    project = await visible_project(house, context, params.project_id)
-    await house.projects.ask(DeleteProject(project_id=project.id), timeout=DELETE_SECONDS)
+    project = await visible_project(services, context, params.project_id)
+    await services.projects.ask(DeleteProject(project_id=project.id), timeout=DELETE_SECONDS)
     return ProjectDeleted(project_id=project.id, deleted=True)
 
 
 @tool(Nothing, Options, scope="write", read_only=True)
-async def project_options(house: House, context: CallContext, params: Nothing) -> Options:
+async def project_options(services: ToolServices, context: CallContext, params: Nothing) -> Options:
     """List what may be chosen for a project: agents, models, container types, limits, scopes."""
     del context, params
-    trees = house.config.trees
+    trees = services.config.trees
     return Options(
-        agents=house.offers.agents,
-        models=house.offers.models or known(house.config, house.offers.agents),
-        container_types=house.offers.container_types,
-        runtimes=house.offers.runtimes,
+        agents=services.offers.agents,
+        models=services.offers.models or known(services.config, services.offers.agents),
+        container_types=services.offers.container_types,
+        runtimes=services.offers.runtimes,
         limits=LimitsView(
             max_depth=trees.max_depth,
             max_agents=trees.max_agents,
@@ -257,25 +265,29 @@ async def project_options(house: House, context: CallContext, params: Nothing) -
     )
 
 
-async def visible_project(house: House, context: CallContext, project_id: str) -> records.Project:
+async def visible_project(
+    services: ToolServices, context: CallContext, project_id: str
+) -> records.Project:
     """The project, if it exists and the key reaches it.
 
     Raises:
         NotFound: one answer for both.
     """
-    project = await house.reader.project(project_id) if context.scope.reaches(project_id) else None
+    project = (
+        await services.reader.project(project_id) if context.scope.reaches(project_id) else None
+    )
     if project is None or project.deleted_at is not None:
         raise project_not_found(project_id)
     return project
 
 
-def _check_bare(house: House, context: CallContext, params: ProjectCreate) -> None:
+def _check_bare(services: ToolServices, context: CallContext, params: ProjectCreate) -> None:
     """Let nobody open what the server's operator has closed, but an admin.
 
     Raises:
         Forbidden: the key is too weak for it.
     """
-    wider = params.accept_bare is True and not house.config.relay.accept_bare
+    wider = params.accept_bare is True and not services.config.relay.accept_bare
     if wider and context.scope.level != "admin":
         raise Forbidden(
             "accept_bare: relay.accept_bare is off here, and only a key of scope admin may open a "
@@ -284,18 +296,18 @@ def _check_bare(house: House, context: CallContext, params: ProjectCreate) -> No
         )
 
 
-def check_offer(house: House, field: str, value: str | None) -> None:
+def check_offer(services: ToolServices, field: str, value: str | None) -> None:
     """Refuse an agent, model or container type that this server does not have.
 
     Raises:
         InvalidParameter: names what there is.
     """
-    if field == "agent" and value in house.offers.missing_agents:
-        reason, remedy = house.offers.missing_agents[value]
+    if field == "agent" and value in services.offers.missing_agents:
+        reason, remedy = services.offers.missing_agents[value]
         raise InvalidParameter(
             f"agent: {value} cannot be used here: {reason}", field=field, hint=remedy
         )
-    offers: tuple[str, ...] = getattr(house.offers, f"{field}s")
+    offers: tuple[str, ...] = getattr(services.offers, f"{field}s")
     auto = value == "auto" and field != "container_type"
     if value is not None and not auto and offers and value not in offers:
         raise InvalidParameter(

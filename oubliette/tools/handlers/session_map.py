@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.records import Project
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Door
 
 MAX_PARTS: Final = 1000
@@ -89,24 +89,26 @@ class MapResults(Result, frozen=True, kw_only=True):
 
 
 @tool(SessionMap, MapResults, scope="write", doors=AT_CALLERS)
-async def session_map(house: House, context: CallContext, params: SessionMap) -> MapResults:
+async def session_map(
+    services: ToolServices, context: CallContext, params: SessionMap
+) -> MapResults:
     """Give many prompts to as many new sessions and wait for all answers.
 
     One that fails does not stop the others. A session that has answered is put to rest; a message
     wakes it up. If the call is given up, the sessions that run go on; with an idempotency_key the
     same call joins them again.
     """
-    project = await visible_project(house, context, params.project_id)
-    return MapResults(results=await _Fan(house, context, params, project).run())
+    project = await visible_project(services, context, params.project_id)
+    return MapResults(results=await _FanOut(services, context, params, project).run())
 
 
-class _Fan:
+class _FanOut:
     """One call of `session_map`."""
 
     def __init__(
-        self, house: House, context: CallContext, params: SessionMap, project: Project
+        self, services: ToolServices, context: CallContext, params: SessionMap, project: Project
     ) -> None:
-        self._house = house
+        self._services = services
         self._context = context
         self._params = params
         self._project = project
@@ -128,14 +130,14 @@ class _Fan:
 
     def _fitting(self) -> int:
         """How many agents the memory of one container is enough for."""
-        house, project = self._house, self._project
-        room = house.imaging.memory_mb(project) if house.imaging is not None else None
+        services, project = self._services, self._project
+        room = services.imaging.memory_mb(project) if services.imaging is not None else None
         if room is None or project.workspace_isolation:
             return MAX_PARTS
-        agent = self._params.agent or project.agent or house.config.agents.default
+        agent = self._params.agent or project.agent or services.config.agents.default
         if agent == "auto":
-            agent = house.offers.agents[0]
-        return max(room // need_of(house.config, agent), 1)
+            agent = services.offers.agents[0]
+        return max(room // need_of(services.config, agent), 1)
 
     async def _worker(self, numbers: Iterator[int]) -> None:
         for number in numbers:
@@ -163,7 +165,7 @@ class _Fan:
             self._working += 1
             try:
                 spawned = await spawn(
-                    self._house,
+                    self._services,
                     self._context,
                     params,
                     self._project_id,
@@ -198,18 +200,18 @@ class _Fan:
 
     async def _turn_end(self, session_id: str, since: int) -> None:
         """Wait until its agent has answered, or is no more."""
-        record = await self._house.owned(session_id)
+        record = await self._services.owned(session_id)
         wait = 0.0  # it may have ended before we look
         while True:
             if self._context.door == "http" and self._params.caller_id is not None:
-                await self._house.caller_seen(record.principal, self._params.caller_id)
+                await self._services.caller_seen(record.principal, self._params.caller_id)
             reading = ReadEvents(since_index=since, max_events=1, wait_seconds=wait)
             try:
-                found: SessionEvents = await self._house.ask_session(
+                found: SessionEvents = await self._services.ask_session(
                     session_id, reading, wait + ASK_MARGIN
                 )
             except (ActorDead, NotFound, Unavailable):
-                session = await self._house.reader.session(session_id)
+                session = await self._services.reader.session(session_id)
                 if session is None or session.status in TERMINAL:
                     return
                 continue
@@ -217,10 +219,10 @@ class _Fan:
                 return
             since = found.log_end
             # In slices: a caller that waits here is present.
-            wait = self._house.config.callers.poll_grace_seconds / 2
+            wait = self._services.config.callers.poll_grace_seconds / 2
 
     async def _result(self, session_id: str) -> MapResult:
-        reader = self._house.reader
+        reader = self._services.reader
         turn = await reader.turn(session_id, 1)
         session = await reader.session(session_id)
         if turn is None or session is None:
@@ -245,6 +247,6 @@ class _Fan:
             session_id=session_id, reason="its part of session_map is done", final=False
         )
         try:
-            await self._house.ask_session(session_id, resting, END_SECONDS)
+            await self._services.ask_session(session_id, resting, END_SECONDS)
         except (ActorDead, NotFound, Unavailable, TimeoutError):
             return  # it rests already, or will when it is found idle

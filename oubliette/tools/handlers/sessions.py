@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.actors.messages import EndSession, InterruptSession, SpawnSession
-from oubliette.errors import ChangingHands, InvalidParameter, NotFound
+from oubliette.errors import InvalidParameter, NotFound, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
 from oubliette.tools.event_queries import listing_facts
@@ -29,7 +29,7 @@ from oubliette.tools.spec import Params, Result, tool
 
 if TYPE_CHECKING:
     from oubliette import records
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 SPAWN_SECONDS: Final = 60.0
@@ -139,23 +139,27 @@ class CleanedUp(Result, frozen=True, kw_only=True):
 
 
 @tool(SessionSpawn, Spawned, scope="write")
-async def session_spawn(house: House, context: CallContext, params: SessionSpawn) -> Spawned:
+async def session_spawn(
+    services: ToolServices, context: CallContext, params: SessionSpawn
+) -> Spawned:
     """Give an agent a prompt: resume your latest session of the workspace, or start one.
 
     Returns at once; follow it with session_events or caller_listen.
     """
-    project = await visible_project(house, context, params.project_id)
-    return await spawn(house, context, params, project.id, params.prompt, name="session_spawn")
+    project = await visible_project(services, context, params.project_id)
+    return await spawn(services, context, params, project.id, params.prompt, name="session_spawn")
 
 
 @tool(SessionMessage, Spawned, scope="write")
-async def session_message(house: House, context: CallContext, params: SessionMessage) -> Spawned:
+async def session_message(
+    services: ToolServices, context: CallContext, params: SessionMessage
+) -> Spawned:
     """Say something to a session of yours; it is queued while a turn runs, and resumed if it rests.
 
     Returns at once; follow it with session_events or caller_listen.
     """
     if params.session_id is not None:
-        session = await own_session(house, context, params.session_id)
+        session = await own_session(services, context, params.session_id)
         if params.project_id not in {None, session.project_id}:
             raise InvalidParameter(
                 "project_id: the session belongs to another project; leave it out",
@@ -163,13 +167,13 @@ async def session_message(house: House, context: CallContext, params: SessionMes
             )
         project_id = session.project_id
     elif params.project_id is not None:
-        project_id = (await visible_project(house, context, params.project_id)).id
+        project_id = (await visible_project(services, context, params.project_id)).id
     else:
         raise InvalidParameter(
             "session_id: is required; give session_id or project_id", field="session_id"
         )
     return await spawn(
-        house,
+        services,
         context,
         params,
         project_id,
@@ -181,58 +185,64 @@ async def session_message(house: House, context: CallContext, params: SessionMes
 
 @tool(SessionOne, SessionStatus, scope="write")
 async def session_interrupt(
-    house: House, context: CallContext, params: SessionOne
+    services: ToolServices, context: CallContext, params: SessionOne
 ) -> SessionStatus:
     """End the running turn of a session; the session stays. Nothing to interrupt is no error."""
-    session = await visible_session(house, context, params.session_id)
+    session = await visible_session(services, context, params.session_id)
     status: str = session.status
-    if house.session_ref(session.id) is not None:
-        status = await house.ask_session(session.id, InterruptSession(), INTERRUPT_SECONDS)
+    if services.session_ref(session.id) is not None:
+        status = await services.ask_session(session.id, InterruptSession(), INTERRUPT_SECONDS)
     return SessionStatus(session_id=session.id, status=status)
 
 
 @tool(SessionEnd, SessionStatus, scope="write", destructive=True)
-async def session_end(house: House, context: CallContext, params: SessionEnd) -> SessionStatus:
+async def session_end(
+    services: ToolServices, context: CallContext, params: SessionEnd
+) -> SessionStatus:
     """End a session for good: its agent is stopped within 5 s and its place is free."""
-    session = await visible_session(house, context, params.session_id)
+    session = await visible_session(services, context, params.session_id)
     if not params.tree:
-        return SessionStatus(session_id=session.id, status=await _end(house, session))
+        return SessionStatus(session_id=session.id, status=await _end(services, session))
     # All at once, or a tree would take as long as its agents together. Whoever is ending spawns no
     # child; what was being spawned meanwhile is found when one looks again.
     ended: dict[str, str] = {}
     while True:
-        found = [each for each in await _tree(house, session) if each.id not in ended]
+        found = [each for each in await _tree(services, session) if each.id not in ended]
         if not found:
             return SessionStatus(session_id=session.id, status=ended[session.id])
-        statuses = await asyncio.gather(*(_end(house, each) for each in found))
+        statuses = await asyncio.gather(*(_end(services, each) for each in found))
         ended.update(zip((each.id for each in found), statuses, strict=True))
 
 
 @tool(SessionOne, SessionDetail, scope="read", read_only=True)
-async def session_get(house: House, context: CallContext, params: SessionOne) -> SessionDetail:
+async def session_get(
+    services: ToolServices, context: CallContext, params: SessionOne
+) -> SessionDetail:
     """Show a session: its state, what it waits for, last response, children and usage."""
-    session = await visible_session(house, context, params.session_id)
-    waiting = await waiting_of(house, session)
+    session = await visible_session(services, context, params.session_id)
+    waiting = await waiting_of(services, session)
     if any(wait.kind == "ended" for wait in waiting):  # perhaps meanwhile
-        session = await visible_session(house, context, params.session_id)
-    children = await house.reader.children(session.id)
-    last = await house.reader.last_index(session.id)
-    session = msgspec.structs.replace(session, model=model_of(house.config, session))
+        session = await visible_session(services, context, params.session_id)
+    children = await services.reader.children(session.id)
+    last = await services.reader.last_index(session.id)
+    session = msgspec.structs.replace(session, model=model_of(services.config, session))
     view = session_view(session, last, [child.id for child in children])
     return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting)
 
 
 @tool(SessionList, SessionPage, scope="read", read_only=True)
-async def session_list(house: House, context: CallContext, params: SessionList) -> SessionPage:
+async def session_list(
+    services: ToolServices, context: CallContext, params: SessionList
+) -> SessionPage:
     """List the sessions of a project, oldest first, children too."""
-    project = await visible_project(house, context, params.project_id)
-    page = await house.reader.sessions(
+    project = await visible_project(services, context, params.project_id)
+    page = await services.reader.sessions(
         project.id, params.status, params.exploration_id, params.limit, params.cursor
     )
-    facts = await house.reader.run(listing_facts, [record.id for record in page.records])
+    facts = await services.reader.run(listing_facts, [record.id for record in page.records])
     views, _, cut = fitting(
         session_view(
-            msgspec.structs.replace(record, model=model_of(house.config, record)),
+            msgspec.structs.replace(record, model=model_of(services.config, record)),
             *facts[record.id],
             short=True,
         )
@@ -244,41 +254,43 @@ async def session_list(house: House, context: CallContext, params: SessionList) 
 
 
 @tool(SessionCleanup, CleanedUp, scope="write", destructive=True)
-async def session_cleanup(house: House, context: CallContext, params: SessionCleanup) -> CleanedUp:
+async def session_cleanup(
+    services: ToolServices, context: CallContext, params: SessionCleanup
+) -> CleanedUp:
     """Delete sessions that ended long ago, with their logs. Live ones are never touched."""
     project_id = params.project_id or context.scope.project
     if project_id is not None:
-        project_id = (await visible_project(house, context, project_id)).id
-    before = house.clock.time() - params.max_age_hours * 3600.0
+        project_id = (await visible_project(services, context, project_id)).id
+    before = services.clock.time() - params.max_age_hours * 3600.0
     deleted = 0
     while True:
-        ended = await house.reader.ended_sessions(before, project_id)
+        ended = await services.reader.ended_sessions(before, project_id)
         gone = 0
         for session_id in ended:
-            gone += await _purge(house, session_id)
+            gone += await _purge(services, session_id)
         deleted += gone
         if gone == 0:
             return CleanedUp(deleted=deleted)
 
 
-async def _purge(house: House, session_id: str) -> int:
-    record = await house.reader.session(session_id)
-    if record is None or house.session_ref(session_id) is not None:
+async def _purge(services: ToolServices, session_id: str) -> int:
+    record = await services.reader.session(session_id)
+    if record is None or services.session_ref(session_id) is not None:
         return 0  # gone already, or resumed meanwhile
-    (purged,) = await house.commit((PurgeSession(session_id),))
+    (purged,) = await services.commit((PurgeSession(session_id),))
     if not purged:
         return 0
     failpoint("session.purged")
-    house.forget(session_id)
-    for token_id in house.keys.of_session(session_id):
-        house.keys.forget(token_id)
-    if house.forget_session is not None:
-        await house.forget_session(record.project_id, session_id)
+    services.forget(session_id)
+    for token_id in services.keys.of_session(session_id):
+        services.keys.forget(token_id)
+    if services.forget_session is not None:
+        await services.forget_session(record.project_id, session_id)
     return 1
 
 
 async def spawn(
-    house: House,
+    services: ToolServices,
     context: CallContext,
     params: SpawnSettings,
     project_id: str,
@@ -292,10 +304,10 @@ async def spawn(
     Raises:
         OublietteError: as `session_spawn` answers.
     """
-    check_offer(house, "agent", params.agent)
-    caller_id, tools = await lent(house, context, params)
-    ref = await house.project_ref(project_id)
-    async with session_key(house, context, params, project_id) as key:
+    check_offer(services, "agent", params.agent)
+    caller_id, tools = await lent(services, context, params)
+    ref = await services.project_ref(project_id)
+    async with session_key(services, context, params, project_id) as key:
         message = SpawnSession(
             principal=context.principal,
             prompt=prompt,
@@ -317,9 +329,9 @@ async def spawn(
             idempotency=claim(name, params),
         )
         # Right after a restart its session may not be run yet, by anybody.
-        answer = await ask_again(
+        answer = await ask_with_retry(
             lambda: ref.ask(message, timeout=SPAWN_SECONDS),
-            ChangingHands,
+            SessionHandover,
             seconds=HANDOVER_SECONDS,
         )
         await key.taken_by(answer.session_id)
@@ -336,51 +348,55 @@ async def spawn(
     )
 
 
-async def _end(house: House, session: records.Session) -> str:
+async def _end(services: ToolServices, session: records.Session) -> str:
     if session.status in TERMINAL and session.ended_by is not None:
         return session.status
     message = EndSession(session_id=session.id)
 
     async def end() -> str:
-        if house.session_ref(session.id) is not None:
+        if services.session_ref(session.id) is not None:
             try:
-                return await house.ask_session(session.id, message, END_SECONDS)
+                return await services.ask_session(session.id, message, END_SECONDS)
             except (ActorDead, NotFound):
                 pass  # it came to rest meanwhile
-        ref = await house.project_ref(session.project_id)
+        ref = await services.project_ref(session.project_id)
         return await ref.ask(message, timeout=END_SECONDS)
 
     # Right after a restart the session may not be run yet, by anybody: it is not ended then.
-    return await ask_again(end, ChangingHands, seconds=HANDOVER_SECONDS)
+    return await ask_with_retry(end, SessionHandover, seconds=HANDOVER_SECONDS)
 
 
-async def _tree(house: House, root: records.Session) -> list[records.Session]:
+async def _tree(services: ToolServices, root: records.Session) -> list[records.Session]:
     """The session and all below it."""
     tree = [root]
     for each in tree:  # grows while it is walked
-        tree.extend(await house.reader.children(each.id))
+        tree.extend(await services.reader.children(each.id))
     return tree
 
 
-async def visible_session(house: House, context: CallContext, session_id: str) -> records.Session:
+async def visible_session(
+    services: ToolServices, context: CallContext, session_id: str
+) -> records.Session:
     """The session, if it exists and the key reaches its project.
 
     Raises:
         NotFound: one answer for both.
     """
-    record = await house.reader.session(session_id)
+    record = await services.reader.session(session_id)
     if record is None or not context.scope.reaches(record.project_id):
         raise session_not_found(session_id)
     return record
 
 
-async def own_session(house: House, context: CallContext, session_id: str) -> records.Session:
+async def own_session(
+    services: ToolServices, context: CallContext, session_id: str
+) -> records.Session:
     """`visible_session`, and only for the principal that started it.
 
     Raises:
         NotFound: it is not there, out of reach, or somebody else's.
     """
-    record = await visible_session(house, context, session_id)
+    record = await visible_session(services, context, session_id)
     if record.principal != context.principal:
         raise session_not_found(session_id)
     return record

@@ -14,7 +14,7 @@ from oubliette.tools.spec import Params, Result, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Token
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 
@@ -81,7 +81,9 @@ class TokenRevoked(Result, frozen=True, kw_only=True):
 
 
 @tool(TokenCreate, TokenCreated, scope="admin", unbound=True)
-async def token_create(house: House, context: CallContext, params: TokenCreate) -> TokenCreated:
+async def token_create(
+    services: ToolServices, context: CallContext, params: TokenCreate
+) -> TokenCreated:
     """Create an API key. Its text is in the result and nowhere else."""
     if context.minted:
         raise Forbidden(
@@ -90,8 +92,8 @@ async def token_create(house: House, context: CallContext, params: TokenCreate) 
         )
     scope = scopes.parse(params.scope)
     if scope.project is not None:
-        await visible_project(house, context, scope.project)
-    made = await house.keys.create(
+        await visible_project(services, context, scope.project)
+    made = await services.keys.create(
         name=params.name,
         scope=scope,
         principal=params.principal,
@@ -108,23 +110,25 @@ async def token_create(house: House, context: CallContext, params: TokenCreate) 
 
 
 @tool(Nothing, Tokens, scope="admin", unbound=True, read_only=True)
-async def token_list(house: House, context: CallContext, params: Nothing) -> Tokens:
+async def token_list(services: ToolServices, context: CallContext, params: Nothing) -> Tokens:
     """List API keys, oldest first, without their secrets; those of ended sessions are left out."""
     del context, params
     return Tokens(
         tokens=tuple(
             _view(each)
-            for each in house.keys.listing()
+            for each in services.keys.listing()
             if each.revoked_at is None or "http" in each.doors
         )
     )
 
 
 @tool(TokenRevoke, TokenRevoked, scope="admin", unbound=True, destructive=True)
-async def token_revoke(house: House, context: CallContext, params: TokenRevoke) -> TokenRevoked:
+async def token_revoke(
+    services: ToolServices, context: CallContext, params: TokenRevoke
+) -> TokenRevoked:
     """Revoke an API key. It is refused from now on."""
     del context
-    revoked = await house.keys.revoke(params.token_id)
+    revoked = await services.keys.revoke(params.token_id)
     return TokenRevoked(token_id=params.token_id, revoked=revoked)
 
 

@@ -14,7 +14,7 @@ from oubliette.tools.schema.views import WorkspaceView, workspace_view
 from oubliette.tools.spec import Params, Result, tool
 
 if TYPE_CHECKING:
-    from oubliette.tools.services import House
+    from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 DELETE_SECONDS: Final = 60.0
@@ -47,24 +47,26 @@ class WorkspaceDeleted(Result, frozen=True, kw_only=True):
 
 
 @tool(WorkspaceList, Workspaces, scope="read", read_only=True)
-async def workspace_list(house: House, context: CallContext, params: WorkspaceList) -> Workspaces:
+async def workspace_list(
+    services: ToolServices, context: CallContext, params: WorkspaceList
+) -> Workspaces:
     """List the workspaces of a project, oldest first."""
-    project = await visible_project(house, context, params.project_id)
-    found = await house.reader.workspaces(project.id)
+    project = await visible_project(services, context, params.project_id)
+    found = await services.reader.workspaces(project.id)
     return Workspaces(workspaces=tuple(workspace_view(each) for each in found))
 
 
 @tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True)
 async def workspace_delete(
-    house: House, context: CallContext, params: WorkspaceOne
+    services: ToolServices, context: CallContext, params: WorkspaceOne
 ) -> WorkspaceDeleted:
     """Delete a workspace and its files. Refused for the default one and while sessions use it."""
-    project = await visible_project(house, context, params.project_id)
-    record = await house.reader.workspace(params.workspace_id)
+    project = await visible_project(services, context, params.project_id)
+    record = await services.reader.workspace(params.workspace_id)
     if record is None or record.project_id != project.id or record.deleted_at is not None:
         raise NotFound(
             f"workspace {params.workspace_id} not found", hint="workspace_list shows them"
         )
-    ref = await house.project_ref(project.id)
+    ref = await services.project_ref(project.id)
     await ref.ask(DeleteWorkspace(workspace_id=record.id), timeout=DELETE_SECONDS)
     return WorkspaceDeleted(workspace_id=record.id, deleted=True)

@@ -39,7 +39,7 @@ async def opened(bench: Bench, home: Path) -> AsyncIterator[ControlSocket]:
 @contextlib.asynccontextmanager
 async def serving(bench: Bench, home: Path, status: dict[str, Any]) -> AsyncIterator[ControlSocket]:
     with control_socket.listening(home) as listener:
-        made = ControlSocket(bench.house, home, status, listener)
+        made = ControlSocket(bench.services, home, status, listener)
         await made.start()
         yield made
         await made.aclose()
@@ -185,7 +185,7 @@ async def test_who_comes_before_the_server_runs_is_answered_when_it_does(
         early = asyncio.create_task(client(home, lambda link: link.status()))
         silent = await client(home, lambda link: link.answers(0.05))
         assert not silent
-        made = ControlSocket(bench.house, home, {"pid": 3}, listener)
+        made = ControlSocket(bench.services, home, {"pid": 3}, listener)
         await made.start()
         assert await early == {"pid": 3}
         await made.aclose()
@@ -251,7 +251,7 @@ class SlowImaging:
 
 @pytest.mark.usefixtures("opened")
 async def test_who_asks_for_it_hears_how_far_a_call_is(bench: Bench, home: Path) -> None:
-    bench.house.imaging = SlowImaging()  # type: ignore[assignment]
+    bench.services.imaging = SlowImaging()  # type: ignore[assignment]
     heard: list[str] = []
     arguments = {"container_type": "base"}
     done = await client(home, lambda link: link.call("image_rebuild", arguments, told=heard.append))

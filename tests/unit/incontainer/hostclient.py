@@ -195,7 +195,7 @@ class Control(Link):
     def __init__(self, path: str, key: bytes, epoch: int) -> None:
         super().__init__(path)
         nonce = os.urandom(16).hex()
-        self.send(wire.HostLink(nonce).line())
+        self.send(wire.ControlHeader(nonce).line())
         first = json.loads(self.line())
         assert first["proof"] == wire.host_proof(key, nonce, first["challenge"])
         proof = wire.server_proof(key, first["challenge"], nonce)

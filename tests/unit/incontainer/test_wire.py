@@ -21,7 +21,7 @@ headers = st.one_of(
     st.builds(wire.Upstream, word, word, count, st.none() | word),
     st.builds(wire.Downstream, word),
     st.builds(wire.Downstream, word, word, word),
-    st.builds(wire.HostLink, hexes),
+    st.builds(wire.ControlHeader, hexes),
     st.builds(wire.Attach, word, count, count, word),
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.kit import Actor, Message, Reply, System, handles
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,8 +131,8 @@ async def test_asking_who_is_there_leaves_nothing_to_the_collector(
 ) -> None:
     async with System(watchdog=None) as system:
         ref = system.spawn(Neighbour, name="neighbour")
-        await ask_again(lambda: ref.ask(Answer()))
+        await ask_with_retry(lambda: ref.ask(Answer()))
         by_hand()
         for _ in range(ASKS):
-            assert await ask_again(lambda: ref.ask(Answer())) == 7
+            assert await ask_with_retry(lambda: ref.ask(Answer())) == 7
         assert by_hand() < ASKS

@@ -50,7 +50,7 @@ from oubliette.kit.pykka_actor import AsyncioActor as _Actor
 
 _thread = _LoopThread("pykka-suite")
 _atexit.register(_thread.stop)
-_Actor.gate = _thread.gate
+_Actor.bridge = _thread.bridge
 
 
 @pytest.fixture(

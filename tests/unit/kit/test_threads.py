@@ -154,7 +154,7 @@ def test_the_bound_holds_for_threads_too() -> None:
                     refused += 1
             assert refused >= 40 - 1
             assert len(box.items) <= 10
-            box.gate.call(actor.let_go.set)
+            box.bridge.call(actor.let_go.set)
             assert holding.result(10) == "let go"
         assert ref.ask_blocking(Get()) == 50 - refused
 
@@ -273,7 +273,7 @@ def test_a_base_exception_in_a_bare_actor_of_our_type_ends_that_actor_alone(
     thread = LoopThread("bare")
     neighbour = Neighbour.start()
     try:
-        Exiter.gate = thread.gate
+        Exiter.bridge = thread.bridge
         exiter = Exiter.start()
         with caplog.at_level(logging.CRITICAL), pytest.raises(pykka.ActorDeadError):
             exiter.ask(2, timeout=10)
@@ -318,13 +318,13 @@ async def test_an_ask_of_a_thread_that_is_on_its_way_when_the_mailbox_closes_get
         await ref.ask(Get())
         box = inside(ref).actor_inbox
         posted = threading.Event()
-        call = system.gate.call
+        call = system.bridge.call
 
         def call_and_say_so(*args: Any) -> None:
             call(*args)
             posted.set()
 
-        system.gate.call = call_and_say_so  # type: ignore[method-assign]
+        system.bridge.call = call_and_say_so  # type: ignore[method-assign]
         asking = asyncio.create_task(asyncio.to_thread(ref.ask_blocking, Get(), 5.0))
         await asyncio.sleep(0)
         assert posted.wait(5), "on its way, and the loop, which is here, has not seen it"
@@ -336,31 +336,31 @@ async def test_an_ask_of_a_thread_that_is_on_its_way_when_the_mailbox_closes_get
 
 @pytest.mark.anyio
 async def test_a_closed_gate_makes_calls_at_once_so_that_nothing_waits_for_ever() -> None:
-    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.loop_bridge import LoopBridge
 
-    gate = Gate()
+    bridge = LoopBridge()
     calls: list[int] = []
-    gate.call(calls.append, 1)
+    bridge.call(calls.append, 1)
     assert calls == []
-    gate.close()
+    bridge.close()
     assert calls == [1]
-    gate.call(calls.append, 2)
+    bridge.call(calls.append, 2)
     assert calls == [1, 2]
 
 
 @pytest.mark.anyio
 async def test_a_broken_call_of_a_thread_does_not_take_those_behind_it_along() -> None:
-    from oubliette.kit.loop_bridge import Gate
+    from oubliette.kit.loop_bridge import LoopBridge
 
-    gate = Gate()
+    bridge = LoopBridge()
     calls: list[int] = []
     problems: list[Any] = []
-    gate.loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
+    bridge.loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
     try:
-        gate.call(calls.append)
-        gate.call(calls.append, 2)
+        bridge.call(calls.append)
+        bridge.call(calls.append, 2)
         await asyncio.sleep(0)
     finally:
-        gate.loop.set_exception_handler(None)
+        bridge.loop.set_exception_handler(None)
     assert calls == [2]
     assert [type(problem) for problem in problems] == [TypeError]

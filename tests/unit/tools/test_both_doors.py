@@ -95,7 +95,7 @@ async def asked(tool: Any, scope: str, arguments: dict[str, Any]) -> tuple[str, 
             else:
                 token = bench.keys.verify(new.key, "http")
                 context = toolkit.context_of(token, "http", link)
-                outcome = await call(bench.house, context, tool.name, given)
+                outcome = await call(bench.services, context, tool.name, given)
                 said, failed = outcome.text, outcome.is_error
                 if outcome.code == "forbidden" and said.startswith("tool not allowed"):
                     said, failed = "tool not allowed for this token scope", None

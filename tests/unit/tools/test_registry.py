@@ -291,7 +291,7 @@ async def test_a_tool_of_another_door_is_not_found(bench: Bench) -> None:
 async def test_what_goes_wrong_inside_is_told_without_its_secrets(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.house, "offers", None)  # 'NoneType' has no attribute 'agents'
+    monkeypatch.setattr(bench.services, "offers", None)  # 'NoneType' has no attribute 'agents'
     result = await bench.call("project_options", {})
     assert result.is_error
     assert result.text == "internal error (hint: the server's log says what went wrong)"

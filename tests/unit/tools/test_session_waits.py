@@ -8,8 +8,8 @@ import pytest
 
 from oubliette.actors.caller.messages import OpenListener
 from oubliette.actors.container import start_stages
-from oubliette.actors.container.start_stages import Stages, start_of
-from oubliette.actors.session.waits import ContainerStart, GetStart, SessionWaits, Wait
+from oubliette.actors.container.start_stages import StartStages, start_of
+from oubliette.actors.session.waits import ContainerStartProgress, GetStart, SessionWaits, Wait
 from oubliette.config.schema import ContainersConfig
 from oubliette.kit import Actor, handles
 from oubliette.records import TERMINAL
@@ -28,12 +28,12 @@ LONE = "its actor did not answer"
 class Starting(Actor):
     """A container's actor that says what its start waits for."""
 
-    def __init__(self, start: ContainerStart | None) -> None:
+    def __init__(self, start: ContainerStartProgress | None) -> None:
         super().__init__()
         self.start = start
 
     @handles(GetStart)
-    def tell(self, _: GetStart) -> ContainerStart | None:
+    def tell(self, _: GetStart) -> ContainerStartProgress | None:
         return self.start
 
 
@@ -74,7 +74,7 @@ async def test_whether_a_caller_is_there_is_told_with_the_reason(bench: Bench) -
     session = await live(
         bench, Wait(kind="permission", what="a decision", caller=("alice", "app"), detail="more")
     )
-    caller = await bench.house.caller_ref("alice", "app")
+    caller = await bench.services.caller_ref("alice", "app")
     await caller.ask(OpenListener(listener_id="one"))
     (wait,) = await waiting(bench, session)
     assert wait["caller_present"] is True
@@ -82,7 +82,7 @@ async def test_whether_a_caller_is_there_is_told_with_the_reason(bench: Bench) -
 
 
 async def test_the_stage_of_a_container_is_told_by_its_actor(bench: Bench) -> None:
-    start = ContainerStart(what="the image", since=3.0, until=8.0, detail="2 of 5 layers")
+    start = ContainerStartProgress(what="the image", since=3.0, until=8.0, detail="2 of 5 layers")
     bench.system.spawn(Starting, start, name="unit/container")
     session = await live(
         bench,
@@ -140,7 +140,7 @@ async def test_an_actor_that_does_not_answer_is_told_of(
 ) -> None:
     session = await bench.session(await bench.project(), status="running")
     ref = bench.system.spawn(Stuck, name="stuck")
-    bench.directory.enter(session.id, ref)
+    bench.session_registry.enter(session.id, ref)
     monkeypatch.setattr(session_waits, "ASK_SECONDS", 0.05)
     (told,) = await waiting(bench, session)
     assert told["kind"] == "server"
@@ -153,7 +153,7 @@ async def test_an_actor_that_does_not_answer_is_told_of(
 @pytest.mark.parametrize("name", ["image", "create", "start", "relay"])
 def test_a_stage_that_runs_says_since_when_and_until_when(name: StageName) -> None:
     config = ContainersConfig(pull_timeout_seconds=900.0, start_timeout_seconds=60.0)
-    stages = Stages(lambda _: None)
+    stages = StartStages(lambda _: None)
     state = "relay" if name == "relay" else "starting"
     assert start_of(state, stages, config, 1000.0) is None
     with stages.stage(name):
@@ -169,7 +169,7 @@ def test_a_stage_that_runs_says_since_when_and_until_when(name: StageName) -> No
 
 
 async def test_how_far_a_pull_is_can_be_asked_though_it_was_told_a_moment_ago() -> None:
-    stages = Stages(lambda _: None)
+    stages = StartStages(lambda _: None)
     with stages.stage("image"):
         stages.progress("image", "1 of 5 layers")
         stages.progress("image", "2 of 5 layers")
@@ -180,4 +180,4 @@ async def test_how_far_a_pull_is_can_be_asked_though_it_was_told_a_moment_ago() 
 
 def test_a_container_on_its_way_out_is_waited_for() -> None:
     told = start_of("stopping", None, ContainersConfig(), 0.0)
-    assert told == ContainerStart(what="the container before it to be removed")
+    assert told == ContainerStartProgress(what="the container before it to be removed")

@@ -27,15 +27,15 @@ from oubliette.actors.messages import (
     DeleteWorkspace,
     EndSession,
     InterruptSession,
+    OpenContainer,
     OpenProject,
-    OpenUnit,
     ReadEvents,
     SessionEvents,
     SpawnResult,
     SpawnSession,
 )
 from oubliette.actors.session.waits import GetWaits, SessionWaits, Wait
-from oubliette.actors.session_registry import Directory
+from oubliette.actors.session_registry import SessionRegistry
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config.schema import Config
@@ -51,11 +51,11 @@ from oubliette.runtime.store.operations import (
     PutWorkspace,
 )
 from oubliette.runtime.store.reader import Reader
-from oubliette.tools.agent_endpoint import SocketDoor, context_of
+from oubliette.tools.agent_endpoint import AgentToolEndpoint, context_of
 from oubliette.tools.auth import scopes
-from oubliette.tools.auth.api_keys import Keys
+from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.registry import ToolResult, call
-from oubliette.tools.services import House, Offers, commits
+from oubliette.tools.services import ServerCapabilities, ToolServices, commits
 from oubliette.tools.spec import CallContext
 
 IDLE = SessionWaits(waits=(Wait(kind="message", what="a message"),))
@@ -69,7 +69,7 @@ class Bench:
         self.store = store
         self.reader = reader
         self.clock = clock
-        self.directory = Directory()
+        self.session_registry = SessionRegistry()
         self.spawns: list[SpawnSession] = []
         self.asked: list[Message] = []
         self.answers: list[AnswerCallerTool | AnswerPermission] = []
@@ -81,10 +81,10 @@ class Bench:
         self.purged: list[tuple[str, str]] = []
         config = Config()
         commit = commits(store)
-        self.keys = Keys(commit, reader, clock)
+        self.keys = ApiKeys(commit, reader, clock)
         system.spawn(CallersActor, store, reader, config.callers, name="callers")
         system.spawn(FakeProjects, self, name="projects")
-        self.house = House(
+        self.services = ToolServices(
             config=config,
             clock=clock,
             reader=reader,
@@ -92,14 +92,16 @@ class Bench:
             keys=self.keys,
             projects=system.ref("projects"),
             callers=system.ref("callers"),
-            find_session=self.directory.session,
+            find_session=self.session_registry.session,
             find_actor=system.lookup,
             name_actor=system.ref,
-            offers=Offers(agents=("scripted",), container_types=("base",), runtimes=("process",)),
+            offers=ServerCapabilities(
+                agents=("scripted",), container_types=("base",), runtimes=("process",)
+            ),
             forget_session=self._forget,
-            ask_live=self.directory.ask,
+            ask_live=self.session_registry.ask,
         )
-        self.door = SocketDoor(self.house)
+        self.door = AgentToolEndpoint(self.services)
 
     async def _forget(self, project_id: str, session_id: str) -> None:
         self.purged.append((project_id, session_id))
@@ -147,7 +149,7 @@ class Bench:
 
     def run(self, record: Session) -> Any:
         ref = self.system.spawn(FakeSession, self, record.id, name=f"session/{record.id}")
-        self.directory.enter(record.id, ref)
+        self.session_registry.enter(record.id, ref)
         return ref
 
     async def put(self, *ops: Any) -> Any:
@@ -172,7 +174,7 @@ class Bench:
                 )
             )
         )[0]
-        ref = self.directory.session(session.id)
+        ref = self.session_registry.session(session.id)
         if ref is not None:
             ref.tell(Wrote())
         return appended
@@ -223,7 +225,7 @@ class Bench:
             door=door,
             **fields,
         )
-        return await call(self.house, context, tool, arguments)
+        return await call(self.services, context, tool, arguments)
 
     async def do(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Call as alice, with all rights; it must work."""
@@ -341,8 +343,8 @@ class FakeProject(Actor):
             last_index=-1,
         )
 
-    @handles(OpenUnit)
-    def open_unit(self, message: OpenUnit) -> str:
+    @handles(OpenContainer)
+    def open_unit(self, message: OpenContainer) -> str:
         if self.system.lookup(f"{self.name}/base/container") is None:
             self.spawn(FakeContainer, name=f"{self.name}/base/container")
         return f"{self.name}/base"
@@ -396,7 +398,7 @@ class FakeSession(Actor):
         self.waiting: list[tuple[ReadEvents, Any]] = []
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        self.bench.directory.leave(self.session_id, self.name)
+        self.bench.session_registry.leave(self.session_id, self.name)
 
     async def read_log(self, message: ReadEvents) -> SessionEvents:
         reader = self.bench.reader

@@ -34,8 +34,8 @@ from ...io.event_loop import Loop
 from ...io.json_values import as_object
 from ...io.lines import Lines, LongLine
 from .agent import not_started, program_of
-from .http import MAX_BODY, Address, EventReader, Exchange
-from .server import Server
+from .http import MAX_BODY, EventReader, HttpExchange, ServerAddress
+from .server import OpencodeServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ HEARTBEAT = b'"type":"server.heartbeat"'
 CONNECTED = b'"type":"server.connected"'
 
 
-class Bridge:
+class OpencodeBridge:
     """Between the host's pipes and the server's port."""
 
     def __init__(self, loop: Loop, program: str, stdin: int, stdout: int) -> None:
@@ -65,19 +65,19 @@ class Bridge:
             on_closed=self._closed,
             on_full=self._full,
         )
-        self._address: Address | None = None
-        self._events: Exchange | None = None
+        self._address: ServerAddress | None = None
+        self._events: HttpExchange | None = None
         self._reader = EventReader()
         self._heard = False  # the stream of events is there
         self._served = False  # and was there before
         self._outage = loop.call_later(0, _nothing)
         self._requests: deque[Json] = deque()
-        self._current: Exchange | None = None
+        self._current: HttpExchange | None = None
         self._stamp: str | None = None  # of the newest message
         self._ending = False
         self._failed = self._gone = self._stopped = False
         self.code = 0
-        self._server = Server(
+        self._server = OpencodeServer(
             loop,
             program,
             on_listening=self._listening,
@@ -131,7 +131,7 @@ class Bridge:
     # ------------------------------------------------------------------ events
 
     def _listening(self, port: int) -> None:
-        self._address = Address(port, self._server.password)
+        self._address = ServerAddress(port, self._server.password)
         self._lost("not yet there")
 
     def _lost(self, reason: str) -> None:
@@ -156,7 +156,7 @@ class Bridge:
             return
         self._reader = EventReader()
         request = self._address.request("GET", "/event", None, "text/event-stream")
-        self._events = Exchange(
+        self._events = HttpExchange(
             self._loop,
             self._address,
             request,
@@ -252,7 +252,7 @@ class Bridge:
         except UnicodeEncodeError:
             self._say({"id": request_id, "error": "a path that no URL can be"})
             return
-        self._current = exchange = Exchange(
+        self._current = exchange = HttpExchange(
             self._loop,
             self._address,
             request,
@@ -309,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     stdin, stdout = take_stdio()
     loop = Loop()
     try:
-        bridge = Bridge(loop, program, stdin, stdout)
+        bridge = OpencodeBridge(loop, program, stdin, stdout)
     except OSError as error:
         return not_started(program, error)
     while not bridge.over:

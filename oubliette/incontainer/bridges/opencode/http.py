@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...io.event_loop import Loop, Timer
+    from ...io.event_loop import Loop, LoopTimer
 
 USER = "opencode"  # the server's name for whoever knows its password
 CHUNK = 256 * 1024  # bytes of one read
@@ -24,11 +24,11 @@ MAX_HEAD = 64 * 1024  # bytes of status line and headers
 MAX_BODY = 12 << 20  # bytes of an answer: what one line to the host can carry
 
 
-class HttpError(Exception):
+class UpstreamError(Exception):
     """The server did not answer in a way that can be understood."""
 
 
-class Response:
+class ResponseParser:
     """Takes an answer apart as it comes: status line, headers, body by length, chunks or end."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Response:
             end = self._raw.find(b"\r\n\r\n")
             if end < 0:
                 if len(self._raw) > MAX_HEAD:
-                    raise HttpError("headers without end")
+                    raise UpstreamError("headers without end")
                 return b""
             self._read_head(self._raw[:end])
             self._raw = self._raw[end + 4 :]
@@ -72,14 +72,14 @@ class Response:
 
         """
         if not self.done and (self._head or self._chunked or self._left > 0):
-            raise HttpError("the connection ended in mid-answer")
+            raise UpstreamError("the connection ended in mid-answer")
         self.done = True
 
     def _read_head(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
         words = first.split(" ", 2)
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-            raise HttpError(f"no HTTP: {first[:100]!r}")
+            raise UpstreamError(f"no HTTP: {first[:100]!r}")
         self.status = int(words[1])
         self._head = False
         for line in lines:
@@ -110,19 +110,19 @@ class Response:
             end = self._raw.find(b"\r\n")
             if end < 0:
                 if len(self._raw) > MAX_HEAD:
-                    raise HttpError("a chunk without size")
+                    raise UpstreamError("a chunk without size")
                 break
             size = self._raw[:end].partition(b";")[0].strip()
             try:
                 self._left = int(size, 16)
             except ValueError:
-                raise HttpError(f"no size of a chunk: {size[:20]!r}") from None
+                raise UpstreamError(f"no size of a chunk: {size[:20]!r}") from None
             self._raw = self._raw[end + 2 :]
             self.done = self._left == 0
         return b"".join(pieces)
 
 
-class Address:
+class ServerAddress:
     """Where the server is, and what opens it."""
 
     def __init__(self, port: int, password: str) -> None:
@@ -138,7 +138,7 @@ class Address:
         return head.encode("latin-1") + b"\r\n" + (body or b"")
 
 
-class Exchange:
+class HttpExchange:
     """One connection: writes its request, hands on the body, and says how it ended.
 
     `seconds` is how long nothing may come. While paused, time does not count.
@@ -147,7 +147,7 @@ class Exchange:
     def __init__(
         self,
         loop: Loop,
-        address: Address,
+        address: ServerAddress,
         request: bytes,
         *,
         seconds: float,
@@ -159,8 +159,8 @@ class Exchange:
         self._out = request
         self._on_body = on_body
         self._on_end = on_end
-        self._response = Response()
-        self._timer: Timer | None = None
+        self._response = ResponseParser()
+        self._timer: LoopTimer | None = None
         self._paused = False
         self.closed = False
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -222,7 +222,7 @@ class Exchange:
             pass
         except OSError as error:
             self._end(error.strerror or str(error))
-        except HttpError as error:
+        except UpstreamError as error:
             self._end(str(error))
         self._watch()
 

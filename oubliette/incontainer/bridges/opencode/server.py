@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...io.event_loop import Loop, Timer
+    from ...io.event_loop import Loop, LoopTimer
 
 START_SECONDS = 120.0  # until it listens; its first start in a HOME makes a database
 TERM_SECONDS = 2.0  # between SIGTERM and SIGKILL
@@ -37,7 +37,7 @@ def _tie() -> None:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Server:
+class OpencodeServer:
     """The child.
 
     Its password is made here and handed over by the guard, as its settings are: not on the command
@@ -65,7 +65,7 @@ class Server:
         self._on_ended = on_ended
         self._on_failed = on_failed
         self._line = b""
-        self._kill: Timer | None = None
+        self._kill: LoopTimer | None = None
         self._ended = False
         self.password = os.urandom(32).hex()
         loop.on_signal(signal.SIGCHLD, self._reap)
@@ -82,7 +82,7 @@ class Server:
         assert self._child.stdout is not None
         self._out = self._child.stdout.fileno()
         os.set_blocking(self._out, False)
-        self._starting: Timer | None = loop.call_later(START_SECONDS, self._overdue)
+        self._starting: LoopTimer | None = loop.call_later(START_SECONDS, self._overdue)
         loop.watch(self._out, READ, self._said)
 
     def answers(self) -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from ...io.event_loop import Loop, Timer
+    from ...io.event_loop import Loop, LoopTimer
 
-    class Reader(Protocol):
+    class OutputReader(Protocol):
         """An attached link: told when there may be something new to send."""
 
         def pump(self) -> None:
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
     Event = dict[str, Any]
     Failure = tuple[str, str]  # code, message
-    Started = Callable[["Process", "Failure | None"], None]
+    Started = Callable[["GuestProcess", "Failure | None"], None]
 
 LEFTOVER_SECONDS = 2.0  # streams held open by a grandchild are read this long after the exit
 KILL_AFTER = 5.0  # seconds from TERM to KILL at a process's deadline
 KILL_ROUNDS = 20  # looks at /proc while a tree is killed: children may fork meanwhile
 
 
-class Process:
+class GuestProcess:
     """One started program with its streams, until it is forgotten."""
 
     def __init__(
@@ -70,12 +70,12 @@ class Process:
         self.out = Stream(self, STDOUT, Spool(spool_folder, spool_bytes))
         self.err = Stream(self, STDERR, Spool(spool_folder, spool_bytes))
         self.stdin = Stdin(loop, self._pump)
-        self.reader: Reader | None = None
+        self.reader: OutputReader | None = None
         self.waiting: list[Started] = []  # who asked for the start
         self._tell = tell
         self._status: int | None = None
         self._report = -1
-        self._timers: list[Timer] = []
+        self._timers: list[LoopTimer] = []
         self._left_at: float | None = None
 
     def start(

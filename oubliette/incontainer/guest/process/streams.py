@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...io.event_loop import Loop
-    from .process import Process
+    from .process import GuestProcess
     from .spool import Spool
 
 PIECE = 256 * 1024  # bytes read from a process at a time
@@ -24,7 +24,7 @@ RESUME_ROOM = 256 * 1024  # bytes of room before a held process is read again
 class Stream:
     """stdout or stderr of a process, on its way into the spool."""
 
-    def __init__(self, process: Process, number: int, spool: Spool) -> None:
+    def __init__(self, process: GuestProcess, number: int, spool: Spool) -> None:
         self.number = number
         self.spool = spool
         self.ended = False

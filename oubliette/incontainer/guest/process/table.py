@@ -7,7 +7,7 @@ import signal
 
 from ...io import linux
 from ..request_fields import VerbError
-from .process import Process
+from .process import GuestProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class ProcessTable:
         self._loop = loop
         self._spool_folder = spool_folder
         self._tell = tell
-        self._by_id: dict[str, Process] = {}
-        self._by_pid: dict[int, Process] = {}  # not reaped yet
+        self._by_id: dict[str, GuestProcess] = {}
+        self._by_pid: dict[int, GuestProcess] = {}  # not reaped yet
 
-    def get(self, proc: str) -> Process | None:
+    def get(self, proc: str) -> GuestProcess | None:
         """The process of that id."""
         return self._by_id.get(proc)
 
@@ -45,11 +45,11 @@ class ProcessTable:
                 return process.session
         return None
 
-    def all(self) -> list[Process]:
+    def all(self) -> list[GuestProcess]:
         """Every process not forgotten, oldest first."""
         return list(self._by_id.values())
 
-    def add(self, proc: str, spec: Spec, session: str | None, spool_bytes: int) -> Process:
+    def add(self, proc: str, spec: Spec, session: str | None, spool_bytes: int) -> GuestProcess:
         """Make a process that is not started yet.
 
         Raises:
@@ -58,7 +58,7 @@ class ProcessTable:
         """
         if len(self._by_id) >= PROCESSES:
             raise VerbError("limit", f"{PROCESSES} processes are running or not forgotten")
-        process = Process(
+        process = GuestProcess(
             self._loop,
             proc,
             spec,
@@ -71,17 +71,17 @@ class ProcessTable:
         process.waiting.append(self._started)
         return process
 
-    def _started(self, process: Process, failure: Failure | None) -> None:
+    def _started(self, process: GuestProcess, failure: Failure | None) -> None:
         if failure is None:
             self._tell({"event": "started", "proc": process.proc, "pid": process.pid})
         else:
             self.drop(process)
 
-    def forked(self, process: Process) -> None:
+    def forked(self, process: GuestProcess) -> None:
         """Know the child when it is reaped."""
         self._by_pid[process.pid] = process
 
-    def drop(self, process: Process) -> None:
+    def drop(self, process: GuestProcess) -> None:
         """Forget a process that has ended, or never began."""
         if self._by_id.get(process.proc) is process:
             del self._by_id[process.proc]

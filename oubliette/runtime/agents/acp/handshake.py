@@ -10,8 +10,8 @@ from oubliette.runtime.agents.acp.choices import Choice, NotOffered, choice
 from oubliette.runtime.agents.handshake_adapter import (
     FRAMES,
     Event,
+    HandshakeAdapter,
     Json,
-    TurnAdapter,
     line_of,
     object_of,
 )
@@ -29,7 +29,7 @@ _ANEW: Final = "session-anew"
 _CHOOSE: Final = "choose-"
 
 
-class AcpHandshake(TurnAdapter, abc.ABC):
+class AcpHandshake(HandshakeAdapter, abc.ABC):
     """The part of an ACP adapter that is over when the agent is ready."""
 
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from oubliette.runtime.agents.checked import count, turn_number, word
 from oubliette.runtime.agents.handshake_adapter import (
     Event,
+    HandshakeAdapter,
     Json,
     ToolCall,
-    TurnAdapter,
     line_of,
     object_of,
     system,
@@ -55,7 +55,7 @@ _LEVELS: Final = {"off": "high", "high": "high", "medium": "medium", "low": "low
 """Our autonomy → Droid's, which has none for not asking at all after a resume."""
 
 
-class DroidAdapter(TurnAdapter):
+class DroidAdapter(HandshakeAdapter):
     """`AgentAdapter` of Droid."""
 
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from oubliette.runtime.agents.checked import turn_number
 from oubliette.runtime.agents.handshake_adapter import Event, Json, line_of, object_of, system
-from oubliette.runtime.agents.line_framing import Missing
+from oubliette.runtime.agents.line_framing import OutputGap
 from oubliette.runtime.agents.opencode.parts import PartsAdapter, error_text, stamp_of, turn_of
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class OpencodeAdapter(PartsAdapter):
 
     # ------------------------------------------------------------------ output
 
-    def _read(self, line: Line | Missing) -> list[Event]:
+    def _read(self, line: Line | OutputGap) -> list[Event]:
         events = super()._read(line)
-        if isinstance(line, Missing):
+        if isinstance(line, OutputGap):
             events += self._read_again("output was not kept")
         return events
 

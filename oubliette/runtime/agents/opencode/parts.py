@@ -13,9 +13,9 @@ from typing import Final
 from oubliette.runtime.agents.checked import count, dollars, word
 from oubliette.runtime.agents.handshake_adapter import (
     Event,
+    HandshakeAdapter,
     Json,
     ToolCall,
-    TurnAdapter,
     object_of,
     system,
 )
@@ -41,7 +41,7 @@ def turn_of(message_id: object) -> int | None:
     return int(number) if ours else None
 
 
-class PartsAdapter(TurnAdapter):
+class PartsAdapter(HandshakeAdapter):
     """What messages and their parts mean. What they are told by is the subclass's business."""
 
     @abc.abstractmethod

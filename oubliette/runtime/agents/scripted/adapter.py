@@ -15,13 +15,13 @@ from oubliette.runtime.agents.base import AgentCommand, AgentEvent, Availability
 from oubliette.runtime.agents.checked import is_count, is_dollars, is_turn, message_of
 from oubliette.runtime.agents.environment import base_environment
 from oubliette.runtime.agents.executor import StreamExecution
-from oubliette.runtime.agents.line_framing import Cutter, Line
+from oubliette.runtime.agents.line_framing import Line, LineFramer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.agents.base import AgentSession
-    from oubliette.runtime.agents.line_framing import Missing
+    from oubliette.runtime.agents.line_framing import OutputGap
     from oubliette.runtime.containers.base import Inside, Mount
 
 _KINDS: Final = frozenset(get_args(EventKind)) - {"system"}
@@ -49,7 +49,7 @@ class ScriptedAdapter:
     failed = None
 
     def __init__(self) -> None:
-        self._cutter = Cutter()
+        self._cutter = LineFramer()
         self.steps = 0
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
@@ -155,7 +155,7 @@ def _line(message: dict[str, Any]) -> bytes:
     return _encoder.encode(message) + b"\n"
 
 
-def _event(line: Line | Missing) -> AgentEvent | None:
+def _event(line: Line | OutputGap) -> AgentEvent | None:
     kind: EventKind = "system"
     if not isinstance(line, Line):
         data: dict[str, Any] = {"missing": [line.start, line.end]}

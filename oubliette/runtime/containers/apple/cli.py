@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.errors import DeadlineExceeded, OublietteError
-from oubliette.runtime.containers.errors import EngineMissing, Missing, Refused
+from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     from asyncio import StreamReader
@@ -156,14 +156,14 @@ def explained(step: str, done: Done) -> OublietteError:
     if "xpc connection error" in low or "container system start" in low:
         return EngineMissing("the services of container do not run", hint=START)
     if done.code == USAGE:
-        return Refused(
+        return EngineRefused(
             f"apple: {step}: {said}",
             status=USAGE,
             hint="this release of container takes other options than 1.0 to 1.2; please report it",
         )
     if "not found" in low or "no such container" in low:
-        return Missing(f"apple: {step}: {said}")
-    return Refused(f"apple: {step}: {said}")
+        return EngineNotFound(f"apple: {step}: {said}")
+    return EngineRefused(f"apple: {step}: {said}")
 
 
 async def read_end(reader: StreamReader | None, limit: int) -> bytes:

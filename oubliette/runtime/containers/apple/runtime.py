@@ -66,7 +66,7 @@ _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 2.0
 
 
-class _Container:
+class _AppleContainer:
     """One container that this object knows."""
 
     def __init__(self, spec: ContainerSpec) -> None:
@@ -98,7 +98,7 @@ class AppleRuntime:
         self._cli = AppleCli(path)
         self._services = AppleServices(self._cli)
         self._root = os.geteuid() == 0
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, _AppleContainer] = {}
         self._creating: set[str] = set()
         self._usable = False
 
@@ -175,7 +175,7 @@ class AppleRuntime:
         if spec.id in self._containers or spec.id in self._creating:
             raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
         await asyncio.to_thread(validation.check_spec, spec, self._base)
-        container = _Container(spec)
+        container = _AppleContainer(spec)
         image = spec.image
         if image is None:
             raise InvalidParameter(
@@ -206,7 +206,7 @@ class AppleRuntime:
     async def _make_folders(self, spec: ContainerSpec) -> None:
         await asyncio.to_thread(runtime_dirs.make, spec, uid=self._owner(spec))
 
-    async def _make(self, container: _Container, image: str) -> None:
+    async def _make(self, container: _AppleContainer, image: str) -> None:
         spec = container.spec
         argv = await asyncio.to_thread(self._create_argv, spec, image)
         await self._cli.call("create a container", argv)
@@ -234,7 +234,7 @@ class AppleRuntime:
             folders=folders,
         )
 
-    async def _unmake(self, container: _Container) -> None:
+    async def _unmake(self, container: _AppleContainer) -> None:
         with contextlib.suppress(OublietteError):
             await self._services.delete(container.name)
         await asyncio.to_thread(shared_dirs.clear, container.spec)
@@ -280,7 +280,7 @@ class AppleRuntime:
             container.last = self._info(container, now)
             return container.last
 
-    async def _start(self, container: _Container, key: bytes, timeout: float) -> None:
+    async def _start(self, container: _AppleContainer, key: bytes, timeout: float) -> None:
         spec = container.spec
         for mount in spec.mounts:
             await asyncio.to_thread(validation.check_mount, mount)
@@ -306,20 +306,20 @@ class AppleRuntime:
                 hint="container system logs may say why",
             )
 
-    async def _until_listening(self, container: _Container) -> None:
+    async def _until_listening(self, container: _AppleContainer) -> None:
         lifeline = await Lifeline.open(self._cli, container.name, await_ready=True)
         container.lifeline = lifeline
         if await lifeline.ready():
             return
         raise RuntimeFailure("its host ended before it was ready")
 
-    async def _last_words(self, container: _Container) -> str:
+    async def _last_words(self, container: _AppleContainer) -> str:
         with contextlib.suppress(OublietteError):
             text = (await self._services.logs(container.name, 5)).text.strip()
             return f": {text[-500:]}" if text else ""
         return ""
 
-    async def _reset(self, container: _Container) -> None:
+    async def _reset(self, container: _AppleContainer) -> None:
         """Make it as it was when it was created: a start that failed leaves nothing."""
         await self._let_go(container)
         with contextlib.suppress(OublietteError):
@@ -330,7 +330,7 @@ class AppleRuntime:
 
     # ------------------------------------------------------------------ its end
 
-    async def _until_ended(self, container: _Container) -> ContainerInfo:
+    async def _until_ended(self, container: _AppleContainer) -> ContainerInfo:
         """Wait until it does not run; while the services are away nothing is known, so wait."""
         pause = _FIRST_RETRY
         while True:
@@ -355,19 +355,19 @@ class AppleRuntime:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LAST_RETRY)
 
-    async def _still_runs(self, container: _Container) -> bool:
+    async def _still_runs(self, container: _AppleContainer) -> bool:
         with contextlib.suppress(EngineMissing, DeadlineExceeded):
             return (await self._look(container)).state == "running"
         return True
 
-    async def _hold(self, container: _Container) -> Lifeline:
+    async def _hold(self, container: _AppleContainer) -> Lifeline:
         """The lifeline of a running container, made if there is none."""
         async with container.opening:
             if container.lifeline is None or not container.lifeline.alive:
                 container.lifeline = await Lifeline.open(self._cli, container.name)
             return container.lifeline
 
-    async def _let_go(self, container: _Container) -> None:
+    async def _let_go(self, container: _AppleContainer) -> None:
         lifeline, container.lifeline = container.lifeline, None
         if lifeline is not None:
             await lifeline.close()
@@ -430,13 +430,13 @@ class AppleRuntime:
         """
         return await self._look(self._get(container_id))
 
-    def _get(self, container_id: str) -> _Container:
+    def _get(self, container_id: str) -> _AppleContainer:
         container = self._containers.get(container_id)
         if container is None:
             raise NotFound(f"there is no container {container_id}")
         return container
 
-    async def _look(self, container: _Container) -> ContainerInfo:
+    async def _look(self, container: _AppleContainer) -> ContainerInfo:
         seen = await self._services.look(container.name)
         if seen is None:
             if container.removed and container.last is not None:
@@ -447,7 +447,7 @@ class AppleRuntime:
         container.last = self._info(container, seen)
         return container.last
 
-    def _info(self, container: _Container, seen: Seen) -> ContainerInfo:
+    def _info(self, container: _AppleContainer, seen: Seen) -> ContainerInfo:
         spec = container.spec
         state: ContainerState = "unknown"
         if seen.state in {"running", "stopping"}:
@@ -483,7 +483,7 @@ class AppleRuntime:
     async def adopt(self, instance: str) -> list[ContainerInfo]:
         """Find the instance's containers by label; clear folders away that have none."""
         await self._ready()
-        found: list[tuple[_Container, Seen]] = []
+        found: list[tuple[_AppleContainer, Seen]] = []
         for seen in await self._services.list_all():
             if seen.labels.get(LABEL_INSTANCE) == instance:
                 container = await self._recognise(seen)
@@ -499,7 +499,7 @@ class AppleRuntime:
                 await asyncio.to_thread(shared_dirs.clear, spec)
         return [self._info(container, seen) for container, seen in found]
 
-    async def _recognise(self, seen: Seen) -> _Container | None:
+    async def _recognise(self, seen: Seen) -> _AppleContainer | None:
         container_id = seen.labels.get(LABEL_CONTAINER)
         if container_id is None or container_id in self._creating:
             return None
@@ -512,7 +512,7 @@ class AppleRuntime:
             # Ours by its instance, of a release that wrote something else: nobody can use it.
             await self._services.delete(seen.id)
             return None
-        known = self._containers[container_id] = _Container(spec)
+        known = self._containers[container_id] = _AppleContainer(spec)
         return known
 
     async def aclose(self) -> None:

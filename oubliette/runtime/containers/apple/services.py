@@ -14,7 +14,7 @@ from oubliette.runtime.containers.apple import argv as apple_argv
 from oubliette.runtime.containers.apple import cli as apple_cli
 from oubliette.runtime.containers.apple import output
 from oubliette.runtime.containers.base import ImageInfo, Logs, RuntimeStatus
-from oubliette.runtime.containers.errors import EngineMissing, Missing
+from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ class AppleServices:
         """What is known of it; None: it is not there without a pull."""
         try:
             said = await self._cli.call("look for an image", ["image", "inspect", image])
-        except Missing:
+        except EngineNotFound:
             return None
         return output.image(said)
 
@@ -94,7 +94,7 @@ class AppleServices:
             await self._cli.call(f"pull {image}", argv, timeout=timeout)
         except DeadlineExceeded:
             raise
-        except (RuntimeFailure, Missing) as error:
+        except (RuntimeFailure, EngineNotFound) as error:
             raise RuntimeFailure(
                 f"the image {image} cannot be pulled: {error.message}",
                 hint="check the name, log in (container registry login), or load the image"
@@ -151,7 +151,7 @@ class AppleServices:
         if network in {"none", "bridge"}:
             return
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", network):
-            with contextlib.suppress(Missing):
+            with contextlib.suppress(EngineNotFound):
                 await self._cli.call("look for a network", ["network", "inspect", network])
                 return
         raise InvalidParameter(
@@ -164,7 +164,7 @@ class AppleServices:
         """Remove a container, running or not; whoever was first, it is gone afterwards."""
         try:
             await self._cli.call("remove a container", ["delete", "--force", name])
-        except Missing:
+        except EngineNotFound:
             return
         except EngineMissing:
             raise
@@ -181,7 +181,7 @@ class AppleServices:
         """One container now; None if it is not there."""
         try:
             said = await self._cli.call("look at a container", ["inspect", name])
-        except Missing:
+        except EngineNotFound:
             return None
         return next((each for each in output.containers(said) if each.id == name), None)
 

@@ -56,7 +56,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
     """One engine's place."""
 
     url: str
@@ -80,7 +80,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return self.path is not None or self.host_port[0] in _LOOPBACK
 
 
-def find(flavour: Flavour, configured: str | None = None) -> Address:
+def find(flavour: Flavour, configured: str | None = None) -> EngineAddress:
     """The address of the engine that this server is to use.
 
     Raises:
@@ -101,7 +101,7 @@ def find(flavour: Flavour, configured: str | None = None) -> Address:
     return _usual(_docker_sockets())
 
 
-def parse(text: str, tls: Tls | None, *, source: str) -> Address:
+def parse(text: str, tls: Tls | None, *, source: str) -> EngineAddress:
     """An address as people write it.
 
     Raises:
@@ -113,7 +113,7 @@ def parse(text: str, tls: Tls | None, *, source: str) -> Address:
     if not separator:
         scheme, rest = "tcp", text
     if scheme == "unix" and rest.startswith("/"):
-        return Address(url=text)
+        return EngineAddress(url=text)
     if scheme == "ssh":
         raise EngineMissing(
             f"{source}: {text} is on another machine, where this server's folders are not",
@@ -133,7 +133,7 @@ def parse(text: str, tls: Tls | None, *, source: str) -> Address:
     except ValueError as error:
         raise EngineMissing(f"{source}: {text}: {error}", hint="tcp://host:port") from error
     host = parts.hostname or "127.0.0.1"
-    return Address(url=f"tcp://{f'[{host}]' if ':' in host else host}:{port}", tls=tls)
+    return EngineAddress(url=f"tcp://{f'[{host}]' if ':' in host else host}:{port}", tls=tls)
 
 
 def _tls_of_environment() -> Tls | None:
@@ -191,7 +191,7 @@ class _Meta(msgspec.Struct, frozen=True):
 _meta_decoder = msgspec.json.Decoder(_Meta)
 
 
-def _of_context(name: str) -> Address:
+def _of_context(name: str) -> EngineAddress:
     digest = hashlib.sha256(name.encode()).hexdigest()
     contexts = _config_folder() / "contexts"
     try:
@@ -228,5 +228,5 @@ def _own_runtime() -> Path:
     return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}")
 
 
-def _usual(paths: list[Path]) -> Address:
-    return Address(url=f"unix://{next((path for path in paths if path.exists()), paths[0])}")
+def _usual(paths: list[Path]) -> EngineAddress:
+    return EngineAddress(url=f"unix://{next((path for path in paths if path.exists()), paths[0])}")

@@ -22,13 +22,13 @@ import msgspec
 
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.runtime.containers.docker import address as docker_address
-from oubliette.runtime.containers.errors import EngineMissing, Missing, Refused
+from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from oubliette.runtime.containers.docker.address import Address, Flavour
+    from oubliette.runtime.containers.docker.address import EngineAddress, Flavour
 
 CALLS_AT_ONCE: Final = 16
 CALL_SECONDS: Final = 60.0  # for one answer of the engine
@@ -83,7 +83,7 @@ class Engine:
         self.flavour: Flavour = flavour
         self._configured = host
         self._api: Any = None
-        self._address: Address | None = None
+        self._address: EngineAddress | None = None
         self._tls: ssl.SSLContext | None = None
         self._first = threading.Lock()
         self._facts: Facts | None = None
@@ -98,7 +98,7 @@ class Engine:
             return "its usual place"
 
     @property
-    def address(self) -> Address:
+    def address(self) -> EngineAddress:
         """Where it is, found at the first use.
 
         Raises:
@@ -208,8 +208,8 @@ class Engine:
             said = str(any_error.explanation or any_error).strip()
             # podman says so with 500 while it removes one
             if status == 404 or "no such container" in said:
-                return Missing(f"{self.flavour}: {step}: {said}")
-            return Refused(f"{self.flavour}: {step}: {said}", status=status)
+                return EngineNotFound(f"{self.flavour}: {step}: {said}")
+            return EngineRefused(f"{self.flavour}: {step}: {said}", status=status)
         causes = _causes(error)
         for cause in causes:
             if isinstance(cause, PermissionError):
@@ -258,7 +258,7 @@ def _client_class(docker: Any) -> Any:
     """
     transport: Any = docker.transport.unixconn
 
-    class Connection(transport.UnixHTTPConnection):
+    class SdkConnection(transport.UnixHTTPConnection):
         """The SDK's connection, which closes its socket when nobody answers."""
 
         def connect(self) -> None:
@@ -277,11 +277,11 @@ def _client_class(docker: Any) -> Any:
 
         def get_connection(self, url: str, proxies: Any = None) -> Any:
             pool: Any = transport.UnixHTTPAdapter.get_connection(self, url, proxies)
-            make: Any = Connection
+            make: Any = SdkConnection
             pool._new_conn = functools.partial(make, pool.base_url, pool.socket_path, pool.timeout)
             return pool
 
-    class Client(docker.APIClient):
+    class SdkClient(docker.APIClient):
         trust_env = property(lambda _: False, lambda _, __: None)
 
         def mount(self, prefix: str, adapter: Any) -> None:
@@ -291,10 +291,10 @@ def _client_class(docker: Any) -> Any:
                 )
             docker.APIClient.mount(self, prefix, adapter)
 
-    return Client
+    return SdkClient
 
 
-def _sdk_tls(address: Address) -> Any:
+def _sdk_tls(address: EngineAddress) -> Any:
     tls = address.tls
     if tls is None:
         return False
@@ -335,7 +335,7 @@ def _ask(api: Any) -> tuple[Any, Any]:
     return api.version(), api.info()
 
 
-def _read(version: dict[str, Any], info: dict[str, Any], address: Address) -> Facts:
+def _read(version: dict[str, Any], info: dict[str, Any], address: EngineAddress) -> Facts:
     system = str(info.get("OperatingSystem") or "")
     options = [str(option) for option in info.get("SecurityOptions") or ()]
     local = _is_local(info, address) and "Docker Desktop" not in system
@@ -356,7 +356,7 @@ def _read(version: dict[str, Any], info: dict[str, Any], address: Address) -> Fa
     )
 
 
-def _is_local(info: dict[str, Any], address: Address) -> bool:
+def _is_local(info: dict[str, Any], address: EngineAddress) -> bool:
     """Whether the engine's kernel is ours; a socket may lead into a virtual machine, or away."""
     here = os.uname()
     if here.sysname != "Linux" or info.get("KernelVersion", here.release) != here.release:

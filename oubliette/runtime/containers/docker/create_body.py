@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerSpec
     from oubliette.runtime.containers.docker.client import Flavour
 
-__all__ = ("READY", "Hardening", "Place", "host_command", "request")
+__all__ = ("READY", "Hardening", "HostPaths", "host_command", "request")
 
 READY: Final = "ready"
 """Name of the FIFO in the runtime folder on which the host says that it listens."""
@@ -35,7 +35,7 @@ STOP_SIGNAL: Final = "SIGTERM"
 PODMAN_PROCESSES: Final = 16_384
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Folders and files of this side that the container is given."""
 
     zipapp: Path
@@ -71,7 +71,7 @@ def inside_environment() -> dict[str, str]:
 
 def request(
     spec: ContainerSpec,
-    place: Place,
+    place: HostPaths,
     hard: Hardening,
     *,
     user: str,
@@ -108,7 +108,7 @@ def request(
 
 
 def _host_config(
-    spec: ContainerSpec, place: Place, hard: Hardening, flavour: Flavour
+    spec: ContainerSpec, place: HostPaths, hard: Hardening, flavour: Flavour
 ) -> dict[str, Any]:
     limits = spec.limits
     memory = limits.memory_bytes or hard.memory_bytes
@@ -165,7 +165,7 @@ def _log_config(hard: Hardening, flavour: Flavour) -> dict[str, Any]:
     return {"Type": "json-file" if flavour == "docker" else "k8s-file", "Config": options}
 
 
-def _mounts(spec: ContainerSpec, place: Place) -> list[dict[str, Any]]:
+def _mounts(spec: ContainerSpec, place: HostPaths) -> list[dict[str, Any]]:
     wanted = [
         (place.zipapp, bubblewrap.ZIPAPP, True),
         (place.wrappers, bubblewrap.BIN, True),

@@ -12,7 +12,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from oubliette.runtime.containers.errors import Missing, Refused
+from oubliette.runtime.containers.errors import EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     from oubliette.runtime.containers.docker.client import Engine
@@ -26,7 +26,7 @@ _MAX_HEAD: Final = 1 << 16
 _MAX_BODY: Final = 1 << 16  # of a refusal
 
 
-class Sink(Protocol):
+class ExecOutput(Protocol):
     """Whoever gets what the program says; called from the loop."""
 
     def output(self, kind: int, data: bytes) -> None:
@@ -46,7 +46,9 @@ class Sink(Protocol):
         ...
 
 
-async def open_stream(engine: Engine, path: str, body: object, sink: Sink) -> asyncio.Transport:
+async def open_stream(
+    engine: Engine, path: str, body: object, sink: ExecOutput
+) -> asyncio.Transport:
     """POST `body` to `path` and give what the engine then streams to `sink`.
 
     Raises:
@@ -73,7 +75,7 @@ async def open_stream(engine: Engine, path: str, body: object, sink: Sink) -> as
 class _Hijack(asyncio.Protocol):
     """The connection: first an HTTP answer, then frames."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ExecOutput) -> None:
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sink = sink
         self._transport: asyncio.Transport | None = None
@@ -97,7 +99,7 @@ class _Hijack(asyncio.Protocol):
         if end >= 0:
             self._answered(self._buffer[:end], self._buffer[end + 4 :])
         elif len(self._buffer) > _MAX_HEAD:
-            self._fail(Refused("the engine's answer has no end"))
+            self._fail(EngineRefused("the engine's answer has no end"))
 
     def _answered(self, head: bytes, rest: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
@@ -118,7 +120,9 @@ class _Hijack(asyncio.Protocol):
         if length.isdigit() and len(rest) < min(int(length), _MAX_BODY):
             return  # the reason is still under way
         said = _message(rest) or lines[0]
-        self._fail(Missing(said) if status == 404 else Refused(said, status=status or 500))
+        self._fail(
+            EngineNotFound(said) if status == 404 else EngineRefused(said, status=status or 500)
+        )
 
     def _fail(self, error: Exception) -> None:
         self._error = error
@@ -140,7 +144,9 @@ class _Hijack(asyncio.Protocol):
                 break
             self._kind, self._left = _FRAME.unpack_from(view)
             if self._kind not in _KINDS:
-                self._fail(Refused(f"the engine's stream has no frames: {bytes(view[:100])!r}"))
+                self._fail(
+                    EngineRefused(f"the engine's stream has no frames: {bytes(view[:100])!r}")
+                )
                 return
             view = view[_FRAME.size :]
         self._buffer = bytes(view)
@@ -148,7 +154,7 @@ class _Hijack(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         error = self._error or exc
         if not self.agreed.done():
-            self.agreed.set_exception(error or Refused("the engine closed the connection"))
+            self.agreed.set_exception(error or EngineRefused("the engine closed the connection"))
         elif self._streaming:
             self._sink.ended(error)
 

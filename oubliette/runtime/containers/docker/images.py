@@ -15,7 +15,7 @@ import structlog
 from oubliette.errors import InvalidParameter, OublietteError, RuntimeFailure
 from oubliette.runtime.containers import image_errors
 from oubliette.runtime.containers.base import ImageInfo, Logs
-from oubliette.runtime.containers.docker.client import Missing, Refused, sdk
+from oubliette.runtime.containers.docker.client import EngineNotFound, EngineRefused, sdk
 from oubliette.runtime.containers.docker.progress_stream import work
 from oubliette.runtime.containers.docker.pull_progress import ImageProgress
 
@@ -44,7 +44,7 @@ async def look(engine: Engine, image: str) -> ImageInfo | None:
     """What the engine knows of `image`; None: it has not got it."""
     try:
         said = await engine.call("look for an image", _inspect, image)
-    except Missing:
+    except EngineNotFound:
         return None
     size = said.get("Size")
     metadata = cast("dict[str, Any]", said.get("Metadata") or {})
@@ -89,7 +89,7 @@ async def pull(
         raise image_errors.pull_timeout(
             engine.flavour, image, timeout, told.progress.line
         ) from error
-    except (Refused, Missing) as error:
+    except (EngineRefused, EngineNotFound) as error:
         raise image_errors.pull_failed(engine.flavour, image, error.message) from error
 
 
@@ -132,7 +132,7 @@ async def build(
                 await told.follow(work(engine, "/build", query, headers=headers, body=context))
     except TimeoutError as error:
         raise image_errors.build_timeout(image, timeout, told.tail(5)) from error
-    except (Refused, Missing) as error:
+    except (EngineRefused, EngineNotFound) as error:
         raise image_errors.build_failed(image, error.message, told.tail(20)) from error
     return Logs(text=told.tail(LOG_LINES), truncated=told.count > LOG_LINES)
 
@@ -204,7 +204,7 @@ class _Told:
                     else:
                         self._read(part)
             if reason is not None:
-                raise Refused(reason)
+                raise EngineRefused(reason)
             self._tell()
         finally:
             if self._again is not None:

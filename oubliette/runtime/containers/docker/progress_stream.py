@@ -14,7 +14,7 @@ import json
 import urllib.parse
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from oubliette.runtime.containers.docker.client import Refused
+from oubliette.runtime.containers.docker.client import EngineRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -63,7 +63,7 @@ async def work(
     except (ValueError, EOFError, OSError) as error:
         if isinstance(error, TimeoutError):
             raise
-        raise Refused(f"{engine.flavour} broke off: {error}") from error
+        raise EngineRefused(f"{engine.flavour} broke off: {error}") from error
     finally:
         transport.abort()
 
@@ -94,7 +94,7 @@ async def _head(reader: asyncio.StreamReader) -> dict[str, str]:
     text = said.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(json.loads(text)["message"])
-    raise Refused(text or "no answer", status=status or 500)
+    raise EngineRefused(text or "no answer", status=status or 500)
 
 
 async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> AsyncGenerator[bytes]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerInfo, ContainerSpec, Dial
     from oubliette.runtime.containers.docker.address import Flavour
     from oubliette.runtime.containers.docker.client import Engine, Facts
-    from oubliette.runtime.containers.errors import Refused
+    from oubliette.runtime.containers.errors import EngineRefused
 
 Sockets = Literal["auto", "mount", "bridge"]
 Listening: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
@@ -156,7 +156,7 @@ def shape_bridged(body: dict[str, Any], flavour: Flavour) -> None:
         command[at : at + 2] = now
 
 
-def explained(engine: Engine, error: Refused) -> RuntimeFailure:
+def explained(engine: Engine, error: EngineRefused) -> RuntimeFailure:
     """What the engine's refusal of a new container means: maybe that folders are not shared."""
     if "bind source path does not exist" not in error.message:
         return error

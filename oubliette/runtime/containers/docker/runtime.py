@@ -43,9 +43,9 @@ from oubliette.runtime.containers.base import (
 )
 from oubliette.runtime.containers.docker import api, create_body, images, relay_transport
 from oubliette.runtime.containers.docker.client import Engine, Facts
-from oubliette.runtime.containers.docker.create_body import Hardening, Place
+from oubliette.runtime.containers.docker.create_body import Hardening, HostPaths
 from oubliette.runtime.containers.docker.events import EngineEvents
-from oubliette.runtime.containers.errors import EngineMissing, Missing, Refused
+from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
 from oubliette.runtime.containers.process import bubblewrap
 from oubliette.runtime.containers.process.sandbox_plan import NOBODY
 
@@ -62,7 +62,7 @@ LOG_BYTES: Final = 1 << 20
 log = structlog.get_logger(__name__)
 
 
-class _Container:
+class _EngineContainer:
     """One container that this object knows."""
 
     def __init__(self, spec: ContainerSpec, engine_id: str, *, bridged: bool) -> None:
@@ -108,7 +108,7 @@ class DockerRuntime:
         self._sockets: Sockets = sockets
         self._bridged = sockets == "bridge"
         self._root = os.geteuid() == 0
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, _EngineContainer] = {}
         self._creating: set[str] = set()
         self._facts: Facts | None = None
         self._usable = False
@@ -234,7 +234,9 @@ class DockerRuntime:
         try:
             await self._make_folders(spec)
             bridged = self._bridged
-            container = _Container(spec, await self._make(spec, bridged=bridged), bridged=bridged)
+            container = _EngineContainer(
+                spec, await self._make(spec, bridged=bridged), bridged=bridged
+            )
             container.fresh = True
             info = container.last = self._info(container, {"State": {"Status": "created"}})
         except BaseException as error:
@@ -252,11 +254,11 @@ class DockerRuntime:
             runtime_dirs.make, spec, engine=self._flavour, uid=self._owner(spec)
         )
 
-    def _place(self, spec: ContainerSpec) -> Place:
+    def _place(self, spec: ContainerSpec) -> HostPaths:
         tools = guest_bundle.install(
             self._base, self._zipapp, python="python3", inside=bubblewrap.ZIPAPP
         )
-        return Place(
+        return HostPaths(
             zipapp=tools.zipapp, wrappers=tools.wrappers, spool=runtime_dirs.spool_of(spec)
         )
 
@@ -283,9 +285,9 @@ class DockerRuntime:
             made = await self._engine.call(
                 "create a container", api.create, body, container_labels.name_of(spec.id)
             )
-        except Missing as error:
+        except EngineNotFound as error:
             raise images.not_there(self._flavour, spec.image or "") from error
-        except Refused as error:
+        except EngineRefused as error:
             raise relay_transport.explained(self._engine, error) from error
         return str(made["Id"])
 
@@ -317,7 +319,7 @@ class DockerRuntime:
             return
         try:
             await self._engine.call("look for a network", api.network, network)
-        except Missing as error:
+        except EngineNotFound as error:
             raise InvalidParameter(
                 f"network: {self._flavour} has no network {network}",
                 field="network",
@@ -350,7 +352,9 @@ class DockerRuntime:
                 await self._reset(container)
                 raise
 
-    async def _start(self, container: _Container, key: bytes, timeout: float) -> ContainerInfo:
+    async def _start(
+        self, container: _EngineContainer, key: bytes, timeout: float
+    ) -> ContainerInfo:
         spec = container.spec
         await asyncio.to_thread(self._prepare, spec)
         if container.bridged:
@@ -379,7 +383,9 @@ class DockerRuntime:
         runtime_dirs.make(spec, engine=self._flavour, uid=self._owner(spec))
         self._place(spec)
 
-    async def _until_listening(self, container: _Container, listening: Listening) -> ContainerInfo:
+    async def _until_listening(
+        self, container: _EngineContainer, listening: Listening
+    ) -> ContainerInfo:
         before = container.last
         ready = asyncio.create_task(listening())
         ended = asyncio.create_task(self._until_ended(container))
@@ -400,7 +406,7 @@ class DockerRuntime:
             return now
         return await self._look(container)
 
-    async def _last_words(self, container: _Container) -> str:
+    async def _last_words(self, container: _EngineContainer) -> str:
         # Podman's log of a container that has just ended may come a moment after its end.
         again = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(operator.not_),
@@ -417,7 +423,7 @@ class DockerRuntime:
             return f": {text[-500:]}" if text else ""
         return ""
 
-    async def _reset(self, container: _Container) -> None:
+    async def _reset(self, container: _EngineContainer) -> None:
         """Make it as it was when it was created: a start that failed leaves nothing."""
         spec = container.spec
         with contextlib.suppress(OublietteError):
@@ -428,7 +434,7 @@ class DockerRuntime:
 
     # ------------------------------------------------------------------ its end
 
-    async def _until_ended(self, container: _Container) -> ContainerInfo:
+    async def _until_ended(self, container: _EngineContainer) -> ContainerInfo:
         """Wait until it does not run; while the engine is away nothing is known, so wait."""
         while True:
             hint = self._events.hint(container.engine_id)
@@ -471,12 +477,12 @@ class DockerRuntime:
                     hint="a process in it hangs in the kernel, often on a network file system",
                 ) from error
 
-    async def _signal(self, container: _Container, name: str) -> None:
+    async def _signal(self, container: _EngineContainer, name: str) -> None:
         try:
             await self._engine.call("end the container", api.kill, container.engine_id, name)
-        except Missing:
+        except EngineNotFound:
             pass  # the next look says what that means
-        except Refused as error:
+        except EngineRefused as error:
             # "is not running": it ended by itself in between
             if (await self._look(container)).state == "running":
                 raise error from None
@@ -502,16 +508,16 @@ class DockerRuntime:
         """
         return await self._look(self._get(container_id))
 
-    def _get(self, container_id: str) -> _Container:
+    def _get(self, container_id: str) -> _EngineContainer:
         container = self._containers.get(container_id)
         if container is None:
             raise NotFound(f"there is no container {container_id}")
         return container
 
-    async def _look(self, container: _Container) -> ContainerInfo:
+    async def _look(self, container: _EngineContainer) -> ContainerInfo:
         try:
             said = await self._engine.call("look at a container", api.inspect, container.engine_id)
-        except Missing as error:
+        except EngineNotFound as error:
             if container.removed and container.last is not None:
                 return msgspec.structs.replace(container.last, state="exited", handle={})
             raise ContainerLost(
@@ -520,7 +526,7 @@ class DockerRuntime:
         container.last = self._info(container, said)
         return container.last
 
-    def _info(self, container: _Container, said: Mapping[str, Any]) -> ContainerInfo:
+    def _info(self, container: _EngineContainer, said: Mapping[str, Any]) -> ContainerInfo:
         now: dict[str, Any] = said.get("State") or {}
         state = container_labels.state_of(now)
         handle: dict[str, Any] = {"engine_id": container.engine_id}
@@ -546,7 +552,7 @@ class DockerRuntime:
         """The end of what the host wrote to its standard streams."""
         return await self._logs(self._get(container_id), tail)
 
-    async def _logs(self, container: _Container, tail: int) -> Logs:
+    async def _logs(self, container: _EngineContainer, tail: int) -> Logs:
         if tail <= 0:
             return Logs(text="")
         raw = await self._engine.call("read the logs", api.read_logs, container.engine_id, tail + 1)
@@ -566,7 +572,7 @@ class DockerRuntime:
         listed = await self._engine.call(
             "list containers", api.labelled, f"{LABEL_INSTANCE}={instance}"
         )
-        found: list[_Container] = []
+        found: list[_EngineContainer] = []
         for entry in listed:
             container = await self._recognise(entry)
             if container is not None:
@@ -585,7 +591,7 @@ class DockerRuntime:
                 infos.append(await self._look(container))
         return infos
 
-    async def _recognise(self, entry: Mapping[str, Any]) -> _Container | None:
+    async def _recognise(self, entry: Mapping[str, Any]) -> _EngineContainer | None:
         labels = cast("dict[str, str]", entry.get("Labels") or {})
         container_id = labels.get(LABEL_CONTAINER)
         if container_id is None or container_id in self._creating:
@@ -600,7 +606,7 @@ class DockerRuntime:
             await self._engine.call("remove a container", api.remove, str(entry["Id"]))
             return None
         bridged = container_labels.LABEL_BRIDGED in labels
-        known = _Container(spec, str(entry["Id"]), bridged=bridged)
+        known = _EngineContainer(spec, str(entry["Id"]), bridged=bridged)
         self._containers[container_id] = known
         return known
 

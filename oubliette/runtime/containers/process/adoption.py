@@ -20,7 +20,7 @@ from oubliette.runtime.containers.process import procfs, state_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.containers.process.state_file import Record
+    from oubliette.runtime.containers.process.state_file import StoredContainer
 
 _RUNTIME_DIR: Final = re.compile("[0-9a-f]{8}")
 
@@ -28,16 +28,16 @@ _RUNTIME_DIR: Final = re.compile("[0-9a-f]{8}")
 class Living(msgspec.Struct, frozen=True):
     """A host that runs."""
 
-    process: procfs.Process
-    monitor: procfs.Process | None = None
+    process: procfs.HostProcess
+    monitor: procfs.HostProcess | None = None
     """The bwrap that waits for it, unless that was killed."""
 
 
-def find(base: Path, instance: str, *, sandboxed: bool) -> list[Record]:
+def find(base: Path, instance: str, *, sandboxed: bool) -> list[StoredContainer]:
     """Every container of `instance`; `process` is set for those that live, and only for them."""
     clear_empty(base)
     living = find_living(instance, sandboxed=sandboxed)
-    found: list[Record] = []
+    found: list[StoredContainer] = []
     for kept in state_file.load_all(base):
         if kept.spec.labels.get(LABEL_INSTANCE) != instance:
             continue
@@ -105,7 +105,7 @@ def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:
     return found
 
 
-def _monitor(pid: int, labels: dict[str, str]) -> procfs.Process | None:
+def _monitor(pid: int, labels: dict[str, str]) -> procfs.HostProcess | None:
     place = procfs.parent_and_session(pid)
     if place is None or procfs.labels_of(procfs.command_line(place[0])) != labels:
         return None

@@ -33,7 +33,7 @@ class Pipes(msgspec.Struct, frozen=True):
     status: int
 
 
-class Started(msgspec.Struct):
+class StartedProcess(msgspec.Struct):
     """A container's process as it has just been started."""
 
     child: subprocess.Popen[bytes]
@@ -95,7 +95,7 @@ async def launch(
     wait_ready: bool,
     uid: int | None,
     timeout: float,
-) -> Started:
+) -> StartedProcess:
     """Fork, exec, and wait for the info and for `ready` within `timeout` seconds.
 
     `uid` (only as root) is what the child runs as; None = as we do. `data` are further descriptors
@@ -140,7 +140,7 @@ async def launch(
         finally:
             os.close(ready_write)
             os.close(info_write)
-        started = Started(child, {})
+        started = StartedProcess(child, {})
         try:
             await _wait(
                 started,
@@ -154,7 +154,9 @@ async def launch(
         return started
 
 
-async def _wait(started: Started, *, info: int | None, ready: int | None, timeout: float) -> None:
+async def _wait(
+    started: StartedProcess, *, info: int | None, ready: int | None, timeout: float
+) -> None:
     try:
         async with asyncio.timeout(timeout):
             if info is not None:
@@ -170,7 +172,7 @@ async def _wait(started: Started, *, info: int | None, ready: int | None, timeou
         raise DeadlineExceeded(f"the container's host was not ready in {timeout:g} s") from error
 
 
-def kill_now(started: Started) -> None:
+def kill_now(started: StartedProcess) -> None:
     """Kill a half-started container, and return when it is gone: a few milliseconds.
 
     Its pid namespace dies with process 1. The child is stopped first, which takes a moment to

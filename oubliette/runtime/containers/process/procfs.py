@@ -18,7 +18,7 @@ import msgspec
 PROC: Final = Path("/proc")
 
 
-class Process(msgspec.Struct, frozen=True):
+class HostProcess(msgspec.Struct, frozen=True):
     """One process, named for good."""
 
     pid: int
@@ -42,15 +42,15 @@ def _stat_fields(pid: int) -> list[str] | None:
     return text[text.rindex(b")") + 2 :].decode("ascii").split(" ")
 
 
-def identify(pid: int) -> Process | None:
+def identify(pid: int) -> HostProcess | None:
     """The process that has `pid` now; None if there is none, or only its corpse."""
     fields = _stat_fields(pid)
     if fields is None or fields[0] in {"Z", "X"}:
         return None
-    return Process(pid, int(fields[19]), boot_id())
+    return HostProcess(pid, int(fields[19]), boot_id())
 
 
-def is_alive(process: Process) -> bool:
+def is_alive(process: HostProcess) -> bool:
     """Whether this very process is still there and not a corpse."""
     return identify(process.pid) == process
 
@@ -124,20 +124,20 @@ def labels_of(arguments: list[str]) -> dict[str, str]:
     return found
 
 
-def to_json(process: Process) -> dict[str, Any]:
+def to_json(process: HostProcess) -> dict[str, Any]:
     """As it is kept in a handle."""
     return msgspec.to_builtins(process)
 
 
-def from_json(value: object) -> Process | None:
+def from_json(value: object) -> HostProcess | None:
     """What `to_json` gave; None for anything else."""
     try:
-        return msgspec.convert(value, Process)
+        return msgspec.convert(value, HostProcess)
     except msgspec.ValidationError:
         return None
 
 
-def open_process(process: Process) -> int | None:
+def open_process(process: HostProcess) -> int | None:
     """A pidfd of this very process (pidfd_open(2)); None if it is gone. The caller closes it."""
     try:
         fd = os.pidfd_open(process.pid)
@@ -150,7 +150,7 @@ def open_process(process: Process) -> int | None:
     return fd
 
 
-def send_signal(process: Process, number: int) -> bool:
+def send_signal(process: HostProcess, number: int) -> bool:
     """Send a signal to this very process; False if it is gone, or not ours to signal."""
     fd = open_process(process)
     if fd is None:
@@ -171,7 +171,7 @@ class Watch:
         OSError: no descriptor is left.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: HostProcess) -> None:
         self._fd = open_process(process)
 
     async def over(self) -> None:
@@ -198,7 +198,7 @@ class Watch:
             os.close(fd)
 
 
-async def ended(process: Process) -> None:
+async def ended(process: HostProcess) -> None:
     """Wait until this very process has ended."""
     watch = Watch(process)
     try:

@@ -43,7 +43,7 @@ from oubliette.runtime.containers.process import (
     state_file,
     unsandboxed,
 )
-from oubliette.runtime.containers.process.sandbox_plan import Plan
+from oubliette.runtime.containers.process.sandbox_plan import SandboxPlan
 
 if TYPE_CHECKING:
     import subprocess
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from oubliette.runtime.containers.base import Progress
-    from oubliette.runtime.containers.process.state_file import Record
+    from oubliette.runtime.containers.process.state_file import StoredContainer
 
 KILL_TIMEOUT: Final = 5.0  # seconds from SIGKILL to the end of the last process
 MONITOR_TIMEOUT: Final = 2.0  # seconds from the end of process 1 to bwrap's own
 
 
-class _Container:
+class _ProcessContainer:
     """One container that this object knows."""
 
-    def __init__(self, kept: Record, plan: Plan) -> None:
+    def __init__(self, kept: StoredContainer, plan: SandboxPlan) -> None:
         self.record = kept
         self.plan = plan
         self.lock = asyncio.Lock()
@@ -105,7 +105,7 @@ class ProcessRuntime:
         self._root = os.geteuid() == 0
         self._probe: sandbox_probe.Probe | None = None
         self._kit: guest_bundle.Kit | None = None
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, _ProcessContainer] = {}
 
     @property
     def name(self) -> str:
@@ -199,7 +199,7 @@ class ProcessRuntime:
             raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
         plan = self._plan(spec)
         plan.check(self._base, network_none=self.capabilities.network_none)
-        kept = state_file.Record(spec=spec)
+        kept = state_file.StoredContainer(spec=spec)
         try:
             state_file.save(kept)
             plan.prepare()
@@ -208,11 +208,11 @@ class ProcessRuntime:
             if isinstance(error, OSError) and not isinstance(error, OublietteError):
                 raise RuntimeFailure(f"the container's folders: {error}") from error
             raise
-        container = self._containers[spec.id] = _Container(kept, plan)
+        container = self._containers[spec.id] = _ProcessContainer(kept, plan)
         return self._info(container)
 
-    def _plan(self, spec: ContainerSpec) -> Plan:
-        return Plan(spec=spec, sandboxed=self._sandboxed, root=self._root, home=self._home)
+    def _plan(self, spec: ContainerSpec) -> SandboxPlan:
+        return SandboxPlan(spec=spec, sandboxed=self._sandboxed, root=self._root, home=self._home)
 
     def _install(self, found: sandbox_probe.Probe) -> guest_bundle.Kit:
         """Put the kit there, again if something has cleared it away (cleaners of /tmp do)."""
@@ -247,7 +247,7 @@ class ProcessRuntime:
             return self._info(container)
 
     async def _launch(
-        self, container: _Container, found: sandbox_probe.Probe, key: bytes, timeout: float
+        self, container: _ProcessContainer, found: sandbox_probe.Probe, key: bytes, timeout: float
     ) -> None:
         plan, spec = container.plan, container.plan.spec
         tools = self._install(found)
@@ -325,21 +325,21 @@ class ProcessRuntime:
                 await container.over
             raise
 
-    def _after_failure(self, container: _Container) -> None:
+    def _after_failure(self, container: _ProcessContainer) -> None:
         runtime_dir = container.record.spec.runtime_dir
         for name in (RELAY_SOCKET, KEY_FILE):
             (runtime_dir / name).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ its end
 
-    def _watch(self, container: _Container, process: procfs.Process) -> None:
+    def _watch(self, container: _ProcessContainer, process: procfs.HostProcess) -> None:
         container.watch = procfs.Watch(process)
         container.over = asyncio.create_task(
             self._until_over(container, container.watch),
             name=f"container {container.record.spec.id}",
         )
 
-    async def _until_over(self, container: _Container, watch: procfs.Watch) -> None:
+    async def _until_over(self, container: _ProcessContainer, watch: procfs.Watch) -> None:
         """Wait for the end, clear up after it and write down how it ended."""
         await watch.over()
         watch.close()
@@ -365,7 +365,7 @@ class ProcessRuntime:
         with contextlib.suppress(OSError):  # a full disk must not turn an end into a failure
             state_file.save(container.record)
 
-    def _bwrap_exit_code(self, container: _Container) -> int | None:
+    def _bwrap_exit_code(self, container: _ProcessContainer) -> int | None:
         path = container.plan.status
         text, _ = state_file.tail(path, 1)
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -379,7 +379,7 @@ class ProcessRuntime:
             await self._end(container, timeout)
             return self._info(container)
 
-    async def _end(self, container: _Container, timeout: float) -> None:
+    async def _end(self, container: _ProcessContainer, timeout: float) -> None:
         process = container.record.process
         if not container.running or container.over is None or process is None:
             return
@@ -406,7 +406,7 @@ class ProcessRuntime:
             await asyncio.to_thread(self._clear, container.plan)
             self._containers.pop(container_id, None)
 
-    def _clear(self, plan: Plan) -> None:
+    def _clear(self, plan: SandboxPlan) -> None:
         host_paths.clear_away(plan.spool)
         host_paths.clear_away(plan.spec.runtime_dir)
         state_file.forget(plan.spec.runtime_dir)
@@ -443,7 +443,9 @@ class ProcessRuntime:
         for kept in found:
             if kept.spec.id in self._containers:
                 continue
-            container = self._containers[kept.spec.id] = _Container(kept, self._plan(kept.spec))
+            container = self._containers[kept.spec.id] = _ProcessContainer(
+                kept, self._plan(kept.spec)
+            )
             if kept.process is not None:
                 container.plan.open_ways()  # a server closes its home when it starts
                 self._watch(container, kept.process)
@@ -469,13 +471,13 @@ class ProcessRuntime:
 
     # ------------------------------------------------------------------
 
-    def _get(self, container_id: str) -> _Container:
+    def _get(self, container_id: str) -> _ProcessContainer:
         container = self._containers.get(container_id)
         if container is None:
             raise NotFound(f"there is no container {container_id}")
         return container
 
-    def _info(self, container: _Container) -> ContainerInfo:
+    def _info(self, container: _ProcessContainer) -> ContainerInfo:
         kept = container.record
         found = self._probe
         inside = Inside()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.guest_bundle import Kit
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One spec, under the circumstances of this server."""
 
     spec: ContainerSpec

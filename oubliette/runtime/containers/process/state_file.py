@@ -16,19 +16,19 @@ import msgspec
 
 from oubliette.runtime.containers import host_paths
 from oubliette.runtime.containers.base import ContainerSpec
-from oubliette.runtime.containers.process.procfs import Process
+from oubliette.runtime.containers.process.procfs import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
     """One container of the process runtime."""
 
     spec: ContainerSpec
-    process: Process | None = None
+    process: HostProcess | None = None
     """Process 1 of the sandbox (best-effort: the host), once started."""
-    monitor: Process | None = None
+    monitor: HostProcess | None = None
     """The bwrap outside that waits for it."""
     started_at: float | None = None
     exit_code: int | None = None
@@ -52,10 +52,10 @@ def _decode(kind: type, value: object) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode)
-_decoder = msgspec.json.Decoder(Record, dec_hook=_decode)
+_decoder = msgspec.json.Decoder(StoredContainer, dec_hook=_decode)
 
 
-def save(record: Record) -> None:
+def save(record: StoredContainer) -> None:
     """Write it, whole or not at all."""
     host_paths.write_private(beside(record.spec.runtime_dir, "json"), _encoder.encode(record))
 
@@ -67,7 +67,7 @@ def forget(runtime_dir: Path) -> None:
         beside(runtime_dir, suffix).unlink(missing_ok=True)
 
 
-def load_all(base: Path) -> Iterator[Record]:
+def load_all(base: Path) -> Iterator[StoredContainer]:
     """Every record that can be read; a broken one is some other release's and is left alone."""
     for path in sorted(base.glob("*.json")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):

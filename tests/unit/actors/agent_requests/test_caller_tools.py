@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from oubliette.actors.agent_requests.caller_tools import (
     KEEP_SETTLED,
-    Asker,
-    Calls,
+    CallerToolCalls,
     OpenCall,
+    PendingRpc,
     count_open,
     lent_tool,
 )
@@ -21,11 +21,11 @@ def call(number: int, call_id: str | None = None) -> OpenCall:
         id=f"request-{number}", session_id="gogol_x", principal="p", caller_id="shop", tool="t",
         arguments={}, created_at=0.0, deadline=60.0, event_index=0, call_id=call_id,
     )  # fmt: skip
-    return OpenCall(request, [Asker("link", 1, number)])
+    return OpenCall(request, [PendingRpc("link", 1, number)])
 
 
 def test_a_call_is_found_again_by_its_id_while_open_and_for_ten_minutes_after() -> None:
-    calls = Calls()
+    calls = CallerToolCalls()
     calls.add(call(1, "a"))
     assert calls.request_of("a") == "request-1"
     assert calls.settle("request-1", now=100.0) is not None
@@ -37,14 +37,14 @@ def test_a_call_is_found_again_by_its_id_while_open_and_for_ten_minutes_after() 
 
 
 def test_a_call_is_settled_once() -> None:
-    calls = Calls()
+    calls = CallerToolCalls()
     calls.add(call(1))
     assert calls.settle("request-1", 1.0) is not None
     assert calls.settle("request-1", 2.0) is None
 
 
 def test_an_open_call_is_not_forgotten_however_many_are_settled_after_it() -> None:
-    calls = Calls()
+    calls = CallerToolCalls()
     calls.add(call(1, "open"))
     for number in range(2, 50):
         calls.add(call(number, f"c{number}"))
@@ -53,11 +53,11 @@ def test_an_open_call_is_not_forgotten_however_many_are_settled_after_it() -> No
 
 
 def test_a_cancellation_finds_the_call_of_the_request_it_names_only() -> None:
-    calls = Calls()
+    calls = CallerToolCalls()
     calls.add(call(1))
-    assert calls.asked_by(Asker("link", 1, 1)) is calls.open["request-1"]
-    assert calls.asked_by(Asker("link", 2, 1)) is None
-    assert calls.asked_by(Asker("other", 1, 1)) is None
+    assert calls.asked_by(PendingRpc("link", 1, 1)) is calls.open["request-1"]
+    assert calls.asked_by(PendingRpc("link", 2, 1)) is None
+    assert calls.asked_by(PendingRpc("other", 1, 1)) is None
 
 
 def test_a_lent_tool_is_known_with_and_without_its_callers_prefix() -> None:
@@ -71,7 +71,7 @@ def test_a_lent_tool_is_known_with_and_without_its_callers_prefix() -> None:
 
 
 def test_a_call_can_be_joined_until_its_outcome_is_in_the_log() -> None:
-    calls = Calls()
+    calls = CallerToolCalls()
     calls.add(call(1, "a"))
     settled = calls.settle("request-1", 1.0)
     assert calls.joinable("request-1") is settled

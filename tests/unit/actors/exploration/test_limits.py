@@ -15,11 +15,11 @@ from oubliette.actors.exploration.actor import (
     Reserve,
     Unreserve,
 )
-from oubliette.actors.session.messages import AgentCost, SessionRests
+from oubliette.actors.session.messages import AgentCost, SessionFinished
 from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded
 from oubliette.kit import ActorDead, System, WhichChildren
-from oubliette.kit.retry import ask_again
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class Scene:
     def __init__(self, system: System) -> None:
         self.system = system
         self.callers: dict[str, tuple[str, str | None]] = {}
-        services = SimpleNamespace(
+        context = SimpleNamespace(
             config=Config(),
             clock=system.clock,
             reader=self,
             waiting=set(),
             root_callers=self.callers,
-            directory=SimpleNamespace(session=lambda _: None),
+            session_registry=SimpleNamespace(session=lambda _: None),
         )
-        self.trees = system.spawn(ExplorationsActor, cast("Any", services), name="explorations")
+        self.trees = system.spawn(ExplorationsActor, cast("Any", context), name="explorations")
 
     async def live_sessions(self) -> list[Any]:
         return []
@@ -59,7 +59,7 @@ class Scene:
             opened = OpenExploration(exploration_id="tree", limits=LIMITS)
             return await self.system.ref(await self.trees.ask(opened)).ask(message)
 
-        asked = asyncio.ensure_future(ask_again(once))
+        asked = asyncio.ensure_future(ask_with_retry(once))
         await asyncio.wait({asked}, timeout=5)
         return await asked
 
@@ -101,10 +101,10 @@ async def test_a_tree_ends_with_the_last_of_its_sessions(scene: Scene) -> None:
     scene.callers["root"] = ("p", "c")
     await scene.ask(reserve("root"))
     await scene.ask(reserve("child", 1))
-    scene.tell(SessionRests(session_id="root"))
+    scene.tell(SessionFinished(session_id="root"))
     assert await scene.there()
     assert scene.callers  # the child may ask for it
-    scene.tell(SessionRests(session_id="child"))
+    scene.tell(SessionFinished(session_id="child"))
     await scene.forgotten()
     assert not scene.callers
 
@@ -120,9 +120,9 @@ async def test_a_session_that_is_resumed_while_it_comes_to_rest_keeps_its_tree(
 ) -> None:
     await scene.ask(reserve("root"))
     await scene.ask(reserve("root", new=False))
-    scene.tell(SessionRests(session_id="root"))
+    scene.tell(SessionFinished(session_id="root"))
     assert await scene.there()
-    scene.tell(SessionRests(session_id="root"))
+    scene.tell(SessionFinished(session_id="root"))
     await scene.forgotten()
 
 
@@ -132,7 +132,7 @@ async def test_a_session_that_rests_takes_no_place_though_it_never_ran(scene: Sc
     await scene.ask(reserve("child", 1))
     with pytest.raises(LimitExceeded, match="max_agents_at_once"):
         await scene.ask(reserve("other", 1))
-    scene.tell(SessionRests(session_id="child"))
+    scene.tell(SessionFinished(session_id="child"))
     await scene.ask(reserve("other", 1))
 
 
@@ -146,6 +146,6 @@ async def test_a_tree_that_is_only_asked_something_does_not_stay(scene: Scene) -
 
 async def test_a_tree_that_is_asked_while_it_ends_is_there_again(scene: Scene) -> None:
     await scene.ask(reserve("root"))
-    scene.tell(SessionRests(session_id="root"))
+    scene.tell(SessionFinished(session_id="root"))
     await scene.ask(reserve("root", new=False))
     assert await scene.there()

@@ -10,7 +10,7 @@ import pytest
 
 from oubliette.actors.messages import GetSession, ReadEvents
 from oubliette.actors.session.event_log import LoggedSession
-from oubliette.actors.session.write_batch import Journal
+from oubliette.actors.session.write_batch import EventWriter
 from oubliette.actors.store.actor import Transact
 from oubliette.kit import Actor, Message, System, handles
 from oubliette.records import Session
@@ -46,7 +46,9 @@ class OneTurn(LoggedSession):
     running = True
 
     def on_start(self) -> None:
-        self.journal = Journal(RECORD, [], -1, ring_size=10, now=lambda: 1.0, wake=self._wake_flush)
+        self.writer = EventWriter(
+            RECORD, [], -1, ring_size=10, now=lambda: 1.0, wake=self._wake_flush
+        )
         self._show()
 
     @property
@@ -56,16 +58,16 @@ class OneTurn(LoggedSession):
     @handles(EndTurn)
     def _over(self, _: EndTurn) -> None:
         self.running = False
-        self.journal.change(status="idle", final_response="done")
-        self.journal.append("completion", {"final_text": "done"})
+        self.writer.change(status="idle", final_response="done")
+        self.writer.append("completion", {"final_text": "done"})
 
 
 async def test_a_turn_is_over_for_readers_when_its_end_is_stored_not_before():
     asked, commit = asyncio.Event(), asyncio.Event()
     async with asyncio.timeout(5), System() as system:
         store = system.spawn(SlowStore, asked, commit)
-        services: Any = SimpleNamespace(store=store)
-        session = system.spawn(OneTurn, services, RECORD.id)
+        context: Any = SimpleNamespace(store=store)
+        session = system.spawn(OneTurn, context, RECORD.id)
         session.tell(EndTurn())
         await asked.wait()
         before = await session.ask(ReadEvents(since_index=-1))

@@ -14,7 +14,7 @@ from oubliette.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from oubliette.actors.session import lifecycle
-    from oubliette.actors.session.messages import WriteFrame
+    from oubliette.actors.session.messages import StdinFrame
 
 pytestmark = pytest.mark.anyio
 
@@ -25,21 +25,21 @@ class TakenOver(RestingSession):
     """A session after a restart of the server, whose agent has not been reached."""
 
     def __init__(self, ended: asyncio.Future[str]) -> None:
-        services = SimpleNamespace(
+        context = SimpleNamespace(
             config=SimpleNamespace(sessions=SimpleNamespace(idle_timeout_seconds=LIMIT))
         )
-        super().__init__(cast("Any", services), cast("Any", None), "ses_1")
+        super().__init__(cast("Any", context), cast("Any", None), "ses_1")
         self.ended = ended
 
     async def on_start(self) -> None:
-        self.journal = cast("Any", SimpleNamespace(record=SimpleNamespace(status="idle")))
+        self.writer = cast("Any", SimpleNamespace(record=SimpleNamespace(status="idle")))
         self._last_activity = self.clock.monotonic()
         self.after(LIMIT, IdleCheck())
 
     def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
         self.ended.set_result(f"{step} {outcome} {reason}")
 
-    def write(self, frame: WriteFrame) -> None:
+    def write(self, frame: StdinFrame) -> None:
         del frame
 
     @property
@@ -80,7 +80,7 @@ class Woken(TakenOver):
 
     def __init__(self, ended: asyncio.Future[str], link: Link) -> None:
         super().__init__(ended)
-        self.services.keys = None
+        self.context.keys = None
         self.host_gate = cast("Any", SimpleNamespace(current=link))
         self._process = "proc_1"
         self._rests = True

@@ -24,8 +24,8 @@ class Session:
         self.now = 100.0
         self.clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         agents = SimpleNamespace(silence_timeout_seconds=LIMIT)
-        self.services = SimpleNamespace(config=SimpleNamespace(agents=agents))
-        self.journal = SimpleNamespace(
+        self.context = SimpleNamespace(config=SimpleNamespace(agents=agents))
+        self.writer = SimpleNamespace(
             record=SimpleNamespace(**{**vars(RECORD), "agent_ready": ready})
         )
         self.link = SimpleNamespace(serves=False)
@@ -73,7 +73,7 @@ def test_the_clock_starts_when_the_agent_is_ready() -> None:
     """A start has a deadline of its own, which may be longer."""
     session = Session(ready=False)
     assert session.passes(5 * LIMIT + 3) is None
-    session.journal.record.agent_ready = True
+    session.writer.record.agent_ready = True
     session.silence.heard("ready", {})
     assert session.passes(LIMIT - 0.5) is None
     assert session.passes(1) is not None

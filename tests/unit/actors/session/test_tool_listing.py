@@ -27,9 +27,9 @@ class Session:
         self.record = msgspec.structs.replace(
             sample(), agent="acp", caller_id="shop", caller_tools=(FIND,)
         )
-        self.journal = self
+        self.writer = self
         self.system = self
-        self.services = SimpleNamespace(
+        self.context = SimpleNamespace(
             config=Config(), agents={"acp": SimpleNamespace(hears_tool_changes=hears)}
         )
         self.attached = True

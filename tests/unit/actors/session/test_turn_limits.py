@@ -21,13 +21,13 @@ class Session:
 
     def __init__(self, limits: Limits) -> None:
         trees = TreesConfig(max_turn_seconds=60.0, max_turn_steps=7)
-        self.services = SimpleNamespace(config=SimpleNamespace(trees=trees))
-        self.journal = SimpleNamespace(record=SimpleNamespace(limits=limits))
+        self.context = SimpleNamespace(config=SimpleNamespace(trees=trees))
+        self.writer = SimpleNamespace(record=SimpleNamespace(limits=limits))
         self.clock = SimpleNamespace(time=lambda: NOW)
         self.turn: int | None = 4
         self.due: list[tuple[float, TurnOverdue]] = []
         self.given_up: list[tuple[str, dict[str, str]]] = []
-        self.patience = SimpleNamespace(
+        self.watchdog = SimpleNamespace(
             give_up=lambda reason, **more: self.given_up.append((reason, more))
         )
         self.limits = TurnLimits(cast("Any", self))

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from oubliette.actors.session.write_batch import MAX_UNCOMMITTED_EVENTS, Journal
+from oubliette.actors.session.write_batch import MAX_UNCOMMITTED_EVENTS, EventWriter
 from oubliette.records import Event, Session
 from oubliette.runtime.store.operations import AppendEvents, PutSession
 
@@ -19,8 +19,8 @@ RECORD = Session(
 )  # fmt: skip
 
 
-def journal(ring_size: int = 10) -> Journal:
-    return Journal(RECORD, [], -1, ring_size=ring_size, now=lambda: 1.0, wake=lambda: None)
+def writer(ring_size: int = 10) -> EventWriter:
+    return EventWriter(RECORD, [], -1, ring_size=ring_size, now=lambda: 1.0, wake=lambda: None)
 
 
 class JournalMachine(RuleBasedStateMachine):
@@ -28,7 +28,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.journal = journal()
+        self.writer = writer()
         self.log: list[Event] = []
         self.assigned: list[Event] = []
         self.under_way: Any = None
@@ -37,7 +37,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(text=st.text(max_size=20))
     def append(self, text: str) -> None:
-        self.assigned.append(self.journal.append("message", {"text": text}))
+        self.assigned.append(self.writer.append("message", {"text": text}))
 
     @rule()
     def promise(self) -> None:
@@ -48,17 +48,17 @@ class JournalMachine(RuleBasedStateMachine):
             self.kept += 1
             assert len(self.log) >= expected
 
-        self.journal.then(kept)
+        self.writer.then(kept)
 
     @precondition(lambda self: self.under_way is None)
     @rule()
     def take(self) -> None:
-        self.under_way = self.journal.take()
+        self.under_way = self.writer.take()
 
     @precondition(lambda self: self.under_way is not None)
     @rule()
     def a_second_is_not_taken(self) -> None:
-        assert self.journal.take() is None
+        assert self.writer.take() is None
 
     @precondition(lambda self: self.under_way is not None)
     @rule()
@@ -69,26 +69,26 @@ class JournalMachine(RuleBasedStateMachine):
                 stored = op.events
         self.log.extend(stored)
         self.under_way = None
-        for callback in self.journal.committed(stored):
+        for callback in self.writer.committed(stored):
             callback()
 
     @rule(since=st.integers(-1, 60), count=st.integers(1, 5))
     def read(self, since: int, count: int) -> None:
-        if not self.journal.in_memory(since):
+        if not self.writer.in_memory(since):
             assert since + 1 < len(self.log)
             return
-        found = self.journal.after(since, count, 1 << 20)
+        found = self.writer.after(since, count, 1 << 20)
         assert list(found) == self.log[since + 1 : since + 1 + count]
 
     @invariant()
     def indexes_have_no_gap(self) -> None:
         assert [event.index for event in self.assigned] == list(range(len(self.assigned)))
         assert self.log == self.assigned[: len(self.log)]
-        assert self.journal.log_end == len(self.log) - 1
+        assert self.writer.log_end == len(self.log) - 1
 
     @invariant()
     def settled_means_that_all_is_kept(self) -> None:
-        if self.journal.settled:
+        if self.writer.settled:
             assert self.kept == self.promised
             assert len(self.log) == len(self.assigned)
 
@@ -98,7 +98,7 @@ TestJournal.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 
 
 def test_an_agent_is_held_back_when_too_much_is_uncommitted() -> None:
-    held = journal()
+    held = writer()
     for _ in range(MAX_UNCOMMITTED_EVENTS):
         assert not held.full
         held.append("delta", {"text": "x"})
@@ -111,13 +111,13 @@ def test_an_agent_is_held_back_when_too_much_is_uncommitted() -> None:
 
 
 def test_one_large_event_holds_its_agent_back_too() -> None:
-    held = journal()
+    held = writer()
     held.append("delta", {"text": "x" * (1 << 20)})
     assert held.full
 
 
 def test_the_record_is_written_once_per_transaction_as_it_is_then() -> None:
-    changed = journal()
+    changed = writer()
     changed.change(status="running")
     changed.change(turn_count=3)
     batch = changed.take()
@@ -129,7 +129,7 @@ def test_the_record_is_written_once_per_transaction_as_it_is_then() -> None:
 
 
 def test_events_of_a_session_with_a_caller_are_for_that_caller() -> None:
-    lent = journal()
+    lent = writer()
     assert lent.append("message", {}).caller_id is None
     lent.change(caller_id="shop")
     event = lent.append("message", {})

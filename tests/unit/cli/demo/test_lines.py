@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from oubliette.cli.demo import lines as demo_lines
-from oubliette.cli.demo.lines import Lines
+from oubliette.cli.demo.lines import DemoOutput
 from oubliette.errors import DeadlineExceeded
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ async def until(said: list[str], count: int) -> None:
 
 
 async def test_in_silence_it_is_said_again_and_again_what_is_waited_for(said: list[str]) -> None:
-    lines = Lines()
+    lines = DemoOutput()
     lines.say("agent", "is running")
     async with (
         lines.reminding(),
@@ -42,7 +42,7 @@ async def test_in_silence_it_is_said_again_and_again_what_is_waited_for(said: li
 
 
 async def test_nothing_is_said_of_waiting_where_nothing_is_waited_for(said: list[str]) -> None:
-    lines = Lines()
+    lines = DemoOutput()
     async with lines.reminding():
         await asyncio.sleep(0.1)
         assert said == []
@@ -54,7 +54,7 @@ async def test_nothing_is_said_of_waiting_where_nothing_is_waited_for(said: list
 async def test_what_was_waited_for_in_vain_is_named_with_the_last_that_was_seen(
     said: list[str],
 ) -> None:
-    lines = Lines()
+    lines = DemoOutput()
     lines.say("agent", "is running")
     with pytest.raises(DeadlineExceeded, match="0.01 s for an answer in vain; last it saw: agent"):
         async with lines.waiting("an answer", 0.01):

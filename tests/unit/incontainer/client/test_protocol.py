@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer.client.mcp_server import McpServer
+from oubliette.incontainer.client.mcp_server import StdioMcpServer
 from tests.unit.incontainer.fake_server import ADD, META, FakeServer, RawAgent
 
 pytestmark = pytest.mark.anyio
@@ -423,7 +423,7 @@ MESSAGES = st.fixed_dictionaries(
 @given(st.lists(st.one_of(MESSAGES, JSON, st.lists(MESSAGES, max_size=3)), max_size=8))
 def test_whatever_the_agent_sends_each_request_is_answered_exactly_once(messages):
     written = []
-    server = McpServer(_Echo(), written.append)
+    server = StdioMcpServer(_Echo(), written.append)
     for message in messages:
         before = len(written)
         server.line(json.dumps(message).encode())
@@ -445,7 +445,7 @@ def test_whatever_the_agent_sends_each_request_is_answered_exactly_once(messages
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_server_raise(data):
     written = []
-    server = McpServer(_Echo(), written.append)
+    server = StdioMcpServer(_Echo(), written.append)
     for line in data.split(b"\n"):
         server.line(line)
     for line in written:

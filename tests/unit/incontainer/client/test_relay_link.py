@@ -8,7 +8,7 @@ import pytest
 
 from oubliette.incontainer import wire
 from oubliette.incontainer.client import calls
-from oubliette.incontainer.client.calls import Call
+from oubliette.incontainer.client.calls import PendingCall
 from oubliette.incontainer.client.relay_link import Link
 from oubliette.incontainer.client.settings import Settings
 from tests.unit.incontainer.fake_server import ADD, FakeServer, RawAgent, environment
@@ -315,7 +315,7 @@ def make_call(outcomes, **options):
     def done(result, failed):
         outcomes.append(failed.kind if failed else result)
 
-    return Call("caller_tool", {}, done=done, **{"outage_seconds": 30.0, **options})
+    return PendingCall("caller_tool", {}, done=done, **{"outage_seconds": 30.0, **options})
 
 
 def test_a_call_ends_when_the_link_is_down_for_too_long(loop):

@@ -141,10 +141,10 @@ def test_without_a_secret_the_header_is_the_seeds_bare_one():
 async def test_what_else_prints_goes_to_stderr_and_what_else_reads_gets_nothing():
     code = (
         "import os, sys; from oubliette.incontainer.client import main, mcp_server\n"
-        "plain = mcp_server.McpServer.line\n"
+        "plain = mcp_server.StdioMcpServer.line\n"
         "def line(self, data):\n"
         "    print('stray', flush=True); os.system('echo child; cat'); return plain(self, data)\n"
-        "mcp_server.McpServer.line = line\n"
+        "mcp_server.StdioMcpServer.line = line\n"
         "sys.exit(main.main([]))"
     )
     async with (

@@ -25,7 +25,7 @@ def link(shared: HostProcess) -> Control:
 
 def challenged(host: HostProcess, nonce: str = "a" * 32) -> tuple[Link, dict]:
     link = host.dial()
-    link.send(wire.HostLink(nonce).line())
+    link.send(wire.ControlHeader(nonce).line())
     return link, json.loads(link.line())
 
 

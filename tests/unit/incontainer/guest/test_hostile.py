@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oubliette.incontainer import wire
 from tests.unit.incontainer.hostclient import Control, HostProcess, Refusal
 
-PATIENT = "from oubliette.incontainer import wire\nfrom oubliette.incontainer.guest import pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_PATIENCE = 0.2\n"
+PATIENT = "from oubliette.incontainer import wire\nfrom oubliette.incontainer.guest import pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_TIMEOUT = 0.2\n"
 RUN = "from oubliette.incontainer.__main__ import main; raise SystemExit(main())"
 
 
@@ -116,7 +116,7 @@ def test_slow_headers_slow_proofs_and_lone_downstreams_are_cut_at_their_deadline
         fds = control.fds()
         silent, trickling, unproven, lone = (host.dial() for _ in range(4))
         trickling.send(b"OUBLIETTE-UP")
-        unproven.send(wire.HostLink("0" * 32).line())
+        unproven.send(wire.ControlHeader("0" * 32).line())
         lone.send(wire.Downstream("p", "s", "sec").line())
         assert "proof" in json.loads(unproven.line())
         assert wire.parse_error(silent.rest()) == "no header within 5 seconds"

@@ -109,7 +109,7 @@ def test_a_key_may_come_over_standard_input_and_the_word_go_over_standard_output
         assert process.stdout.readline() == b"ready\n"
         with contextlib.closing(Link(path)) as link:
             nonce = "0" * 32
-            link.send(wire.HostLink(nonce).line())
+            link.send(wire.ControlHeader(nonce).line())
             offer = wire.decode_json(link.line())
             assert offer["proof"] == wire.host_proof(host.key, nonce, offer["challenge"])
         with pytest.raises(BrokenPipeError):  # nobody can read on where the key was

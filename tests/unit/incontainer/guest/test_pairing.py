@@ -481,7 +481,7 @@ def test_the_relay_subcommand_needs_no_key_and_pairs_bare_clients() -> None:
         down.send(b"OUBLIETTE-DOWNSTREAM p\nhi")
         assert up.exactly(2) == b"hi"
         link = relay.dial()
-        link.send(wire.HostLink("0" * 32).line())
+        link.send(wire.ControlHeader("0" * 32).line())
         assert reason(link) == "this relay has no key"
 
 

@@ -14,15 +14,15 @@ import pytest
 from oubliette.errors import DeadlineExceeded, InvalidParameter, ProtocolViolation
 from oubliette.incontainer import wire
 from oubliette.runtime.guest import (
+    CommandFailed,
+    ControlLink,
     Exit,
     Gap,
-    HostImpostor,
-    HostLink,
-    HostRefused,
-    HostUnreachable,
+    GuestImpostor,
+    GuestRefused,
+    GuestUnreachable,
     LinkClosed,
     Output,
-    VerbFailed,
     pieces,
 )
 
@@ -52,7 +52,7 @@ class StandIn:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             header = wire.parse_header(await reader.readline())
-            if isinstance(header, wire.HostLink):
+            if isinstance(header, wire.ControlHeader):
                 self.writers.append(writer)
                 await self.control(header, reader, writer)
             elif self.data is not None:
@@ -62,7 +62,7 @@ class StandIn:
         finally:
             writer.close()
 
-    async def control(self, header: wire.HostLink, reader: Any, writer: Any) -> None:
+    async def control(self, header: wire.ControlHeader, reader: Any, writer: Any) -> None:
         challenge = "c" * 32
         proof = wire.host_proof(self.key, header.nonce, challenge)
         writer.write(wire.encode_json({"challenge": challenge, "proof": proof, "boot": "b"}))
@@ -107,8 +107,8 @@ async def host(short: Path, anyio_backend: str) -> AsyncIterator[StandIn]:
             await server.wait_closed()
 
 
-async def connect(host: StandIn, **options: Any) -> HostLink:
-    return await HostLink.connect(host.path, KEY, epoch=7, timeout=5, **options)
+async def connect(host: StandIn, **options: Any) -> ControlLink:
+    return await ControlLink.connect(host.path, KEY, epoch=7, timeout=5, **options)
 
 
 async def test_the_proof_goes_both_ways_and_unknown_fields_are_ignored(host: StandIn) -> None:
@@ -119,7 +119,7 @@ async def test_the_proof_goes_both_ways_and_unknown_fields_are_ignored(host: Sta
 
 async def test_nothing_is_told_to_who_does_not_hold_the_key(host: StandIn) -> None:
     host.key = b"x" * 32
-    with pytest.raises(HostImpostor):
+    with pytest.raises(GuestImpostor):
         await connect(host)
     assert host.epochs == []
 
@@ -127,12 +127,12 @@ async def test_nothing_is_told_to_who_does_not_hold_the_key(host: StandIn) -> No
 @pytest.mark.parametrize(
     ("hello", "error"),
     [
-        (b"OUBLIETTE-ERROR stale epoch\n", HostRefused),
+        (b"OUBLIETTE-ERROR stale epoch\n", GuestRefused),
         (b"", LinkClosed),
         (b"{}\n", ProtocolViolation),
         (b"not json\n", ProtocolViolation),
         (b"x" * (3 << 20), LinkClosed),
-        ({**HELLO, "versions": [2, 3]}, HostRefused),
+        ({**HELLO, "versions": [2, 3]}, GuestRefused),
         ({**HELLO, "procs": [{"id": 1}]}, ProtocolViolation),
     ],
 )
@@ -151,8 +151,8 @@ async def test_a_host_that_says_nothing_is_given_up_in_time(short: Path) -> None
         held.append(writer)
 
     server = await asyncio.start_unix_server(silent, str(short / "s"))
-    with pytest.raises(HostUnreachable, match=r"0\.05"):
-        await HostLink.connect(short / "s", KEY, epoch=1, timeout=0.05)
+    with pytest.raises(GuestUnreachable, match=r"0\.05"):
+        await ControlLink.connect(short / "s", KEY, epoch=1, timeout=0.05)
     server.close()
     for writer in held:
         writer.close()
@@ -160,8 +160,8 @@ async def test_a_host_that_says_nothing_is_given_up_in_time(short: Path) -> None
 
 
 async def test_a_missing_socket_is_unreachable(short: Path) -> None:
-    with pytest.raises(HostUnreachable, match="nobody|no host"):
-        await HostLink.connect(short / "none", KEY, epoch=1)
+    with pytest.raises(GuestUnreachable, match="nobody|no host"):
+        await ControlLink.connect(short / "none", KEY, epoch=1)
 
 
 async def test_answers_find_their_requests_in_any_order(host: StandIn) -> None:
@@ -186,7 +186,7 @@ async def test_answers_find_their_requests_in_any_order(host: StandIn) -> None:
 async def test_an_error_of_the_host_has_its_code_and_message(host: StandIn) -> None:
     host.answer = lambda _: {"error": {"code": "bad_cwd", "message": "/x: no such folder"}}
     async with await connect(host) as link:
-        with pytest.raises(VerbFailed, match="/x: no such folder") as caught:
+        with pytest.raises(CommandFailed, match="/x: no such folder") as caught:
             await link.forget("p")
     assert caught.value.kind == "bad_cwd"
 
@@ -277,7 +277,7 @@ async def test_closing_twice_is_fine_and_has_no_reason(host: StandIn) -> None:
 # ---------------------------------------------------------------- streams
 
 
-async def attached(host: StandIn, link: HostLink, said: bytes) -> Any:
+async def attached(host: StandIn, link: ControlLink, said: bytes) -> Any:
     async def data(reader: Any, writer: Any) -> None:
         writer.write(said)
         await writer.drain()
@@ -310,7 +310,7 @@ async def test_every_frame_becomes_what_it_means(host: StandIn) -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (b"OUBLIETTE-ERROR no such process\n", HostRefused),
+        (b"OUBLIETTE-ERROR no such process\n", GuestRefused),
         (b"", LinkClosed),
         (frame(wire.STDOUT, 0, b"cut")[:-1], LinkClosed),
         (b"\x63" + frame(wire.STDOUT, 0, b"x")[1:], ProtocolViolation),
@@ -370,7 +370,7 @@ async def test_a_bridge_serves_where_sockets_do_not_cross(host: StandIn) -> None
         opened.append(limit)
         return await asyncio.open_unix_connection(str(host.path), limit=limit)
 
-    async with await HostLink.connect(bridge, KEY, epoch=1) as link:
+    async with await ControlLink.connect(bridge, KEY, epoch=1) as link:
         assert await link.stats() == {}
         _, writer = await link.upstream("s", "p", 0)
         writer.close()
@@ -382,5 +382,5 @@ async def test_a_bridge_that_cannot_be_made_is_unreachable(host: StandIn) -> Non
     async def bridge(limit: int) -> Any:
         raise FileNotFoundError(2, "the engine is gone")
 
-    with pytest.raises(HostUnreachable, match="the engine is gone"):
-        await HostLink.connect(bridge, KEY, epoch=1)
+    with pytest.raises(GuestUnreachable, match="the engine is gone"):
+        await ControlLink.connect(bridge, KEY, epoch=1)

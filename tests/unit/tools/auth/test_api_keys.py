@@ -14,7 +14,7 @@ from oubliette.records import Session
 from oubliette.runtime.store.operations import PutSession
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import scopes
-from oubliette.tools.auth.api_keys import Keys, minted_scope
+from oubliette.tools.auth.api_keys import ApiKeys, minted_scope
 from oubliette.tools.auth.scopes import Scope
 from oubliette.tools.spec import CallContext
 from tests.unit.tools import toolkit
@@ -55,7 +55,7 @@ async def test_a_good_key_is_known_again(bench: Bench) -> None:
 
 async def test_keys_outlive_the_process(bench: Bench) -> None:
     new = await bench.keys.create(name="k", scope=WRITE)
-    again = Keys(bench.house.commit, bench.reader, bench.clock)
+    again = ApiKeys(bench.services.commit, bench.reader, bench.clock)
     await again.load()
     assert again.verify(new.key, "http").id == new.token.id
 
@@ -219,7 +219,7 @@ async def test_a_minted_key_dies_with_its_session_and_stays_dead(bench: Bench) -
     await bench.keys.end_session(session.id)
     with pytest.raises(Unauthenticated):
         await bench.keys.verify_on_link(key, session.id)
-    again = Keys(bench.house.commit, bench.reader, bench.clock)
+    again = ApiKeys(bench.services.commit, bench.reader, bench.clock)
     await again.load()
     with pytest.raises(Unauthenticated):
         await again.verify_on_link(key, session.id)
@@ -234,7 +234,7 @@ async def test_a_key_of_a_session_that_ended_unseen_is_revoked_at_the_next_start
     for each, of in ((key, session), (alive, other)):
         await bench.keys.verify_on_link(each, of.id)
     await bench.put(PutSession(msgspec.structs.replace(session, status="timed_out")))
-    again = Keys(bench.house.commit, bench.reader, bench.clock)
+    again = ApiKeys(bench.services.commit, bench.reader, bench.clock)
     await again.load()
     with pytest.raises(Unauthenticated):
         await again.verify_on_link(key, session.id)

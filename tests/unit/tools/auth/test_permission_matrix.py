@@ -69,7 +69,7 @@ async def told(bench: Bench, tool: Any, scope: Any, door: str, arguments: Any, l
         return "not found" if missing else "yes"
     context = (await bench.key(str(scope), principal="alice"))[1]
     try:
-        result = await call(bench.house, context, tool.name, arguments)
+        result = await call(bench.services, context, tool.name, arguments)
     except NotFound:
         return "no tool"
     if result.code == "forbidden":

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from oubliette.errors import RateLimited
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import rate_limits
-from oubliette.tools.auth.rate_limits import Rates
+from oubliette.tools.auth.rate_limits import RateLimits
 
 
-def taken(limits: Rates, principal: str, calls: int) -> int:
+def taken(limits: RateLimits, principal: str, calls: int) -> int:
     """How many of so many calls at once are let through."""
     done = 0
     for _ in range(calls):
@@ -25,7 +25,7 @@ def taken(limits: Rates, principal: str, calls: int) -> int:
 
 
 def test_a_burst_goes_through_and_the_next_call_is_told_when_to_come_back() -> None:
-    limits = Rates(10, 20, VirtualClock())
+    limits = RateLimits(10, 20, VirtualClock())
     assert taken(limits, "p", 20) == 20
     with pytest.raises(RateLimited, match="10 a second are allowed, 20 at once") as refused:
         limits.take("p")
@@ -34,13 +34,13 @@ def test_a_burst_goes_through_and_the_next_call_is_told_when_to_come_back() -> N
 
 
 def test_one_principal_takes_nothing_from_another() -> None:
-    limits = Rates(10, 20, VirtualClock())
+    limits = RateLimits(10, 20, VirtualClock())
     taken(limits, "flood", 1000)
     assert taken(limits, "calm", 20) == 20
 
 
 def test_a_slow_rate_says_how_many_seconds_to_wait() -> None:
-    limits = Rates(0.25, 1, VirtualClock())
+    limits = RateLimits(0.25, 1, VirtualClock())
     limits.take("p")
     with pytest.raises(RateLimited) as refused:
         limits.take("p")
@@ -49,7 +49,7 @@ def test_a_slow_rate_says_how_many_seconds_to_wait() -> None:
 
 def test_principals_without_end_take_no_memory_without_end(monkeypatch) -> None:
     monkeypatch.setattr(rate_limits, "MAX_KNOWN", 10)
-    limits = Rates(10, 20, VirtualClock())
+    limits = RateLimits(10, 20, VirtualClock())
     for number in range(1000):
         limits.take(f"p{number}")
     assert len(limits._buckets) <= 10
@@ -58,7 +58,7 @@ def test_principals_without_end_take_no_memory_without_end(monkeypatch) -> None:
 @given(st.lists(st.floats(0, 3), max_size=60))
 def test_no_window_ever_lets_more_than_the_burst_and_its_rate_through(gaps: list[float]) -> None:
     clock = VirtualClock()
-    limits = Rates(5, 8, clock)
+    limits = RateLimits(5, 8, clock)
     passed: list[float] = []
     for gap in gaps:
         clock.advance(gap)

@@ -85,7 +85,7 @@ async def test_waiting_ends_when_the_session_comes_to_rest(bench: Bench) -> None
     async with asyncio.timeout(5):
         waiting = asyncio.create_task(read(bench, session, wait_seconds=60))
         await bench.waited.wait()
-        await bench.directory.session(session.id).kill()
+        await bench.session_registry.session(session.id).kill()
         page = await waiting
     assert page["events"] == []
 
@@ -94,11 +94,13 @@ async def test_waiting_goes_on_when_the_actor_is_restarted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await started(bench)
-    monkeypatch.setattr(bench.directory, "leave", lambda *_: None)  # it failed, and comes again
+    monkeypatch.setattr(
+        bench.session_registry, "leave", lambda *_: None
+    )  # it failed, and comes again
     async with asyncio.timeout(5):
         waiting = asyncio.create_task(read(bench, session, wait_seconds=60))
         await bench.waited.wait()
-        await bench.directory.session(session.id).kill()
+        await bench.session_registry.session(session.id).kill()
         assert not waiting.done()
         bench.run(session)
         await bench.write(session, text="again")
@@ -110,7 +112,7 @@ async def test_a_waiting_caller_counts_as_present(bench: Bench) -> None:
 
     session = await started(bench, caller_id="ant")
     await read(bench, session)
-    caller = await bench.house.caller_ref("alice", "ant")
+    caller = await bench.services.caller_ref("alice", "ant")
     assert (await caller.ask(GetCaller())).present
     await bench.call("session_events", {"session_id": session.id}, principal="mallory")
     assert bench.system.lookup("callers/mallory/ant") is None

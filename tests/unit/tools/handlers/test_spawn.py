@@ -74,7 +74,7 @@ async def test_no_tools_are_another_thing_than_none_named(bench: Bench) -> None:
 
 
 async def test_a_caller_lends_what_it_gave_when_it_began_to_listen(bench: Bench) -> None:
-    caller = await bench.house.caller_ref("alice", "ant")
+    caller = await bench.services.caller_ref("alice", "ant")
     await caller.ask(OpenListener(listener_id="l", tools=(LENT,)))
     assert (await spawn(bench, caller_id="ant")).caller_tools == (LENT,)
     assert (await spawn(bench, caller_id="ant", caller_tools=[])).caller_tools == ()
@@ -160,7 +160,7 @@ async def test_a_spawn_that_fails_leaves_no_key_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = await bench.project()
-    ref = await bench.house.project_ref(project.id)
+    ref = await bench.services.project_ref(project.id)
 
     async def refuse(*_: Any, **__: Any) -> None:
         raise TimeoutError

@@ -19,7 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.incontainer.bridges.opencode.bridge import message_id
-from oubliette.incontainer.bridges.opencode.http import MAX_BODY, EventReader, HttpError, Response
+from oubliette.incontainer.bridges.opencode.http import (
+    MAX_BODY,
+    EventReader,
+    ResponseParser,
+    UpstreamError,
+)
 from tests.unit.incontainer.hostclient import ROOT
 
 SECONDS = 30.0  # for whatever is waited for; far more than it takes
@@ -353,7 +358,7 @@ def test_an_answer_is_the_same_however_it_is_cut(
         data = head + b"transfer-encoding: CHUNKED\r\n\r\n" + chunked(body, chunks)
     else:
         data = head + b"\r\n" + body
-    response = Response()
+    response = ResponseParser()
     assert b"".join(response.feed(piece) for piece in cut(data, places)) == body
     assert response.status == 207
     assert response.done is (how != "end")
@@ -362,12 +367,12 @@ def test_an_answer_is_the_same_however_it_is_cut(
 
 @given(st.binary(max_size=400), CUTS)
 def test_no_bytes_of_a_server_can_do_worse_than_be_refused(data: bytes, places: list[int]) -> None:
-    response = Response()
+    response = ResponseParser()
     try:
         for piece in cut(data, places):
             response.feed(piece)
         response.ended()
-    except HttpError:
+    except UpstreamError:
         pass
 
 

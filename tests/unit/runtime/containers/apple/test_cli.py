@@ -13,7 +13,7 @@ from oubliette.errors import DeadlineExceeded
 from oubliette.runtime.containers.apple import cli as apple_cli
 from oubliette.runtime.containers.apple.cli import AppleCli
 from oubliette.runtime.containers.apple.runtime import AppleRuntime
-from oubliette.runtime.containers.errors import EngineMissing, Missing, Refused
+from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -83,12 +83,12 @@ async def test_the_last_of_endless_output_is_kept(
 @pytest.mark.parametrize(
     ("code", "said", "kind", "text"),
     [
-        (1, 'Error: notFound: "container not found: x"', Missing, "container not found"),
-        (1, "Error: no such container: x", Missing, "no such container"),
+        (1, 'Error: notFound: "container not found: x"', EngineNotFound, "container not found"),
+        (1, "Error: no such container: x", EngineNotFound, "no such container"),
         (1, "Error: interrupted: XPC connection error: Connection invalid\nEnsure container system service has been started with container system start.", EngineMissing, "do not run"),
-        (64, "Error: Unknown option '--shm-size'\nUsage: container create", Refused, "--shm-size"),
-        (1, "Error: something else", Refused, "something else"),
-        (3, "", Refused, "exit code 3"),
+        (64, "Error: Unknown option '--shm-size'\nUsage: container create", EngineRefused, "--shm-size"),
+        (1, "Error: something else", EngineRefused, "something else"),
+        (3, "", EngineRefused, "exit code 3"),
     ],
 )  # fmt: skip
 async def test_errors_say_what_they_mean(

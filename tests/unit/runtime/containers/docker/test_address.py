@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.runtime.containers.docker import address as docker_address
-from oubliette.runtime.containers.docker.address import Address, find
+from oubliette.runtime.containers.docker.address import EngineAddress, find
 from oubliette.runtime.containers.errors import EngineMissing
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def test_podman_has_a_variable_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_this_machines_own_addresses_are_told_from_others() -> None:
-    assert Address(url="unix:///x").loopback
-    assert Address(url="tcp://localhost:1").loopback
-    assert Address(url="tcp://[::1]:1").loopback
-    assert not Address(url="tcp://10.0.0.1:1").loopback
+    assert EngineAddress(url="unix:///x").loopback
+    assert EngineAddress(url="tcp://localhost:1").loopback
+    assert EngineAddress(url="tcp://[::1]:1").loopback
+    assert not EngineAddress(url="tcp://10.0.0.1:1").loopback

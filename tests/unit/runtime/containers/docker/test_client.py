@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.docker.client import CALLS_AT_ONCE, Engine
-from oubliette.runtime.containers.errors import EngineMissing, Missing
+from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound
 from tests.unit.runtime.containers.docker.fake_engine import FakeEngine
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ async def test_a_call_that_is_given_up_has_ended_before_the_next_step(
 
 
 async def test_what_the_engine_does_not_know_is_missing(engine: Engine) -> None:
-    with pytest.raises(Missing, match="no /containers/x/json"):
+    with pytest.raises(EngineNotFound, match="no /containers/x/json"):
         await engine.call("look", look)
 
 

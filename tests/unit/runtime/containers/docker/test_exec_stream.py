@@ -16,7 +16,7 @@ from oubliette.incontainer.bridges import exec_frames
 from oubliette.runtime.containers.docker import exec_bridge
 from oubliette.runtime.containers.docker.client import Engine
 from oubliette.runtime.containers.docker.exec_stream import _Hijack, open_stream
-from oubliette.runtime.containers.errors import Missing, Refused
+from oubliette.runtime.containers.errors import EngineNotFound, EngineRefused
 from tests.unit.runtime.containers.docker.fake_engine import UPGRADED, FakeEngine, frame, runs
 
 if TYPE_CHECKING:
@@ -110,13 +110,13 @@ async def test_an_engine_that_does_not_upgrade_is_understood_too(
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\n\r\n{\"message\": \"no such\"}", Missing, "no such"),
-        (b"HTTP/1.1 409 Conflict\r\nContent-Length: 5\r\n\r\nplain", Refused, "plain"),
-        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", Refused, "500"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Refused, "200"),
-        (b"what is this\r\n\r\n", Refused, "what is this"),
-        (b"x" * 70_000, Refused, "no end"),
-        (b"", Refused, "closed the connection"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\n\r\n{\"message\": \"no such\"}", EngineNotFound, "no such"),
+        (b"HTTP/1.1 409 Conflict\r\nContent-Length: 5\r\n\r\nplain", EngineRefused, "plain"),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", EngineRefused, "500"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", EngineRefused, "200"),
+        (b"what is this\r\n\r\n", EngineRefused, "what is this"),
+        (b"x" * 70_000, EngineRefused, "no end"),
+        (b"", EngineRefused, "closed the connection"),
     ],
 )  # fmt: skip
 async def test_a_refusal_is_told_with_its_reason(
@@ -137,7 +137,7 @@ async def test_a_stream_without_frames_is_an_error_and_not_output(
         transport = await open_stream(engine, "/exec/e/start", {}, heard)
         error = await heard.end
     transport.close()
-    assert isinstance(error, Refused)
+    assert isinstance(error, EngineRefused)
     assert heard.said[1] == b""
 
 

@@ -11,7 +11,7 @@ import pytest
 from oubliette.runtime.containers.docker import relay_transport
 from oubliette.runtime.containers.docker.client import Engine, Facts
 from oubliette.runtime.containers.docker.runtime import DockerRuntime
-from oubliette.runtime.containers.errors import Refused
+from oubliette.runtime.containers.errors import EngineRefused
 from tests.unit.runtime.containers.docker.fake_engine import FakeEngine
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def test_a_bridges_group_is_never_that_of_the_agents() -> None:
 def test_folders_that_are_not_shared_are_named_as_the_cause() -> None:
     engine = Engine("docker", "tcp://10.0.0.1:1")
     said = 'invalid mount config for type "bind": bind source path does not exist: /home/x'
-    error = relay_transport.explained(engine, Refused(said, status=400))
+    error = relay_transport.explained(engine, EngineRefused(said, status=400))
     assert "does not see this server's folders" in error.message
     assert "/home/x" in error.message
-    other = Refused("something else", status=400)
+    other = EngineRefused("something else", status=400)
     assert relay_transport.explained(engine, other) is other
 
 

@@ -26,7 +26,7 @@ def test_nothing_is_left_of_a_process_that_forks_while_it_is_killed() -> None:
         ) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == b"forking\n"
-            launch.kill_now(launch.Started(child, {}))
+            launch.kill_now(launch.StartedProcess(child, {}))
         session = [pid for pid in procfs.pids() if _session(pid) == child.pid]
         try:
             assert session == []

@@ -120,7 +120,7 @@ async def test_a_wait_that_is_given_up_leaves_no_reader_behind(sleeper) -> None:
 
 
 async def test_a_process_is_kept_as_json_and_read_back() -> None:
-    process = procfs.Process(1, 2, "boot")
+    process = procfs.HostProcess(1, 2, "boot")
     assert procfs.from_json(procfs.to_json(process)) == process
     for broken in (None, {}, {"pid": "x"}, sys):
         assert procfs.from_json(broken) is None

@@ -27,7 +27,7 @@ from oubliette.runtime.containers.process import (
     sandbox_probe,
     state_file,
 )
-from oubliette.runtime.containers.process.sandbox_plan import NOBODY, Plan
+from oubliette.runtime.containers.process.sandbox_plan import NOBODY, SandboxPlan
 from oubliette.runtime.guest import Exit
 from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance.engines import ENGINES, Bench, zipapp_cache
@@ -146,7 +146,7 @@ def test_users_of_the_machine_are_not_listed_inside() -> None:
 )
 def test_a_plan_refuses_by_field(short: Path, fields: dict, field: str) -> None:
     fields.setdefault("network", "host")
-    plan = Plan(spec=spec_in(short, **fields), sandboxed=True, root=False)
+    plan = SandboxPlan(spec=spec_in(short, **fields), sandboxed=True, root=False)
     with pytest.raises(InvalidParameter) as caught:
         plan.check(short, network_none=False)
     assert caught.value.field == field
@@ -158,11 +158,11 @@ def test_without_a_sandbox_root_refuses_folders_that_its_agents_cannot_reach(sho
     short.chmod(0o755)
     mounts = (Mount(short / "home" / "project", "/workspace"),)
     spec = spec_in(short, network="host", uid=os.geteuid() + 1, mounts=mounts)
-    plan = Plan(spec=spec, sandboxed=False, root=True)
+    plan = SandboxPlan(spec=spec, sandboxed=False, root=True)
     with pytest.raises(InvalidParameter, match="chmod o\\+x") as caught:
         plan.check(short, network_none=False)
     assert str(short / "home") in str(caught.value)
-    Plan(spec=spec, sandboxed=True, root=True).check(short, network_none=False)
+    SandboxPlan(spec=spec, sandboxed=True, root=True).check(short, network_none=False)
 
 
 @pytest.mark.requires("root")
@@ -223,10 +223,10 @@ async def test_without_a_sandbox_root_opens_its_own_home_for_its_agents_and_no_m
 
 def test_root_never_runs_agents_as_itself(short: Path) -> None:
     spec = spec_in(short)
-    assert Plan(spec=spec, sandboxed=True, root=True).agent_uid == NOBODY
-    assert Plan(spec=spec, sandboxed=False, root=True).host_uid == NOBODY
-    assert Plan(spec=spec, sandboxed=True, root=True).host_uid is None
-    assert Plan(spec=spec, sandboxed=True, root=False).agent_uid is None
+    assert SandboxPlan(spec=spec, sandboxed=True, root=True).agent_uid == NOBODY
+    assert SandboxPlan(spec=spec, sandboxed=False, root=True).host_uid == NOBODY
+    assert SandboxPlan(spec=spec, sandboxed=True, root=True).host_uid is None
+    assert SandboxPlan(spec=spec, sandboxed=True, root=False).agent_uid is None
 
 
 def test_paths_inside_are_found_where_nothing_is_mounted() -> None:
@@ -262,7 +262,7 @@ def test_the_kit_is_a_copy_by_content_that_everybody_may_read(short: Path) -> No
 
 def test_a_record_is_read_back_as_it_was_and_a_broken_one_is_left_alone(short: Path) -> None:
     spec = spec_in(short, mounts=(Mount(short, "/workspace"),), env={"A": "b"}, spool_dir=short)
-    kept = state_file.Record(spec=spec, started_at=1.5)
+    kept = state_file.StoredContainer(spec=spec, started_at=1.5)
     state_file.save(kept)
     (short / "ffffffff.json").write_text('{"of": "another release"}', encoding="utf-8")
     (short / "eeeeeeee.json").write_bytes(b"\xff")
@@ -431,7 +431,7 @@ def test_empty_folders_of_servers_that_died_are_cleared_and_no_others(short: Pat
     empty, used = new_runtime_dir(short), new_runtime_dir(short)
     (used / "relay.sock").touch()
     spec = spec_in(short)
-    state_file.save(state_file.Record(spec=spec))
+    state_file.save(state_file.StoredContainer(spec=spec))
     (short / "kit-0123456789ab").mkdir()
     adoption.clear_empty(short)
     assert not empty.exists()
@@ -459,7 +459,7 @@ async def test_a_host_that_ends_at_once_is_told_with_what_it_said(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Plan,
+        SandboxPlan,
         "command",
         lambda self, inside, fd: ["/bin/sh", "-c", "echo why it failed >&2; exit 3"],
     )
@@ -479,7 +479,7 @@ async def test_a_host_that_is_never_ready_is_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = f"1000.{secrets.randbelow(1 << 40):013d}"  # tests beside this one sleep too
-    monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["sleep", mark])
+    monkeypatch.setattr(SandboxPlan, "command", lambda self, inside, fd: ["sleep", mark])
     spec = bench.spec()
     bench.made.append(spec.id)
     await bench.runtime.create(spec)
@@ -535,7 +535,7 @@ async def test_without_a_descriptor_left_a_start_fails_and_leaves_nothing(
 async def test_a_program_that_is_not_there_is_named(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plan, "command", lambda self, inside, fd: ["/no/such/python"])
+    monkeypatch.setattr(SandboxPlan, "command", lambda self, inside, fd: ["/no/such/python"])
     spec = bench.spec()
     bench.made.append(spec.id)
     await bench.runtime.create(spec)

@@ -1,6 +1,7 @@
 """The actor kit: asyncio actors on Pykka, with supervision (docs/actors.md)."""
 
 from oubliette.kit.actor import Actor
+from oubliette.kit.dynamic_supervisor import DynamicSupervisor
 from oubliette.kit.errors import (
     ActorDead,
     ActorError,
@@ -46,6 +47,7 @@ __all__ = (
     "DeadlockError",
     "Deferred",
     "Down",
+    "DynamicSupervisor",
     "Envelope",
     "Farewell",
     "LocalMessage",

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.anyio
 
 KINDS = [
     "SessionActor",
-    "LinkActor",
+    "SessionConnectionActor",
     "SocketActor",
     "ContainerActor",
-    "ContainerUnit",
+    "ContainerSupervisor",
     "SessionsActor",
     "CallerActor",
     "CallersActor",
@@ -30,19 +30,25 @@ KINDS = [
 ]
 
 # What a turn goes through on its way; the core of the suite has these alone.
-CORE = ["SessionActor", "LinkActor", "ContainerActor", "AgentProcessActor", "StoreActor"]
+CORE = [
+    "SessionActor",
+    "SessionConnectionActor",
+    "ContainerActor",
+    "AgentProcessActor",
+    "StoreActor",
+]
 
 # Class.Message@pass, told and not asked: an error in the answer to an ask is the asker's.
 MESSAGES = {
     "of SessionActor": "SessionActor.LinkRequest@2 SessionActor._Committed@20",
     "of SessionActor, from others": "SessionActor.RequestSettled@1 SessionActor.AgentAttached@2",
-    "of SessionActor, what its agent says": "SessionActor.AgentSpoke@6",
-    "of SessionConnectionActor": "LinkActor.LinkReply@1 SessionConnectionActor._Opened@2 SessionConnectionActor.LinkNotify@2",
+    "of SessionActor, what its agent says": "SessionActor.AgentOutput@6",
+    "of SessionConnectionActor": "SessionConnectionActor.LinkReply@1 SessionConnectionActor._Opened@2 SessionConnectionActor.LinkNotify@2",
     "of SocketActor": "SocketActor._Connected@1 SocketActor.OpenLink@2",
-    "of ContainerActor": "ContainerActor.Started@1",
+    "of ContainerActor": "ContainerActor.ContainerStarted@1",
     "of CallerActor": "CallerActor.EventsCommitted@3 CallerActor.TrackRequest@1",
-    "of AgentProcessActor": "AgentProcessActor.WriteFrame@2 AgentProcessActor.AckOutput@10",
-    "of ExplorationActor": "ExplorationActor.AgentWorks@1 ExplorationActor.AgentWaits@1",
+    "of AgentProcessActor": "AgentProcessActor.StdinFrame@2 AgentProcessActor.AckOutput@10",
+    "of ExplorationActor": "ExplorationActor.AgentBusy@1 ExplorationActor.AgentBlocked@1",
 }
 
 

@@ -17,7 +17,7 @@ HEARD = [
     "AgentProcessActor.EndAgent",
     "AgentProcessActor._Ended",
     "SessionActor.AgentGone",
-    "SessionActor._LetGo",
+    "SessionActor._ResourcesReleased",
 ]
 """Where the server is killed after a session was told to end."""
 

@@ -112,13 +112,13 @@ async def test_an_answer_that_is_lost_with_its_link_is_given_again(server):
     async with Here(server) as caller:
         session = await caller.spawn('call tester_approve {"what": "a refund"}')
         await caller.event("caller_tool_request", session_id=session)
-        await server.arm("LinkActor.LinkReply=raise@1")
+        await server.arm("SessionConnectionActor.LinkReply=raise@1")
         caller.may.set()
         await caller.turns_done(session)
         events = await caller.log(session)
         assert json.loads(texts(events)[-1])["structured"] == {"approved": "a refund"}
         check_log(events)
-        assert "LinkActor.LinkReply" in server.log()
+        assert "SessionConnectionActor.LinkReply" in server.log()
 
 
 @pytest.mark.whole
@@ -317,7 +317,7 @@ async def test_a_permission_that_nobody_gives_is_denied_over_a_crash(server, mom
         session = await caller.spawn("ask may I?\nsay asked")
         asked = await caller.event("permission_request", session_id=session)
         if moment == "before the agent is told":
-            await server.arm("AgentProcessActor.WriteFrame=kill@1")
+            await server.arm("AgentProcessActor.StdinFrame=kill@1")
             await server.ended()
         else:
             await server.kill()

@@ -41,7 +41,7 @@ from oubliette.actors.messages import (
 )
 from oubliette.actors.store.actor import Subscribe
 from oubliette.errors import LimitExceeded
-from oubliette.kit import Actor, ChildSpec, Down, MailboxFull, Message, Supervisor, handles
+from oubliette.kit import Actor, ChildSpec, Down, DynamicSupervisor, MailboxFull, Message, handles
 from oubliette.records import Event
 
 if TYPE_CHECKING:
@@ -132,12 +132,11 @@ class CallerMemory:
     """Seq up to which a lending listener was told."""
 
 
-class CallersActor(Supervisor):
+class CallersActor(DynamicSupervisor):
     """Starts a CallerActor for whoever asks. Its name must be `callers`."""
 
     def __init__(self, store: Ref, reader: CallerReader, config: CallersConfig) -> None:
         super().__init__(
-            [],
             max_restarts=50,
             within=10.0,
             backoff=tenacity.wait_exponential(multiplier=0.05, max=2.0),
@@ -149,14 +148,16 @@ class CallersActor(Supervisor):
     @handles(OpenCaller)
     def _open(self, message: OpenCaller) -> str:
         key = caller_key(message.principal, message.caller_id)
-        if key not in self._specs:
-            mine = f"{message.principal}/"
-            if sum(1 for name in self._specs if name.startswith(mine)) >= MAX_CALLERS:
-                raise LimitExceeded(
-                    f"{message.principal} has {MAX_CALLERS} callers already",
-                    hint="use fewer caller_ids; those that stay away for an hour are forgotten",
-                )
-            self._specs[key] = ChildSpec(
+        mine = f"{message.principal}/"
+        if not self.has_child(key) and (
+            sum(1 for name in self.children if name.startswith(mine)) >= MAX_CALLERS
+        ):
+            raise LimitExceeded(
+                f"{message.principal} has {MAX_CALLERS} callers already",
+                hint="use fewer caller_ids; those that stay away for an hour are forgotten",
+            )
+        return self.ensure_child(
+            ChildSpec(
                 name=key,
                 cls=CallerActor,
                 args=(self._store, self._reader, self._config),
@@ -168,8 +169,7 @@ class CallersActor(Supervisor):
                 restart="transient",
                 shutdown=1.0,
             )
-            self._start(key)
-        return f"{self.name}/{key}"
+        )
 
 
 class CallerActor(Actor):

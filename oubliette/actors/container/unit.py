@@ -11,15 +11,7 @@ from oubliette.actors.container.actor import ContainerActor
 from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.relay.actor import SocketActor
 from oubliette.actors.session.actor import SessionActor
-from oubliette.kit import (
-    ChildSpec,
-    Message,
-    Reply,
-    StartChild,
-    StopChild,
-    Supervisor,
-    handles,
-)
+from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
 if TYPE_CHECKING:
@@ -49,11 +41,11 @@ class StartSession(Message, Reply[None]):
     """It was resumed: an actor that runs it still is on its way out."""
 
 
-class ContainerSupervisor(Supervisor):
+class ContainerSupervisor(DynamicSupervisor):
     """one_for_one over the ContainerActor, the SocketActor and the sessions' supervisor."""
 
     def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
-        super().__init__([], max_restarts=20, within=10.0, backoff=_BACKOFF)
+        super().__init__(max_restarts=20, within=10.0, backoff=_BACKOFF)
         self._context = context
         self._project = project
         self._key = key
@@ -83,8 +75,7 @@ class ContainerSupervisor(Supervisor):
                 args=(self._context, guest, self._project.id, self._key.workspace_id),
             ),
         ):
-            self._specs[spec.name] = spec
-        super().on_start()
+            self.ensure_child(spec)
 
     @handles(StartSession)
     async def _start_session(self, message: StartSession) -> None:
@@ -96,7 +87,7 @@ class ContainerSupervisor(Supervisor):
         self._guest.lost("container lost: its unit ended")
 
 
-class SessionsActor(Supervisor):
+class SessionsActor(DynamicSupervisor):
     """Supervises the sessions of one container: those that the store says are live.
 
     A session that fails again and again ends itself (see SessionActor), so the limit here is only
@@ -110,7 +101,7 @@ class SessionsActor(Supervisor):
         project_id: str,
         workspace_id: str | None,
     ) -> None:
-        super().__init__([], max_restarts=200, within=10.0, backoff=_BACKOFF)
+        super().__init__(max_restarts=200, within=10.0, backoff=_BACKOFF)
         self._context = context
         self._guest = guest
         self._project_id = project_id
@@ -126,21 +117,19 @@ class SessionsActor(Supervisor):
 
     @handles(StartSession)
     async def _start_session(self, message: StartSession) -> None:
-        if message.session_id in self._specs:
+        if self.has_child(message.session_id):
             if not message.anew:
                 return
-            await self._stop_child(StopChild(name=message.session_id))
+            await self.end_child(message.session_id)
         self._begin(message.session_id)
 
     def _begin(self, session_id: str) -> None:
-        name = self._start_child(
-            StartChild(
-                spec=ChildSpec(
-                    name=session_id,
-                    cls=SessionActor,
-                    args=(self._context, self._guest, session_id),
-                    restart="transient",
-                )
+        name = self.ensure_child(
+            ChildSpec(
+                name=session_id,
+                cls=SessionActor,
+                args=(self._context, self._guest, session_id),
+                restart="transient",
             )
         )
         self._context.session_registry.enter(session_id, self.system.ref(name))

@@ -22,7 +22,7 @@ from oubliette.actors.session.messages import (
     SessionFinished,
 )
 from oubliette.actors.store.actor import Transact
-from oubliette.kit import Actor, ChildSpec, Message, Reply, StartChild, Supervisor, handles
+from oubliette.kit import Actor, ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 from oubliette.runtime.store import queries
@@ -73,11 +73,11 @@ class _TimeCheck(Message):
     pass
 
 
-class ExplorationsActor(Supervisor):
+class ExplorationsActor(DynamicSupervisor):
     """Starts the actors of trees on demand, and of those with live sessions: their time runs."""
 
     def __init__(self, context: ActorContext) -> None:
-        super().__init__([], max_restarts=50, within=10.0)
+        super().__init__(max_restarts=50, within=10.0)
         self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]
@@ -90,16 +90,14 @@ class ExplorationsActor(Supervisor):
 
     @handles(OpenExploration)
     def _open(self, message: OpenExploration) -> str:
-        name = f"{self.name}/{message.exploration_id}"
-        if message.exploration_id in self._specs:
-            return name
-        spec = ChildSpec(
-            name=message.exploration_id,
-            cls=ExplorationActor,
-            args=(self._context, message.exploration_id, message.limits),
-            restart="transient",
+        return self.ensure_child(
+            ChildSpec(
+                name=message.exploration_id,
+                cls=ExplorationActor,
+                args=(self._context, message.exploration_id, message.limits),
+                restart="transient",
+            )
         )
-        return self._start_child(StartChild(spec=spec))
 
 
 class ExplorationActor(Actor):

@@ -41,7 +41,7 @@ from oubliette.errors import (
     SessionHandover,
 )
 from oubliette.failpoints import failpoint
-from oubliette.kit import ActorDead, ChildSpec, Message, Reply, StartChild, Supervisor, handles
+from oubliette.kit import ActorDead, ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Event, IdempotencyKey, Project, Session, Turn, Workspace
 from oubliette.runtime.store.operations import (
@@ -67,11 +67,11 @@ class CloseProject(Message, Reply[None]):
     """Stop the project's containers; refused while sessions live."""
 
 
-class ProjectActor(Supervisor):
+class ProjectActor(DynamicSupervisor):
     """Supervises the units of one project, and decides who may start what in it."""
 
     def __init__(self, context: ActorContext, project: Project) -> None:
-        super().__init__([], max_restarts=20, within=10.0)
+        super().__init__(max_restarts=20, within=10.0)
         self._context = context
         self._project = project
         self._watch = DiskQuotaMonitor(self, context, project.id)
@@ -100,19 +100,13 @@ class ProjectActor(Supervisor):
         )
 
     def _unit(self, key: ContainerKey) -> Ref:
-        name = f"{self.name}/{key.label}"
-        if key.label not in self._specs:
-            self._start_child(
-                StartChild(
-                    spec=ChildSpec(
-                        name=key.label,
-                        cls=ContainerSupervisor,
-                        args=(self._context, self._project, key),
-                        shutdown=15.0,
-                    )
-                )
-            )
-        return self.system.ref(name)
+        spec = ChildSpec(
+            name=key.label,
+            cls=ContainerSupervisor,
+            args=(self._context, self._project, key),
+            shutdown=15.0,
+        )
+        return self.system.ref(self.ensure_child(spec))
 
     @handles(OpenContainer)
     def _open_unit(self, message: OpenContainer) -> str:
@@ -515,7 +509,7 @@ class ProjectActor(Supervisor):
         return self._project.container_type or DEFAULT_CONTAINER_TYPE
 
     async def _stop_unit(self, key: ContainerKey) -> None:
-        if key.label in self._specs:
+        if self.has_child(key.label):
             container = self.system.ref(f"{self.name}/{key.label}/container")
             await container.ask(StopContainer(force=True))
 
@@ -526,7 +520,7 @@ class ProjectActor(Supervisor):
             told = f"{lifecycle.living(len(live))} in this project"
             raise Conflict(told, hint="end them with session_end")
         self._closed = True
-        for label in list(self._specs):
+        for label in self.children:
             await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))
 
 

@@ -24,7 +24,7 @@ from oubliette.errors import (
     RuntimeFailure,
 )
 from oubliette.failpoints import failpoint
-from oubliette.kit import ChildSpec, StartChild, StopChild, Supervisor, handles
+from oubliette.kit import ChildSpec, DynamicSupervisor, handles
 from oubliette.records import IdempotencyKey, Project, Workspace
 from oubliette.runtime.containers.options import uid_of
 from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, PutWorkspace
@@ -38,11 +38,11 @@ FIRST_UID: Final = 200_000
 UIDS: Final = 1 << 30  # user ids that projects are spread over, where the server may choose
 
 
-class ProjectsActor(Supervisor):
+class ProjectsActor(DynamicSupervisor):
     """The supervisor of the projects; the only one who creates and deletes them."""
 
     def __init__(self, context: ActorContext) -> None:
-        super().__init__([], max_restarts=50, within=10.0)
+        super().__init__(max_restarts=50, within=10.0)
         self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]
@@ -57,22 +57,15 @@ class ProjectsActor(Supervisor):
                 self._open_one(project)
 
     def _open_one(self, project: Project) -> str:
-        if project.id in self._specs:
-            return f"{self.name}/{project.id}"
-        return self._start_child(
-            StartChild(
-                spec=ChildSpec(
-                    name=project.id,
-                    cls=ProjectActor,
-                    args=(self._context, project),
-                    shutdown=20.0,
-                )
+        return self.ensure_child(
+            ChildSpec(
+                name=project.id, cls=ProjectActor, args=(self._context, project), shutdown=20.0
             )
         )
 
     @handles(OpenProject)
     async def _open(self, message: OpenProject) -> str:
-        if message.project_id in self._specs:
+        if self.has_child(message.project_id):
             return f"{self.name}/{message.project_id}"
         return self._open_one(await self._find(message.project_id))
 
@@ -188,7 +181,7 @@ class ProjectsActor(Supervisor):
         project = await self._find(message.project_id)
         name = self._open_one(project)
         await self.system.ref(name).ask(CloseProject(), timeout=20.0)
-        await self._stop_child(StopChild(name=project.id))
+        await self.end_child(project.id)
         now = self.clock.time()
         await self._context.store.ask(
             Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))

@@ -54,7 +54,7 @@ from oubliette.runtime.store.operations import DeleteContainer, PutContainer
 
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
-    from oubliette.actors.container.unit import ContainerKey
+    from oubliette.actors.container.key import ContainerKey
     from oubliette.actors.context import ActorContext
     from oubliette.kit import Deferred
     from oubliette.kit.timers import ActorTimer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from tenacity import wait_exponential_jitter
 
 from oubliette.actors.container.actor import ContainerActor
@@ -15,22 +14,11 @@ from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
 if TYPE_CHECKING:
+    from oubliette.actors.container.key import ContainerKey
     from oubliette.actors.context import ActorContext
     from oubliette.records import Project
 
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=5.0, jitter=0.02)
-
-
-class ContainerKey(msgspec.Struct, frozen=True):
-    """What a container is shared by; `workspace_id` is set exactly when isolation is on."""
-
-    container_type: str
-    workspace_id: str | None = None
-
-    @property
-    def label(self) -> str:
-        """As a name under the project's units."""
-        return self.container_type + (f":{self.workspace_id}" if self.workspace_id else "")
 
 
 class StartSession(Message, Reply[None]):
@@ -135,4 +123,4 @@ class SessionsActor(DynamicSupervisor):
         self._context.session_registry.enter(session_id, self.system.ref(name))
 
 
-__all__ = ["ContainerKey", "ContainerSupervisor", "SessionsActor", "StartSession"]
+__all__ = ["ContainerSupervisor", "SessionsActor", "StartSession"]

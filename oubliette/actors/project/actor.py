@@ -10,8 +10,9 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import lent_after, new_pairing_secret
+from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import StopContainer
-from oubliette.actors.container.unit import ContainerKey, ContainerSupervisor, StartSession
+from oubliette.actors.container.unit import ContainerSupervisor, StartSession
 from oubliette.actors.exploration.actor import OpenExploration, Reserve, Unreserve
 from oubliette.actors.exploration.limits import resolve_limits
 from oubliette.actors.messages import (

@@ -75,7 +75,7 @@ class ProjectActor(DynamicSupervisor):
         super().__init__(max_restarts=20, within=10.0)
         self._context = context
         self._project = project
-        self._watch = DiskQuotaMonitor(self, context, project.id)
+        self._watch = DiskQuotaMonitor(context, project.id, self.after, self.pipe_to_self)
         self._closed = False
         """Whether it is being deleted."""
 

@@ -18,9 +18,15 @@ from oubliette.kit import Message
 from oubliette.runtime.files.disk_usage import measure
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from oubliette.actors.context import ActorContext
-    from oubliette.actors.project.actor import ProjectActor
     from oubliette.runtime.files.disk_usage import DiskUsage
+
+    After = Callable[[float, Message], object]
+    AsMeasured = Callable[["Measured"], Message]
+    AsFailed = Callable[[BaseException], Message]
+    PipeToSelf = Callable[[Awaitable["Measured"], AsMeasured, AsFailed], object]
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +59,16 @@ class MeasureFailed(Message):
 
 
 class DiskQuotaMonitor:
-    """The part of a ProjectActor that knows its size. Lives and dies with it."""
+    """The part of a ProjectActor that knows its size. Lives and dies with it.
 
-    def __init__(self, owner: ProjectActor, context: ActorContext, project_id: str) -> None:
-        self._owner = owner
+    `after` and `pipe_to_self` are those of the ProjectActor, which gets the messages above.
+    """
+
+    def __init__(
+        self, context: ActorContext, project_id: str, after: After, pipe_to_self: PipeToSelf
+    ) -> None:
+        self._after = after
+        self._pipe_to_self = pipe_to_self
         self._context = context
         self._id = project_id
         self._watching = False
@@ -68,11 +80,11 @@ class DiskQuotaMonitor:
         """A session lives: measure, unless that is under way."""
         if not self._watching and self._context.config.projects.max_bytes:
             self._watching = True
-            self._owner.after(self._context.config.projects.check_seconds, MeasureNow())
+            self._after(self._context.config.projects.check_seconds, MeasureNow())
 
     def measure(self) -> None:
         """Measure now, beside the mailbox."""
-        self._owner.pipe_to_self(
+        self._pipe_to_self(
             self._measure(), lambda measured: measured, lambda e: MeasureFailed(reason=repr(e))
         )
 
@@ -94,7 +106,7 @@ class DiskQuotaMonitor:
     def failed(self, message: MeasureFailed) -> None:
         """Say so, and measure again."""
         log.warning("a project was not measured", project_id=self._id, reason=message.reason)
-        self._owner.after(self._context.config.projects.check_seconds, MeasureNow())
+        self._after(self._context.config.projects.check_seconds, MeasureNow())
 
     def measured(self, message: Measured) -> None:
         """Warn or interrupt, and say when to measure again; no more, once no session lives."""
@@ -121,7 +133,7 @@ class DiskQuotaMonitor:
         if message.used >= WARN_AT * limit:
             self._warned = True
         rest = max(self._context.config.projects.check_seconds, REST * message.seconds)
-        self._owner.after(rest, MeasureNow())
+        self._after(rest, MeasureNow())
 
     def _tell(self, message: Measured, action: LimitAction, text: str) -> None:
         log.warning("the size of a project", project_id=self._id, used=message.used, action=action)

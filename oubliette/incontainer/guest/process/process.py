@@ -147,7 +147,7 @@ class GuestProcess:
         """The kernel's word on how the process ended."""
         self._status = status
         self._left_at = time.monotonic()
-        secret_files.remove(self.spec)
+        secret_files.remove(self.spec.files, self.spec.uid, self.spec.gid)
         self.stdin.close()
         if not (self.out.ended and self.err.ended):
             self._timers.append(self.loop.call_later(LEFTOVER_SECONDS, self._leave))

@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .spawn import Spec
-
 FOLDER = "/dev/shm"  # noqa: S108 -- checked to be in memory; what is made below is private
 LARGEST = 1 << 20  # bytes of one file
 MOST = 64
@@ -95,14 +93,14 @@ def _decoded(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def remove(spec: Spec) -> None:
+def remove(files: list[tuple[str, bytes]], uid: int | None, gid: int | None) -> None:
     """Remove the files of a process that has ended, as its user: the host itself may not."""
-    if not spec.files:
+    if not files:
         return
     import shutil  # with what unpacks archives, 20 ms where there is no bytecode
 
-    folder = os.path.dirname(spec.files[0][0])
-    if spec.uid is None:
+    folder = os.path.dirname(files[0][0])
+    if uid is None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     try:
@@ -112,8 +110,8 @@ def remove(spec: Spec) -> None:
     if pid == 0:
         try:
             os.setgroups([])
-            os.setgid(spec.uid if spec.gid is None else spec.gid)
-            os.setuid(spec.uid)
+            os.setgid(uid if gid is None else gid)
+            os.setuid(uid)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os._exit(0)

@@ -11,10 +11,29 @@ from ...wire import STDOUT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
     from ...io.event_loop import Loop
-    from .process import GuestProcess
     from .spool import Spool
+
+    class StreamOwner(Protocol):
+        """The process that a stream belongs to."""
+
+        loop: Loop
+
+        @property
+        def is_leaving(self) -> bool:
+            """Whether its streams are no longer waited for."""
+            ...
+
+        def changed(self) -> None:
+            """Look at the streams: one of them moved."""
+            ...
+
+        def tell(self, event: str, **fields: object) -> None:
+            """Send an event about this process to the server."""
+            ...
+
 
 PIECE = 256 * 1024  # bytes read from a process at a time
 STDIN_BYTES = 1 << 20  # accepted for a process that does not read its stdin
@@ -24,7 +43,7 @@ RESUME_ROOM = 256 * 1024  # bytes of room before a held process is read again
 class Stream:
     """stdout or stderr of a process, on its way into the spool."""
 
-    def __init__(self, process: GuestProcess, number: int, spool: Spool) -> None:
+    def __init__(self, process: StreamOwner, number: int, spool: Spool) -> None:
         self.number = number
         self.spool = spool
         self.ended = False

@@ -18,21 +18,40 @@ from .tickets import PURPOSES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
 
     from .control_link import ControlLink
+    from .pairing import Pairing
     from .process.process import Failure, GuestProcess
-    from .server import Host
+    from .process.table import ProcessTable
+    from .tickets import Tickets
 
     Request = dict[str, Any]
     Result = dict[str, Any]
-    Verb = Callable[["Host", "ControlLink", Request], "Result | None"]
+
+    class CommandTarget(Protocol):
+        """The host, as far as its verbs know it."""
+
+        born: float
+        tickets: Tickets
+        pairing: Pairing
+        table: ProcessTable
+
+        def admit(self, uid: int | None) -> None:
+            """Let agents of another user connect."""
+            ...
+
+        def drain(self) -> None:
+            """Accept nothing more, end all processes, then leave."""
+            ...
+
+    Verb = Callable[[CommandTarget, ControlLink, Request], "Result | None"]
 
 SPOOL_SMALLEST = 4096  # bytes
 LARGEST = (1 << 63) - 1  # what setrlimit and file offsets take
 
 
-def perform(host: Host, link: ControlLink, request: Request) -> None:
+def perform(host: CommandTarget, link: ControlLink, request: Request) -> None:
     """Do what `request` asks and answer it, now or when it is done."""
     ident: object = request.get("id")
     try:
@@ -52,7 +71,7 @@ def _verb(request: Request) -> Verb:
     return verb
 
 
-def _known(host: Host, request: Request) -> GuestProcess:
+def _known(host: CommandTarget, request: Request) -> GuestProcess:
     proc = request_fields.word(request, "proc")
     process = host.table.get(proc)
     if process is None:
@@ -68,7 +87,7 @@ def _optional_id(request: Request, name: str) -> int | None:
     )
 
 
-def _start(host: Host, link: ControlLink, request: Request) -> Result | None:
+def _start(host: CommandTarget, link: ControlLink, request: Request) -> Result | None:
     proc = request_fields.word(request, "proc")
     known = host.table.get(proc)
     if known is not None and known.started:
@@ -120,7 +139,7 @@ def _spec(request: Request, proc: str) -> Spec:
     return Spec(argv, env, cwd, uid=uid, gid=gid, limits=limits, files=files)
 
 
-def _signal(host: Host, _link: ControlLink, request: Request) -> Result:
+def _signal(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     process = _known(host, request)
     given: object = request.get("signal")
     if isinstance(given, str):
@@ -134,7 +153,7 @@ def _signal(host: Host, _link: ControlLink, request: Request) -> Result:
     return {"delivered": process.signal(int(number), tree=tree)}
 
 
-def _expect(host: Host, _link: ControlLink, request: Request) -> Result:
+def _expect(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     digest = request_fields.word(request, "digest")
     if len(digest) != 64:
         raise request_fields.invalid("digest", "64 hexadecimal digits are needed")
@@ -149,11 +168,11 @@ def _expect(host: Host, _link: ControlLink, request: Request) -> Result:
     return {}
 
 
-def _unexpect(host: Host, _link: ControlLink, request: Request) -> Result:
+def _unexpect(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     return {"known": host.pairing.unexpect(request_fields.word(request, "session"))}
 
 
-def _ticket(host: Host, _link: ControlLink, request: Request) -> Result:
+def _ticket(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     purpose = request_fields.word(request, "purpose")
     if purpose not in PURPOSES:
         raise request_fields.invalid("purpose", f"one of {', '.join(PURPOSES)} is needed")
@@ -161,7 +180,7 @@ def _ticket(host: Host, _link: ControlLink, request: Request) -> Result:
     return {"tickets": host.tickets.issue(purpose, count)}
 
 
-def _ack(host: Host, _link: ControlLink, request: Request) -> Result:
+def _ack(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     process = _known(host, request)
     streams = [
         stream for stream in (process.out, process.err) if request.get(stream.name) is not None
@@ -173,7 +192,7 @@ def _ack(host: Host, _link: ControlLink, request: Request) -> Result:
     return {}
 
 
-def _forget(host: Host, _link: ControlLink, request: Request) -> Result:
+def _forget(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     proc = request_fields.word(request, "proc")
     process = host.table.get(proc)
     if process is not None:
@@ -183,7 +202,7 @@ def _forget(host: Host, _link: ControlLink, request: Request) -> Result:
     return {}
 
 
-def _stats(host: Host, _link: ControlLink, _request: Request) -> Result:
+def _stats(host: CommandTarget, _link: ControlLink, _request: Request) -> Result:
     processes = host.table.all()
     streams = [stream.spool for process in processes for stream in (process.out, process.err)]
     return {
@@ -201,7 +220,7 @@ def _stats(host: Host, _link: ControlLink, _request: Request) -> Result:
     }
 
 
-def _drain(host: Host, _link: ControlLink, _request: Request) -> Result:
+def _drain(host: CommandTarget, _link: ControlLink, _request: Request) -> Result:
     host.drain()
     return {}
 

@@ -6,6 +6,7 @@ import json
 import math
 
 from ..io.json_values import as_object
+from .turn import Invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,16 +27,6 @@ DEFAULT_DELTA_BYTES = 32
 
 class ScriptError(ValueError):
     """A line begins like a directive and goes on as none; the text names the line."""
-
-
-class Invocation:
-    """One tool call as it is written: `call TOOL JSON`."""
-
-    __slots__ = ("arguments", "tool")
-
-    def __init__(self, tool: str, arguments: Json) -> None:
-        self.tool = tool
-        self.arguments = arguments
 
 
 def parse(text: str) -> list[Action]:

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
 
     from .interrupt import InterruptSignal
     from .mcp_client import McpClient, Pending
-    from .script import Invocation
 
     Json = dict[str, Any]
     Emit = Callable[[str, Json], None]
+
+
+class Invocation:
+    """One tool call as it is written: `call TOOL JSON`."""
+
+    __slots__ = ("arguments", "tool")
+
+    def __init__(self, tool: str, arguments: Json) -> None:
+        self.tool = tool
+        self.arguments = arguments
 
 
 class TurnFailed(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,20 +11,19 @@ from oubliette.actors.messages import CallerSeen, OpenCaller, OpenProject, calle
 from oubliette.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from oubliette.clock import Clock
     from oubliette.config.schema import Config
     from oubliette.kit import Message, Ref
     from oubliette.runtime.audit_log import AuditLog
     from oubliette.runtime.containers.images import Imaging
-    from oubliette.runtime.store.operations import Op, Result
+    from oubliette.runtime.store.operations import Commit, Op, Result
     from oubliette.runtime.store.reader import Reader
     from oubliette.tools.auth.api_keys import ApiKeys
     from oubliette.tools.auth.rate_limits import RateLimits
-    from oubliette.tools.handlers.callers import CallerListen, CallerListenResult
+    from oubliette.tools.caller_listen import CallerListen, CallerListenResult
     from oubliette.tools.spec import CallContext
-
-Commit = Callable[[tuple["Op", ...]], Awaitable["Result"]]
-"""Has a transaction committed; raises the operation's own error."""
 
 KNOWN_SESSIONS: Final = 10_000
 """Sessions whose owner and project are remembered; neither ever changes."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from oubliette.tools.auth.scopes import Level, Scope
-
-if TYPE_CHECKING:
-    from oubliette.tools.services import ToolServices
 
 Door = Literal["http", "socket", "control"]
 """HTTP; an agent's session link; the command line's control socket."""
@@ -38,7 +35,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 P = TypeVar("P", bound=msgspec.Struct)
-Handler = Callable[["ToolServices", CallContext, Any], Awaitable[msgspec.Struct]]
+Handler = Callable[[Any, CallContext, Any], Awaitable[msgspec.Struct]]
+"""Gets the ToolServices, which are above this module, who calls, and the parameters."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +75,10 @@ def tool(
     streamed: bool = False,
     read_only: bool = False,
     destructive: bool = False,
-) -> Callable[[Callable[[ToolServices, CallContext, P], Awaitable[msgspec.Struct]]], Tool]:
+) -> Callable[[Callable[[Any, CallContext, P], Awaitable[msgspec.Struct]]], Tool]:
     """Make the decorated handler a tool: its name is the tool's, its docstring the description."""
 
-    def make(handler: Callable[[ToolServices, CallContext, P], Awaitable[msgspec.Struct]]) -> Tool:
+    def make(handler: Callable[[Any, CallContext, P], Awaitable[msgspec.Struct]]) -> Tool:
         return Tool(
             name=handler.__name__,
             description=" ".join(inspect.cleandoc(handler.__doc__ or "").split()),

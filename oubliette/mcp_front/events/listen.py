@@ -15,8 +15,8 @@ from oubliette.mcp_front.current_call import current_call
 from oubliette.mcp_front.events import event_format
 from oubliette.mcp_front.events.listener_client import ListenerClient
 from oubliette.mcp_front.transport.request_stream import StreamClosed
+from oubliette.tools.caller_listen import CallerListenResult
 from oubliette.tools.caller_tools import normalised
-from oubliette.tools.handlers.callers import CallerListenResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.current_call import CurrentCall
     from oubliette.mcp_front.quotas import Quotas
     from oubliette.mcp_front.transport.request_stream import RequestStream
-    from oubliette.tools.handlers.callers import CallerListen
+    from oubliette.tools.caller_listen import CallerListen
     from oubliette.tools.spec import CallContext
 
 STOPPING: Final = "server stopping"

@@ -6,6 +6,7 @@ their results, in the same order.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -243,3 +244,6 @@ if TYPE_CHECKING:
 else:  # what it is, for messages that carry one to another machine
     Result = tuple[bool | int | tuple[Event, ...] | None, ...]
 """One answer per operation, as each says."""
+
+Commit = Callable[[tuple[Op, ...]], Awaitable[Result]]
+"""Has a transaction committed; raises the operation's own error."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from oubliette.clock import Clock, TimerHandle
+    from oubliette.runtime.store.operations import Commit
     from oubliette.runtime.store.reader import Reader
-    from oubliette.tools.services import Commit
     from oubliette.tools.spec import CallContext, Door
 
 REFUSED: Final = "invalid or expired API key"

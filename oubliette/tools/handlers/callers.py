@@ -10,11 +10,12 @@ from oubliette import ids
 from oubliette.actors.caller.messages import CloseListener, NextEvents, OpenListener
 from oubliette.actors.messages import AnswerCallerTool
 from oubliette.errors import NotFound
-from oubliette.tools.caller_tools import LentTool, normalised
+from oubliette.tools.caller_listen import CallerListen, CallerListenResult
+from oubliette.tools.caller_tools import normalised
 from oubliette.tools.request_answers import Accepted, deliver
 from oubliette.tools.schema import field_types
 from oubliette.tools.schema.views import event_view
-from oubliette.tools.spec import HTTP_ONLY, Params, Result, tool
+from oubliette.tools.spec import HTTP_ONLY, Params, tool
 
 if TYPE_CHECKING:
     from oubliette.actors.caller.messages import EventBatch, ListenerOpened
@@ -24,42 +25,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 20.0
 """How long `caller_listen` waits as a long poll, unless it says otherwise."""
-MAX_LISTEN: Final = 86_400.0  # seconds
 MAX_POLL: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
 MAX_ERROR: Final = 64 * field_types.KIB
-
-
-class CallerListen(Params, frozen=True, kw_only=True):
-    """Parameters of `caller_listen`."""
-
-    caller_id: Annotated[field_types.CallerId, Meta(description="Who you are to your agents.")]
-    caller_tools: Annotated[
-        tuple[LentTool, ...] | None,
-        Meta(description="Tools that you lend to sessions started with this caller_id."),
-    ] = None
-    after: Annotated[
-        Annotated[int, Meta(ge=0, le=2**53)] | None,
-        Meta(description="next of the answer before; without it from now on, open requests first."),
-    ] = None
-    observe: Annotated[
-        bool, Meta(description="Only watch: no tool requests, and others keep listening.")
-    ] = False
-    max_seconds: Annotated[
-        Annotated[float, Meta(ge=0, le=MAX_LISTEN)] | None,
-        Meta(description="End by then; a stream goes on until you leave, a long poll for 20 s."),
-    ] = None
-
-
-class CallerListenResult(Result, frozen=True, kw_only=True):
-    """Result of `caller_listen`."""
-
-    events: tuple[dict[str, Any], ...]
-    next: Annotated[int, Meta(description="after of the next call.")]
-    ended: Annotated[
-        str | None,
-        Meta(description="Why nothing more comes this way: superseded, server stopping."),
-    ]
 
 
 class CallerToolResponse(Params, frozen=True, kw_only=True):

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
-    from oubliette.runtime.agents.executor import Executor
     from oubliette.runtime.containers.base import Inside, Mount
-    from oubliette.runtime.guest import ControlLink
+    from oubliette.runtime.guest import ControlLink, Exit
 
 EventKind: TypeAlias = Literal[
     "ready",
@@ -178,6 +177,53 @@ class AgentAdapter(Protocol):
         ...
 
 
+class AgentExecutor(Protocol):
+    """One running agent. One reader of `events` at a time; `send` may come from elsewhere."""
+
+    @property
+    def proc(self) -> str:
+        """Its id at the host."""
+        ...
+
+    @property
+    def exit(self) -> Exit | None:
+        """How the process ended; None until it has, and its output was read."""
+        ...
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to standard error so far, for error messages."""
+        ...
+
+    async def send(self, text: str) -> int:
+        """Begin a turn and return its number.
+
+        Raises:
+            Conflict: the turn before has not ended yet.
+        """
+        ...
+
+    async def interrupt(self) -> None:
+        """End the running turn early; its `completion` still comes. Nothing before it began."""
+        ...
+
+    async def answer(self, request_id: str, *, allow: bool, reason: str = "") -> None:
+        """Answer a `permission_request`."""
+        ...
+
+    def events(self) -> AsyncGenerator[AgentEvent, None]:
+        """What the agent says, to its end. What is not read holds it back; nothing is lost.
+
+        Raises:
+            RuntimeFailure: the agent refused to begin.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the process: its input, then after a grace the process itself and all it started."""
+        ...
+
+
 class AgentRuntime(Protocol):
     """One kind of agent."""
 
@@ -250,7 +296,7 @@ class AgentRuntime(Protocol):
 
     async def execute_streaming(
         self, link: ControlLink, inside: Inside, session: AgentSession
-    ) -> Executor:
+    ) -> AgentExecutor:
         """Start the process and talk to it turn by turn."""
         ...
 

@@ -51,6 +51,8 @@ class Actor(PlacedActor):
     shutdown: ClassVar[float] = 5.0
     """Seconds it has to end when its parent ends; then it is cancelled."""
 
+    _actor_parent: Actor | None
+    _actor_children: dict[str, Actor]
     _actor_handlers: ClassVar[dict[type, Any]] = {}
     _actor_at_once: ClassVar[frozenset[type]] = frozenset()
 

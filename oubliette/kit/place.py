@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from oubliette.clock import Clock
-    from oubliette.kit.actor import Actor
     from oubliette.kit.mailbox import Envelope
     from oubliette.kit.messages import Reason
     from oubliette.kit.ref import Ref
@@ -61,12 +60,10 @@ class PlacedActor(AsyncioActor):
     """What is being handled: sender, deadline, trace."""
 
     actor_limit: float
-    _actor_parent: Actor | None
     _actor_reason: Reason
     _actor_error: BaseException | None
     _actor_phase: str
     _actor_context: Context
-    _actor_children: dict[str, Actor]
     _actor_jobs: set[asyncio.Task[None]]
     _actor_timers: set[ActorTimer]
     _actor_deferrals: set[Deferred]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import pykka
 
@@ -16,13 +16,52 @@ from oubliette.kit.shutdown import end_actor, within
 from oubliette.kit.trace_context import current_scope
 
 if TYPE_CHECKING:
-    from oubliette.kit.actor import Actor
-    from oubliette.kit.system import System
+    from collections.abc import Coroutine
+
+    from oubliette.clock import Clock
+    from oubliette.kit.shutdown import RunningActor
+    from oubliette.kit.trace_context import TraceScope
+    from oubliette.kit.wait_graph import WaitGraph
 
 T = TypeVar("T")
 
 ASK_TIMEOUT = 30.0
 """Seconds an ask waits for its answer, unless it says otherwise."""
+
+
+class ActorTable(Protocol):
+    """The names of a System and what its refs need besides."""
+
+    @property
+    def name(self) -> str:
+        """For logs."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Time for deadlines."""
+        ...
+
+    @property
+    def waits(self) -> WaitGraph:
+        """Who waits for whom."""
+        ...
+
+    def actor(self, name: str) -> RunningActor | None:
+        """The live actor of that name."""
+        ...
+
+    def waiting_actor(self, scope: TraceScope) -> Mailbox | None:
+        """The mailbox that stands still while the current task waits, if there is one."""
+        ...
+
+    def bury(self, name: str, envelope: Envelope, why: str) -> None:
+        """Keep a message that nobody will handle, and log that it is so."""
+        ...
+
+    def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Run a coroutine on the System's loop from a thread, for at most `timeout` seconds."""
+        ...
 
 
 class Ref:
@@ -33,7 +72,7 @@ class Ref:
 
     __slots__ = ("__weakref__", "_box", "_system", "name")
 
-    def __init__(self, system: System, name: str, box: Mailbox | None = None) -> None:
+    def __init__(self, system: ActorTable, name: str, box: Mailbox | None = None) -> None:
         self._system = system
         self._box = box
         self.name = name
@@ -248,7 +287,7 @@ class Ref:
             if me is not None:
                 system.waits.leave(me)
 
-    def resolve(self) -> Actor | None:
+    def resolve(self) -> RunningActor | None:
         """The live actor of that name, for the kit itself."""
         return self._system.actor(self.name)
 

@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oubliette.kit.control_messages import Stop
-from oubliette.kit.mailbox import Envelope
+from oubliette.kit.mailbox import Envelope, Mailbox
 from oubliette.kit.replies import LoopReply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from oubliette.clock import Clock, TimerHandle
-    from oubliette.kit.actor import Actor
 
     CallLater = Callable[[float, Callable[[], object]], TimerHandle]
 
 GRACE = 1.0
 """Seconds of real time that a cancelled actor has for `on_exit`, before that is cancelled too."""
+
+
+class RunningActor(Protocol):
+    """A live actor, as far as others of the kit reach into it: to watch it and to end it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the System."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of that name this is."""
+        ...
+
+    @property
+    def actor_inbox(self) -> Mailbox:
+        """Its mailbox."""
+        ...
+
+    @property
+    def actor_limit(self) -> float:
+        """Seconds it has to end by itself."""
+        ...
+
+    def actor_cancel(self) -> None:
+        """Cancel what it is doing; `on_exit` still runs."""
+        ...
+
+    def actor_abandon(self) -> None:
+        """Give up on it, whatever it is doing."""
+        ...
 
 
 async def within(reply: LoopReply, seconds: float, call_later: CallLater) -> bool:
@@ -44,7 +75,7 @@ async def within(reply: LoopReply, seconds: float, call_later: CallLater) -> boo
     return True
 
 
-async def end_actor(actor: Actor, limit: float, call_later: CallLater) -> bool:
+async def end_actor(actor: RunningActor, limit: float, call_later: CallLater) -> bool:
     """Stop `actor`; cancel it after `limit` seconds, at once if that is 0.
 
     Returns:
@@ -70,7 +101,7 @@ async def end_actor(actor: Actor, limit: float, call_later: CallLater) -> bool:
         box.unwatch(gone)
 
 
-async def end_children(children: dict[str, Actor], clock: Clock, *, now: bool) -> None:
+async def end_children(children: Mapping[str, RunningActor], clock: Clock, *, now: bool) -> None:
     """End `children`, the last started first, each within its own limit.
 
     `now` gives them no time: the parent was cancelled.

@@ -16,7 +16,7 @@ from oubliette.kit.actor import Actor
 from oubliette.kit.errors import DeadlockError, RestartIntensity, format_error
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
-from oubliette.kit.shutdown import end_actor
+from oubliette.kit.shutdown import RunningActor, end_actor
 
 if TYPE_CHECKING:
     from oubliette.kit.timers import ActorTimer
@@ -124,7 +124,7 @@ class Supervisor(Actor):
         self._max_restarts = max_restarts
         self._within = within
         self._backoff = backoff
-        self._kids: dict[str, Actor] = {}
+        self._kids: dict[str, RunningActor] = {}
         self._started_at: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._restarts: deque[float] = deque()
@@ -205,7 +205,7 @@ class Supervisor(Actor):
         self._start_again(names)
 
     # ------------------------------------------------------------ steps
-    def _start(self, name: str) -> Actor:
+    def _start(self, name: str) -> RunningActor:
         spec = self._specs[name]
         ref = self.spawn(
             spec.cls,

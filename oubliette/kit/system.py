@@ -8,7 +8,7 @@ import contextvars
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
 
 import structlog
 
@@ -20,7 +20,7 @@ from oubliette.kit.loop_bridge import LoopBridge, LoopThread
 from oubliette.kit.messages import DeadLetter, Down, Farewell, round_trip
 from oubliette.kit.pykka_future import on_a_loop
 from oubliette.kit.ref import Ref
-from oubliette.kit.shutdown import end_actor
+from oubliette.kit.shutdown import RunningActor, end_actor
 from oubliette.kit.wait_graph import WaitGraph
 from oubliette.kit.watchdog import LIMIT, Watchdog
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from typing import Self
 
     from oubliette.clock import Clock
-    from oubliette.kit.actor import Actor
     from oubliette.kit.mailbox import Envelope, Mailbox
     from oubliette.kit.messages import Message
     from oubliette.kit.trace_context import TraceScope
     from oubliette.kit.watchdog import Blocked
 
 T = TypeVar("T")
+A = TypeVar("A", bound="SystemActor")
 
 log = structlog.get_logger("oubliette.kit")
 
@@ -44,6 +44,34 @@ DEAD_LETTERS: Final = 1000
 """Dead letters that are kept; older ones are dropped."""
 
 _incarnations = itertools.count(1)
+
+
+class SystemActor(RunningActor, Protocol):
+    """What a System starts: an Actor, which itself knows its System."""
+
+    shutdown: ClassVar[float]
+
+    @property
+    def system(self) -> System:
+        """Where it runs."""
+        ...
+
+    @property
+    def ref(self) -> Ref:
+        """How others talk to it."""
+        ...
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def actor_bind(
+        self, system: System, name: str, incarnation: int, parent: Any, shutdown: float
+    ) -> None:
+        """Take a place in `system`, before `__init__`."""
+        ...
+
+    def actor_begin(self) -> None:
+        """Start its task, after `__init__`."""
+        ...
 
 
 class System:
@@ -72,8 +100,8 @@ class System:
         self.waits = WaitGraph()
         self.bridge: LoopBridge
         self.context: contextvars.Context
-        self._live: dict[str, Actor] = {}
-        self._top: dict[str, Actor] = {}
+        self._live: dict[str, SystemActor] = {}
+        self._top: dict[str, SystemActor] = {}
         self._open = False
         self._watchdog_limit = watchdog
         self._watchdog: Watchdog | None = None
@@ -145,7 +173,7 @@ class System:
     # ------------------------------------------------------------ actors
     def spawn(
         self,
-        cls: type[Actor],
+        cls: type[SystemActor],
         *args: Any,
         name: str | None = None,
         shutdown: float | None = None,
@@ -201,19 +229,19 @@ class System:
         return () if self._watchdog is None else tuple(self._watchdog.blocked)
 
     # ------------------------------------------------------------ for the kit itself
-    def actor(self, name: str) -> Actor | None:
+    def actor(self, name: str) -> SystemActor | None:
         """The live actor of that name."""
         return self._live.get(name)
 
     def start(  # noqa: PLR0917
         self,
-        cls: type[Actor],
+        cls: type[A],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         name: str | None,
-        parent: Actor | None,
+        parent: RunningActor | None,
         shutdown: float | None,
-    ) -> Actor:
+    ) -> A:
         """Make an actor and start its loop; see `spawn`."""
         incarnation = next(_incarnations)
         if name is None:
@@ -232,7 +260,7 @@ class System:
         actor.actor_begin()
         return actor
 
-    def forget(self, actor: Actor) -> None:
+    def forget(self, actor: RunningActor) -> None:
         """Take an ended actor off the names."""
         if self._live.get(actor.name) is actor:
             del self._live[actor.name]
@@ -244,7 +272,7 @@ class System:
 
         That is so in an actor's own task; side tasks leave its mailbox running.
         """
-        actor = cast("Actor", scope)
+        actor = cast("SystemActor", scope)
         task = getattr(actor, "_actor_task", None)
         if task is None or task is not asyncio.current_task() or actor.system is not self:
             return None
@@ -278,7 +306,7 @@ class System:
 
     def _spawn_top(
         self,
-        cls: type[Actor],
+        cls: type[SystemActor],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         name: str | None,

@@ -1,4 +1,4 @@
-"""An attached link: a process's output from an offset on, and its stdin."""
+"""Attach connection: a process's output from an offset on, and its stdin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .process.process import GuestProcess
     from .process.streams import Stream
 
-AHEAD = 512 * 1024  # bytes given to the link beyond what the kernel has taken
+AHEAD = 512 * 1024  # bytes handed to the connection beyond what the kernel has taken
 
 
 class _Cursor:
-    """How far one stream has been sent on this link."""
+    """Position of this link in one stream, and whether its end was sent."""
 
     __slots__ = ("ended", "offset", "stream")
 
@@ -28,7 +28,7 @@ class _Cursor:
 
 
 class AttachLink:
-    """Owner of an attach connection, until the process has ended or a newer link evicts it."""
+    """Owner of an attach connection until the process has ended or a newer link evicts it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class AttachLink:
         self._process = process
         self._refused = refused
         self._decoder = wire.FrameDecoder()
-        self._frames: list[wire.Frame] = []  # received; they wait for room in the stdin
+        self._frames: list[wire.Frame] = []  # received, waiting for room in the stdin
         self._cursors = (
             _Cursor(process.out, offsets[0]),
             _Cursor(process.err, offsets[1]),
@@ -66,7 +66,7 @@ class AttachLink:
     # From the process
 
     def pump(self) -> None:
-        """Send what there is, while the link takes it."""
+        """Send the available output while the connection has room for it."""
         if not self._connection.is_open or self._exit_sent:
             return
         self._take_frames()
@@ -85,7 +85,7 @@ class AttachLink:
         if cursor.ended or not self._connection.is_open:
             return False
         stream = cursor.stream
-        # An acknowledgement from elsewhere may have freed what this link has not sent yet
+        # An acknowledgement over another link may have freed what this link has not sent yet
         self._skip_gap(cursor)
         data = stream.spool.read(cursor.offset, MAX_FRAME)
         if data:
@@ -98,13 +98,13 @@ class AttachLink:
         return False
 
     def drained(self) -> None:
-        """The link takes more."""
+        """Send more output: the connection's buffer is empty."""
         self.pump()
 
     # To the process
 
     def received(self, data: bytes) -> None:
-        """Frames from the server."""
+        """Decode frames from the server and apply them to the process's stdin."""
         try:
             self._frames += self._decoder.feed(data)
             self._take_frames()
@@ -145,11 +145,11 @@ class AttachLink:
         self._connection.close()
 
     def evict(self) -> None:
-        """Close: a newer link took over, or the process is forgotten."""
+        """Close: a newer link has replaced this one, or the process was forgotten."""
         self._connection.close()
 
     def closed(self) -> None:
-        """The link is gone; what it had received in part never happened."""
+        """Detach from the process; frames received in part are discarded."""
         self._frames.clear()
         if self._process.reader is self:
             self._process.reader = None

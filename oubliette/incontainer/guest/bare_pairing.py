@@ -1,7 +1,8 @@
-"""Pairs links whose clients know no secret: by project, first in, first out.
+"""Pairing of links whose clients have no secret: by project, first in, first out.
 
-Where the host can tell whose agent a client descends from, and the server has announced that
-session, the client meets an upstream of that session alone. The order decides for all others.
+If the guest can find the session whose agent a client descends from, and the server has announced
+that session, the client is paired with an upstream of that session only. All others are paired in
+order of arrival.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
     Queues = dict[str, list[UnpairedLink]]
 
-WAITING_LIMIT = 64  # links that wait: per project and direction, and projects
+WAITING_LIMIT = 64  # unpaired links: per project and direction, and projects
 
 
 class BarePairing:
-    """The pairs of bare clients, and the links that wait for one."""
+    """Pairs of bare clients, and the links that wait for a partner."""
 
     def __init__(self, loop: Loop, tell: Callable[[dict[str, Any]], None]) -> None:
         self._loop = loop
@@ -36,10 +37,10 @@ class BarePairing:
     def upstream(
         self, header: wire.Upstream, connection: Connection, first: bytes, *, announced: bool
     ) -> None:
-        """Take the server's half; one that is not `announced` may still be given up.
+        """Accept an upstream; one that is not `announced` may still be withdrawn.
 
         Raises:
-            Refused: Too many wait.
+            LinkRefused: Too many links wait.
 
         """
         project = header.project
@@ -55,10 +56,10 @@ class BarePairing:
     def downstream(
         self, owner: str | None, project: str, connection: Connection, first: bytes
     ) -> None:
-        """Take the half of a client that descends from the agent of the session `owner`.
+        """Accept a downstream whose client descends from the agent of the session `owner`.
 
         Raises:
-            Refused: Too many wait.
+            LinkRefused: Too many links wait.
 
         """
         waiting = _take(self._up, project, lambda up: owner in (None, up.session))
@@ -70,11 +71,11 @@ class BarePairing:
         else:
             self._join(waiting.take(), side)
 
-    def give_up(self, session: str, project: str) -> Side | None:
-        """Take out an upstream of `session` that came unannounced; None if there is none."""
+    def withdraw(self, session: str, project: str) -> Side | None:
+        """Remove and return an unannounced upstream of `session`, or None if there is none."""
         for waiting in self._up.get(project, ()):
             if waiting.side.session == session and not waiting.announced:
-                _leave(self._up, project, waiting)
+                _remove(self._up, project, waiting)
                 return waiting.take()
         return None
 
@@ -89,25 +90,25 @@ class BarePairing:
         queues: Queues,
         project: str,
         side: Side,
-        patience: float | None,
+        timeout: float | None,
         *,
         announced: bool = True,
     ) -> None:
-        def lost(waiting: UnpairedLink) -> None:
-            _leave(queues, project, waiting)
+        def on_closed(waiting: UnpairedLink) -> None:
+            _remove(queues, project, waiting)
 
-        waiting = UnpairedLink(self._loop, side, lost, patience)
+        waiting = UnpairedLink(self._loop, side, on_closed, timeout)
         waiting.announced = announced
         queues.setdefault(project, []).append(waiting)
 
     @property
     def links(self) -> int:
-        """Links held, paired ones counted twice."""
+        """Number of open links, paired ones counted twice."""
         queues = (*self._up.values(), *self._down.values())
         return 2 * len(self._pairs) + sum(map(len, queues))
 
     def close(self) -> None:
-        """Cut all links."""
+        """Close all links."""
         for pair in list(self._pairs):
             pair.close()
         for queues in (self._up, self._down):
@@ -117,18 +118,18 @@ class BarePairing:
 
 
 def _take(queues: Queues, project: str, fits: Callable[[Side], bool]) -> UnpairedLink | None:
-    """Take the first live link of a project that fits out of its queue."""
+    """Remove and return the first open link of a project that satisfies `fits`."""
     for waiting in list(queues.get(project, ())):
         if fits(waiting.side):
             if waiting.side.is_closed():  # its end was not noticed yet
                 waiting.close()
                 continue
-            _leave(queues, project, waiting)
+            _remove(queues, project, waiting)
             return waiting
     return None
 
 
-def _leave(queues: Queues, project: str, waiting: UnpairedLink) -> None:
+def _remove(queues: Queues, project: str, waiting: UnpairedLink) -> None:
     queue = queues.get(project, [])
     if waiting in queue:
         queue.remove(waiting)

@@ -1,4 +1,4 @@
-"""What the server can ask for on the control link, one function per verb."""
+"""Commands of the server on the control link, one function per verb."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Result = dict[str, Any]
 
     class CommandTarget(Protocol):
-        """The host, as far as its verbs know it."""
+        """The guest, as far as its commands know it."""
 
         born: float
         tickets: Tickets
@@ -51,11 +51,11 @@ SPOOL_SMALLEST = 4096  # bytes
 LARGEST = (1 << 63) - 1  # what setrlimit and file offsets take
 
 
-def perform(host: CommandTarget, link: ControlLink, request: Request) -> None:
-    """Do what `request` asks and answer it, now or when it is done."""
+def perform(guest: CommandTarget, link: ControlLink, request: Request) -> None:
+    """Carry out `request` and answer it, immediately or when it has completed."""
     ident: object = request.get("id")
     try:
-        result = _verb(request)(host, link, request)
+        result = _verb(request)(guest, link, request)
     except VerbError as error:
         link.answer_error(ident, error.code, error.message)
         return
@@ -71,9 +71,9 @@ def _verb(request: Request) -> Verb:
     return verb
 
 
-def _known(host: CommandTarget, request: Request) -> GuestProcess:
+def _known(guest: CommandTarget, request: Request) -> GuestProcess:
     proc = request_fields.word(request, "proc")
-    process = host.table.get(proc)
+    process = guest.table.get(proc)
     if process is None:
         raise VerbError("unknown_proc", f"no process {proc}")
     return process
@@ -87,9 +87,9 @@ def _optional_id(request: Request, name: str) -> int | None:
     )
 
 
-def _start(host: CommandTarget, link: ControlLink, request: Request) -> Result | None:
+def _start(guest: CommandTarget, link: ControlLink, request: Request) -> Result | None:
     proc = request_fields.word(request, "proc")
-    known = host.table.get(proc)
+    known = guest.table.get(proc)
     if known is not None and known.started:
         return {"pid": known.pid}
     ident: object = request.get("id")
@@ -100,7 +100,7 @@ def _start(host: CommandTarget, link: ControlLink, request: Request) -> Result |
         else:
             link.answer_error(ident, *failure)
 
-    if known is not None:  # asked again while the fork is on its way to exec
+    if known is not None:  # requested again between fork and exec
         known.waiting.append(answer)
         return None
     spec = _spec(request, proc)
@@ -111,13 +111,13 @@ def _start(host: CommandTarget, link: ControlLink, request: Request) -> Result |
     stdin = request_fields.flag(request, "stdin", default=True)
     merge = request_fields.flag(request, "merge_stderr", default=False)
     deadline = request_fields.seconds(request, "deadline_seconds")
-    host.admit(spec.uid)
-    process = host.table.add(proc, spec, session, spool_bytes)
+    guest.admit(spec.uid)
+    process = guest.table.add(proc, spec, session, spool_bytes)
     failure = process.start(stdin=stdin, merge_stderr=merge, deadline_seconds=deadline)
     if failure is not None:
-        host.table.drop(process)
+        guest.table.drop(process)
         raise VerbError(*failure)
-    host.table.forked(process)
+    guest.table.forked(process)
     process.waiting.append(answer)
     return None
 
@@ -129,7 +129,7 @@ def _spec(request: Request, proc: str) -> Spec:
     cwd = "/" if request.get("cwd") is None else request_fields.text(request, "cwd")
     uid, gid = _optional_id(request, "uid"), _optional_id(request, "gid")
     if uid == os.geteuid() != 0 and gid in (None, os.getegid()):
-        uid = gid = None  # what we are already; without root it could not be set anyway
+        uid = gid = None  # already the current user; without root it could not be set anyway
     elif gid is None:
         gid = uid
     given = request_fields.table(request, "limits")
@@ -139,8 +139,8 @@ def _spec(request: Request, proc: str) -> Spec:
     return Spec(argv, env, cwd, uid=uid, gid=gid, limits=limits, files=files)
 
 
-def _signal(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
-    process = _known(host, request)
+def _signal(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+    process = _known(guest, request)
     given: object = request.get("signal")
     if isinstance(given, str):
         name = given if given.startswith("SIG") else f"SIG{given}"
@@ -153,7 +153,7 @@ def _signal(host: CommandTarget, _link: ControlLink, request: Request) -> Result
     return {"delivered": process.signal(int(number), tree=tree)}
 
 
-def _expect(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _expect(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
     digest = request_fields.word(request, "digest")
     if len(digest) != 64:
         raise request_fields.invalid("digest", "64 hexadecimal digits are needed")
@@ -164,24 +164,24 @@ def _expect(host: CommandTarget, _link: ControlLink, request: Request) -> Result
         request_fields.word(request, "session"),
         request_fields.word(request, "project"),
     )
-    host.pairing.expect(session, project, digest.lower(), depth)
+    guest.pairing.expect(session, project, digest.lower(), depth)
     return {}
 
 
-def _unexpect(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
-    return {"known": host.pairing.unexpect(request_fields.word(request, "session"))}
+def _unexpect(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+    return {"known": guest.pairing.unexpect(request_fields.word(request, "session"))}
 
 
-def _ticket(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _ticket(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
     purpose = request_fields.word(request, "purpose")
     if purpose not in PURPOSES:
         raise request_fields.invalid("purpose", f"one of {', '.join(PURPOSES)} is needed")
     count = 1 if request.get("count") is None else request_fields.number(request, "count", 1, 256)
-    return {"tickets": host.tickets.issue(purpose, count)}
+    return {"tickets": guest.tickets.issue(purpose, count)}
 
 
-def _ack(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
-    process = _known(host, request)
+def _ack(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+    process = _known(guest, request)
     streams = [
         stream for stream in (process.out, process.err) if request.get(stream.name) is not None
     ]
@@ -192,18 +192,18 @@ def _ack(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
     return {}
 
 
-def _forget(host: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _forget(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
     proc = request_fields.word(request, "proc")
-    process = host.table.get(proc)
+    process = guest.table.get(proc)
     if process is not None:
         if process.exit is None:
             raise VerbError("running", f"process {proc} has not ended")
-        host.table.drop(process)
+        guest.table.drop(process)
     return {}
 
 
-def _stats(host: CommandTarget, _link: ControlLink, _request: Request) -> Result:
-    processes = host.table.all()
+def _stats(guest: CommandTarget, _link: ControlLink, _request: Request) -> Result:
+    processes = guest.table.all()
     streams = [stream.spool for process in processes for stream in (process.out, process.err)]
     return {
         "rss": linux.resident_bytes(),
@@ -211,17 +211,17 @@ def _stats(host: CommandTarget, _link: ControlLink, _request: Request) -> Result
         "memory_limit": linux.memory_limit(),
         "procs": len(processes),
         "running": sum(process.exit is None for process in processes),
-        "links": host.pairing.links,
+        "links": guest.pairing.links,
         "attached": sum(process.reader is not None for process in processes),
         "spool_bytes": sum(spool.kept for spool in streams),
         "disk_bytes": sum(spool.on_disk for spool in streams),
         "fds": len(os.listdir("/proc/self/fd")) - 1,
-        "uptime_seconds": round(time.monotonic() - host.born, 3),
+        "uptime_seconds": round(time.monotonic() - guest.born, 3),
     }
 
 
-def _drain(host: CommandTarget, _link: ControlLink, _request: Request) -> Result:
-    host.drain()
+def _drain(guest: CommandTarget, _link: ControlLink, _request: Request) -> Result:
+    guest.drain()
     return {}
 
 

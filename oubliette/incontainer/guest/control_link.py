@@ -1,4 +1,4 @@
-"""The control link: proof of both sides, then one JSON object per line."""
+"""Control link: mutual authentication, then one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ if TYPE_CHECKING:
     from ..io.connection import Connection
     from ..io.event_loop import Loop
 
-    class Board(Protocol):
-        """What a control link needs of the host."""
+    class ControlHandler(Protocol):
+        """Methods that a control link needs of the guest."""
 
         @property
         def boot(self) -> str:
-            """This host's own random name, new at each start."""
+            """Random name of this guest process, new at each start."""
             ...
 
         def claim(self, link: ControlLink, epoch: int) -> None:
-            """Make `link` the server's; raises `wire.WireError` for a stale epoch."""
+            """Make `link` the server's link; raises `wire.WireError` for a stale epoch."""
             ...
 
         def hello(self) -> dict[str, Any]:
-            """What the server is told first."""
+            """Return the first event that the server receives."""
             ...
 
         def request(self, link: ControlLink, request: dict[str, Any]) -> None:
-            """Do what the server asks."""
+            """Carry out a request of the server."""
             ...
 
         def left(self, link: ControlLink) -> None:
-            """A proven link is gone."""
+            """Note that an authenticated link was closed."""
             ...
 
 
 REQUESTS_HELD = 1 << 20  # bytes of unread answers before no more requests are read
 EVENTS_DROPPED = 256 * 1024  # bytes of unread answers before `refused` events are left out
-GIVE_UP = 16 << 20  # bytes of unread answers before the server is taken for dead
+UNREAD_LIMIT = 16 << 20  # bytes of unread answers before the server is taken for dead
 
 
 class ControlLink:
     """Owner of a control connection."""
 
     def __init__(
-        self, loop: Loop, connection: Connection, board: Board, key: bytes, nonce: str
+        self, loop: Loop, connection: Connection, handler: ControlHandler, key: bytes, nonce: str
     ) -> None:
         self._connection = connection
-        self._board = board
+        self._handler = handler
         self._key = key
         self._nonce = nonce
         self._challenge = os.urandom(16).hex()
@@ -59,23 +59,23 @@ class ControlLink:
         self._deadline = loop.call_later(wire.PROOF_TIMEOUT, lambda: self.refuse("no proof"))
         connection.owner = self
         proof = wire.host_proof(key, nonce, self._challenge)
-        self.send({"challenge": self._challenge, "proof": proof, "boot": board.boot})
+        self.send({"challenge": self._challenge, "proof": proof, "boot": handler.boot})
 
     def send(self, value: dict[str, Any]) -> None:
         """Send one object."""
         self._connection.send(wire.encode_json(value))
-        if self._connection.buffered > GIVE_UP:
+        if self._connection.buffered > UNREAD_LIMIT:
             self._connection.close()
         elif self._connection.buffered > REQUESTS_HELD:
             self._connection.pause()
 
     def event(self, value: dict[str, Any]) -> None:
-        """Send an event, unless it is one that agents can cause at will and nobody reads."""
+        """Send an event, unless agents can cause it at will and the server has fallen behind."""
         if value["event"] != "refused" or self._connection.buffered < EVENTS_DROPPED:
             self.send(value)
 
     def received(self, data: bytes) -> None:
-        """Lines from the server."""
+        """Process lines from the server."""
         for line in self._lines.feed(data):
             if not self._connection.is_open:
                 return
@@ -93,17 +93,17 @@ class ControlLink:
         except wire.WireError as error:
             self.answer_error(None, "invalid", str(error))
             return
-        self._board.request(self, request)
+        self._handler.request(self, request)
 
     def _check(self, line: bytes | wire.OversizeLine) -> None:
         try:
-            self._board.claim(self, self._proven_epoch(line))
+            self._handler.claim(self, self._proven_epoch(line))
         except wire.WireError as error:
             self.refuse(str(error))
             return
         self._proven = True
         self._deadline.cancel()
-        self.send(self._board.hello())
+        self.send(self._handler.hello())
 
     def _proven_epoch(self, line: bytes | wire.OversizeLine) -> int:
         if isinstance(line, wire.OversizeLine):
@@ -115,18 +115,18 @@ class ControlLink:
         epoch: object = answer.get("epoch")
         if type(epoch) is not int or epoch < 0:
             raise wire.WireError("epoch is not a number")
-        if not _spoken(answer.get("versions")):
+        if not _common_version(answer.get("versions")):
             raise wire.WireError("no common version")
         return epoch
 
     def refuse(self, reason: str) -> None:
-        """Say why, and close."""
+        """Send the reason as an error line, and close."""
         self._deadline.cancel()
         self._connection.send(wire.error_line(reason))
         self._connection.finish()
 
     def evict(self) -> None:
-        """Close: a newer server took over."""
+        """Close: a newer server has connected."""
         self.send({"event": "evicted"})
         self._connection.finish()
 
@@ -139,22 +139,22 @@ class ControlLink:
         self.send({"id": request, "ok": result})
 
     def answer_error(self, request: object, code: str, message: str) -> None:
-        """Answer that it could not be done."""
+        """Answer the request with an error."""
         self.send({"id": request, "error": {"code": code, "message": message}})
 
     def drained(self) -> None:
-        """The server reads again."""
+        """Resume reading requests: the server has read the answers."""
         self._connection.resume()
 
     def closed(self) -> None:
-        """The link is gone."""
+        """Report to the guest that the link is closed."""
         self._deadline.cancel()
         if self._proven:
-            self._board.left(self)
+            self._handler.left(self)
 
 
-def _spoken(versions: Any) -> bool:
-    """Whether the server's range `[lowest, highest]` meets ours; none given means the first."""
+def _common_version(versions: Any) -> bool:
+    """Check that the server's range `[lowest, highest]` includes our version; none means 1."""
     if versions is None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""A fresh connection: its header, within 5 seconds and 1 KiB, decides what it becomes."""
+"""Reader of a new connection's header, which must arrive within 5 seconds and 1 KiB."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from ..io.event_loop import Loop
 
-    # Takes the connection over, or raises Refused; the bytes are what followed the header.
-    Accept = Callable[["Greeting", wire.Header, bytes], None]
+    # Takes the connection over, or raises LinkRefused; the bytes are what followed the header.
+    Accept = Callable[["HeaderReader", wire.Header, bytes], None]
 
 
-class Greeting:
+class HeaderReader:
     """Owner of a connection until its header is read."""
 
     def __init__(
@@ -25,7 +25,7 @@ class Greeting:
         loop: Loop,
         sock: socket.socket,
         accept: Accept,
-        over: Callable[[Greeting], None],
+        over: Callable[[HeaderReader], None],
         refused: Callable[[str, str | None], None],
     ) -> None:
         self.sock = sock
@@ -37,10 +37,10 @@ class Greeting:
             wire.HEADER_TIMEOUT, lambda: self.refuse("no header within 5 seconds")
         )
         self.connection = Connection(loop, sock, self)
-        self.connection.piece = wire.MAX_HEADER  # never more than a header's worth is held
+        self.connection.piece = wire.MAX_HEADER  # never buffers more than one header
 
     def received(self, data: bytes) -> None:
-        """A piece of the header."""
+        """Process a piece of the header."""
         self._line += data
         end = self._line.find(b"\n") + 1
         if end == 0 and len(self._line) < wire.MAX_HEADER:
@@ -59,20 +59,20 @@ class Greeting:
             self.refuse(str(error), session)
 
     def refuse(self, reason: str, session: str | None = None) -> None:
-        """Say why, and close."""
+        """Send the reason as an error line, and close."""
         self._timer.cancel()
         self.connection.send(wire.error_line(reason))
         self.connection.finish()
         self._refused(reason, session)
 
     def drained(self) -> None:
-        """Nothing waits for that."""
+        """Ignore that the connection's buffer is empty."""
 
     def drop(self) -> None:
-        """Close without a word, to make room."""
+        """Close without an error line, to make room."""
         self.connection.close()
 
     def closed(self) -> None:
-        """The peer went, or has read why it was refused."""
+        """Report that the peer has closed, or has read why it was refused."""
         self._timer.cancel()
         self._over(self)

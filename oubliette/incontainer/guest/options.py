@@ -1,4 +1,4 @@
-"""The host's command line, and its key. `argparse` would cost 6 ms of the start."""
+"""Command line of the guest, and its key. `argparse` would cost 6 ms of the start."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TAKES_VALUE: dict[str, Callable[[str], Any]] = {
 
 
 class UsageError(Exception):
-    """The host cannot start as asked; the text says why."""
+    """The guest cannot start with these options; the text gives the reason."""
 
 
 class GuestOptions:
-    """How the host was started."""
+    """Options of the guest."""
 
     def __init__(self) -> None:
         self.socket = "/mcp/relay.sock"
@@ -37,17 +37,17 @@ class GuestOptions:
         self.spool = ""
         self.orphan_grace = 600.0  # seconds; 0 waits for ever
         self.accept_bare = False
-        self.new_privileges = False  # programs may get more rights than the host has: setuid
-        self.label = ""  # for those who look at `ps`
-        self.ready = ""  # a FIFO to say so on, where no descriptor can be inherited
+        self.new_privileges = False  # programs may gain more rights than the guest has: setuid
+        self.label = ""  # shown by `ps`
+        self.ready = ""  # a FIFO to report readiness on, where no descriptor can be inherited
         self.ready_fd: int | None = None
 
 
 def read_options(arguments: list[str], *, relay: bool) -> GuestOptions:
-    """Read the command line; `relay` starts from the defaults of the bare relay.
+    """Parse the command line; `relay` starts from the defaults of the bare relay.
 
     Raises:
-        UsageError: An option is unknown, or its value makes no sense.
+        UsageError: An option is unknown, or its value is invalid.
 
     """
     options = GuestOptions()
@@ -80,7 +80,7 @@ def read_options(arguments: list[str], *, relay: bool) -> GuestOptions:
 
 
 def _spool_folder(path: str) -> str:
-    """The folder for spool files, made 0700; a folder for temporary files if none was asked for."""
+    """Return the folder for spool files, made 0700; a temporary folder if none was requested."""
     if path:
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
@@ -94,10 +94,10 @@ def _spool_folder(path: str) -> str:
 
 
 def read_key(options: GuestOptions) -> bytes | None:
-    """Read the key and remove its file, so that no agent can.
+    """Read the key and remove its file, so that no agent can read it.
 
     Raises:
-        UsageError: There is no key where one was asked for, or it is not 32 bytes.
+        UsageError: A key is required and missing, or it is not 32 bytes.
 
     """
     path = options.key
@@ -122,7 +122,7 @@ def read_key(options: GuestOptions) -> bytes | None:
 
 
 def _key_of_input() -> bytes:
-    """Read the key from standard input, for engines on which a file of ours may not be seen."""
+    """Read the key from standard input, for engines on which a file of ours may not be readable."""
     key = b""
     while len(key) < KEY_BYTES:
         piece = os.read(0, KEY_BYTES - len(key))

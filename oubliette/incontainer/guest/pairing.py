@@ -1,8 +1,8 @@
-"""Which upstream belongs to which downstream.
+"""Pairing of upstream and downstream links.
 
-A session that the server announced (`expect`) has one place for each side, and only the holder of
-its secret gets the downstream's. Where bare clients are allowed, those that know no secret meet
-upstreams that are there for them, and never one of these (`bare_pairing`).
+A session that the server announced (`expect`) has one upstream and one downstream, and only the
+holder of its secret gets the downstream. Where bare clients are allowed, those without a secret are
+paired with upstreams opened for them, never with one of these (`bare_pairing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Expected:
-    """A session the server announced, and the links it has."""
+    """Session that the server announced, and its links."""
 
     __slots__ = ("depth", "digest", "downstream", "pair", "project", "session", "upstream")
 
@@ -37,7 +37,7 @@ class Expected:
 
 
 class Pairing:
-    """All pairs and all links that wait for one."""
+    """All pairs and all links that wait for a partner."""
 
     def __init__(
         self, loop: Loop, tell: Callable[[dict[str, Any]], None], *, accept_bare: bool
@@ -48,10 +48,10 @@ class Pairing:
         self._expected: dict[str, Expected] = {}
         self._bare = BarePairing(loop, tell)
 
-    # What the server announces
+    # Announcements of the server
 
     def expect(self, session: str, project: str, digest: str, depth: int) -> None:
-        """Announce a session; a new secret cuts the link that the old one opened."""
+        """Announce a session; a new secret closes the link that the old one opened."""
         known = self._expected.get(session)
         if known is None:
             known = self._expected[session] = Expected(session, project, digest, depth)
@@ -63,13 +63,13 @@ class Pairing:
         known.project, known.digest, known.depth = project, digest, depth
 
     def _adopt(self, expected: Expected) -> None:
-        """Take over an upstream that came before its announcement."""
-        side = self._bare.give_up(expected.session, expected.project)
+        """Use an upstream that arrived before its announcement."""
+        side = self._bare.withdraw(expected.session, expected.project)
         if side is not None:
             self._wait_upstream(expected, side)
 
     def unexpect(self, session: str) -> bool:
-        """Forget a session and cut its links; False if it was not known."""
+        """Withdraw a session and close its links; False if it was unknown."""
         expected = self._expected.pop(session, None)
         if expected is None:
             return False
@@ -87,16 +87,16 @@ class Pairing:
     def upstream(
         self, header: wire.Upstream, connection: Connection, first: bytes, *, bare: bool
     ) -> None:
-        """Take the server's half, which has proved where it comes from.
+        """Accept an upstream that has proved that it comes from the server.
 
         Args:
-            header: What it says of itself.
+            header: The parsed header.
             connection: The link.
-            first: What came with the header.
-            bare: It is there for a client without a secret, beside the session's own.
+            first: Bytes received after the header.
+            bare: The link serves a client without a secret, beside the session's own.
 
         Raises:
-            Refused: It does not fit what was announced, or too many wait.
+            LinkRefused: The header contradicts the announcement, or too many links wait.
 
         """
         expected = self._expected.get(header.session)
@@ -107,7 +107,7 @@ class Pairing:
             return
         if (header.project, header.depth) != (expected.project, expected.depth):
             raise LinkRefused("project or depth is not the session's")
-        # Only the server gets here, and it knows when its older link is dead
+        # Only the server gets here: its older link is dead
         for link in (expected.upstream, expected.pair):
             if link is not None:
                 link.close()
@@ -118,10 +118,10 @@ class Pairing:
             self._pair(expected, side, expected.downstream.take())
 
     def _wait_upstream(self, expected: Expected, side: Side) -> None:
-        def lost(_waiting: UnpairedLink) -> None:
+        def on_closed(_waiting: UnpairedLink) -> None:
             expected.upstream = None
 
-        expected.upstream = UnpairedLink(self._loop, side, lost)
+        expected.upstream = UnpairedLink(self._loop, side, on_closed)
 
     def downstream(
         self,
@@ -131,24 +131,24 @@ class Pairing:
         *,
         owner: str | None = None,
     ) -> None:
-        """Take an agent's half.
+        """Accept an agent's downstream.
 
         Args:
-            header: What it says of itself.
+            header: The parsed header.
             connection: The link.
-            first: What came with the header.
-            owner: The session whose agent its peer descends from, where that is known; it counts
-                for clients without a secret.
+            first: Bytes received after the header.
+            owner: The session whose agent the peer descends from, if known; only used for
+                clients without a secret.
 
         Raises:
-            Refused: Wrong secret, unknown session, a live link is there, or too many wait.
+            LinkRefused: Wrong secret, unknown session, a link is open already, or too many wait.
 
         """
         if header.session is None or header.secret is None:
             self._bare_downstream(header.project, owner, connection, first)
             return
         expected = self._expected.get(header.session)
-        # One answer for all of these: an agent learns nothing about other sessions
+        # One answer for all of these, so that an agent cannot discover other sessions
         if (
             expected is None
             or not wire.same(wire.digest(header.secret), expected.digest)
@@ -159,10 +159,10 @@ class Pairing:
         side = Side(connection.release(), first, header.session)
         if expected.upstream is None:
 
-            def lost(_waiting: UnpairedLink) -> None:
+            def on_closed(_waiting: UnpairedLink) -> None:
                 expected.downstream = None
 
-            expected.downstream = UnpairedLink(self._loop, side, lost, DOWNSTREAM_TIMEOUT)
+            expected.downstream = UnpairedLink(self._loop, side, on_closed, DOWNSTREAM_TIMEOUT)
         else:
             self._pair(expected, expected.upstream.take(), side)
 
@@ -198,10 +198,10 @@ class Pairing:
             expected.pair = pair
             self._tell({"event": "paired", "session": expected.session})
 
-    # For hello, stats and the end
+    # For hello, stats and shutdown
 
     def sessions(self) -> list[dict[str, Any]]:
-        """The announced sessions, as `hello` lists them."""
+        """Return the announced sessions as `hello` lists them."""
         return [
             {"session": session, "paired": expected.pair is not None}
             for session, expected in sorted(self._expected.items())
@@ -209,7 +209,7 @@ class Pairing:
 
     @property
     def links(self) -> int:
-        """Links held, paired ones counted twice."""
+        """Number of open links, paired ones counted twice."""
         count = self._bare.links
         for expected in self._expected.values():
             count += (expected.upstream is not None) + (expected.downstream is not None)
@@ -217,7 +217,7 @@ class Pairing:
         return count
 
     def close(self) -> None:
-        """Cut all links."""
+        """Close all links."""
         for expected in list(self._expected.values()):
             self._cut(expected)
         self._bare.close()

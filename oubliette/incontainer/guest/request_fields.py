@@ -1,4 +1,4 @@
-"""Reading a request's fields: each is checked, and an error names it."""
+"""Validation of a request's fields; an error names the field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class VerbError(Exception):
-    """The request cannot be done; code and message are its answer."""
+    """A request cannot be carried out; code and message are its answer."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -17,12 +17,12 @@ class VerbError(Exception):
 
 
 def invalid(name: str, what: str) -> VerbError:
-    """The error for a field that is not what it should be."""
+    """Return the error for an invalid field."""
     return VerbError("invalid", f"{name}: {what}")
 
 
 def text(request: dict[str, Any], name: str) -> str:
-    """A string that can stand in argv, an environment or a path: not empty, no NUL, UTF-8."""
+    """Return a string valid in argv, an environment or a path: not empty, no NUL, UTF-8."""
     value: object = request.get(name)
     if not isinstance(value, str) or not value:
         raise invalid(name, "a string is needed")
@@ -30,7 +30,7 @@ def text(request: dict[str, Any], name: str) -> str:
 
 
 def word(request: dict[str, Any], name: str) -> str:
-    """A string that can stand in a header."""
+    """Return a string valid in a header."""
     value = text(request, name)
     if len(value) > 256 or not value.isprintable() or " " in value:
         raise invalid(name, "1 to 256 printable characters without blanks are needed")
@@ -48,7 +48,7 @@ def _clean(name: str, value: str) -> str:
 
 
 def strings(request: dict[str, Any], name: str) -> list[str]:
-    """A list of strings, the first not empty."""
+    """Return a list of strings, the first not empty."""
     value: list[Any] = request.get(name, ())
     if type(value) is not list or not value or not value[0]:
         raise invalid(name, "a list of strings is needed")
@@ -60,7 +60,7 @@ def strings(request: dict[str, Any], name: str) -> list[str]:
 
 
 def table(request: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object; empty where it is missing."""
+    """Return an object; empty if missing."""
     value: dict[str, Any] | None = request.get(name)
     if value is None:
         return {}
@@ -70,7 +70,7 @@ def table(request: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def mapping(request: dict[str, Any], name: str) -> dict[str, str]:
-    """An object of strings that can be an environment; empty where it is missing."""
+    """Return an object of strings valid as an environment; empty if missing."""
     value = table(request, name)
     for key, item in value.items():
         if not isinstance(item, str) or not key or "=" in key:
@@ -81,7 +81,7 @@ def mapping(request: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def number(request: dict[str, Any], name: str, low: int, high: int) -> int:
-    """A whole number from `low` to `high`."""
+    """Return an integer from `low` to `high`."""
     value: object = request.get(name)
     if type(value) is not int or not low <= value <= high:
         raise invalid(name, f"a whole number from {low} to {high} is needed")
@@ -89,7 +89,7 @@ def number(request: dict[str, Any], name: str, low: int, high: int) -> int:
 
 
 def seconds(request: dict[str, Any], name: str) -> float | None:
-    """A positive time, or None where it is missing."""
+    """Return a positive number of seconds, or None if missing."""
     value: Any = request.get(name)
     if value is None:
         return None
@@ -99,7 +99,7 @@ def seconds(request: dict[str, Any], name: str) -> float | None:
 
 
 def flag(request: dict[str, Any], name: str, *, default: bool) -> bool:
-    """True or false."""
+    """Return a boolean."""
     value: object = request.get(name)
     if value is None:
         return default

@@ -1,6 +1,6 @@
-"""The host: the one process that a container runs for us, relay and agent host in one.
+"""The guest: the one process that a container runs for us, relay and agent supervisor in one.
 
-See `docs/relay-protocol.md` for what it speaks.
+See `docs/relay-protocol.md` for its protocol.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..io.event_loop import READ, Loop
 from .attach_link import AttachLink
 from .commands import perform
 from .control_link import ControlLink
-from .header_reader import Greeting
+from .header_reader import HeaderReader
 from .pairing import LinkRefused, Pairing
 from .process import spawn
 from .process.spawn import raise_file_limit
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 BUILD = "0.1.0"
 FEATURES = ["attach", "pairing", "spool", "tickets", "deadline"]
-BACKLOG = 1024  # connections not accepted yet; above, connect() blocks or says EAGAIN
-ACCEPTS = 64  # connections taken at a time, before others get their turn
-GREETINGS = 256  # connections without a header, or being refused; the oldest goes first
+BACKLOG = 1024  # connections not accepted yet; above, connect() blocks or fails with EAGAIN
+ACCEPTS = 64  # connections accepted at a time, before other descriptors get their turn
+HEADER_READERS = 256  # connections without a header, or being refused; the oldest is closed first
 TERM_SECONDS = 3.0  # from TERM to KILL when draining
-KILL_SECONDS = 3.0  # from KILL to leaving, whatever is left
+KILL_SECONDS = 3.0  # from KILL to leaving, even if processes are left
 
 
 class Host:
-    """Ties listener, links, pairing and processes together."""
+    """Owner of the listener, links, pairing and processes."""
 
     def __init__(self, loop: Loop, options: GuestOptions, key: bytes | None) -> None:
         self.loop = loop
@@ -56,7 +56,7 @@ class Host:
         self._key = key
         self._epoch = -1
         self._control: ControlLink | None = None
-        self._greetings: dict[Greeting, None] = {}  # in order of arrival
+        self._header_readers: dict[HeaderReader, None] = {}  # in order of arrival
         self._draining = False
         self._orphan_timer: LoopTimer | None = None
         self._listener = self._listen()
@@ -97,19 +97,21 @@ class Host:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     self._make_room()
                 return
-            if len(self._greetings) >= GREETINGS:
-                next(iter(self._greetings)).drop()
+            if len(self._header_readers) >= HEADER_READERS:
+                next(iter(self._header_readers)).drop()
             try:
-                greeting = Greeting(self.loop, sock, self._accept, self._greeted, self._refused)
+                reader = HeaderReader(
+                    self.loop, sock, self._accept, self._header_done, self._refused
+                )
             except OSError:  # the kernel has no room to watch it; the listener must go on
                 sock.close()
                 return
-            self._greetings[greeting] = None
+            self._header_readers[reader] = None
 
     def _make_room(self) -> None:
-        """No descriptor is left: give up the oldest unproven link, or wait for one to end."""
-        if self._greetings:
-            next(iter(self._greetings)).drop()
+        """Free a descriptor: close the oldest connection without a header, or wait for an end."""
+        if self._header_readers:
+            next(iter(self._header_readers)).drop()
             return
         fd = self._listener.fileno()
         self.loop.unwatch(fd)
@@ -119,45 +121,45 @@ class Host:
         if self._listener.fileno() == fd:
             self.loop.watch(fd, READ, self._acceptable)
 
-    def _greeted(self, greeting: Greeting) -> None:
-        self._greetings.pop(greeting, None)
+    def _header_done(self, reader: HeaderReader) -> None:
+        self._header_readers.pop(reader, None)
 
     def _refused(self, reason: str, session: str | None) -> None:
         event = {"event": "refused", "reason": reason}
         self.tell(event if session is None else {**event, "session": session})
 
-    def _accept(self, greeting: Greeting, header: wire.Header, first: bytes) -> None:
+    def _accept(self, reader: HeaderReader, header: wire.Header, first: bytes) -> None:
         if isinstance(header, wire.Upstream):
-            bare = self._prove_upstream(greeting.sock, header)
-            self.pairing.upstream(header, greeting.connection, first, bare=bare)
+            bare = self._prove_upstream(reader.sock, header)
+            self.pairing.upstream(header, reader.connection, first, bare=bare)
         elif isinstance(header, wire.Downstream):
-            owner = self._owner_of(greeting.sock) if header.secret is None else None
-            self.pairing.downstream(header, greeting.connection, first, owner=owner)
+            owner = self._owner_of(reader.sock) if header.secret is None else None
+            self.pairing.downstream(header, reader.connection, first, owner=owner)
         elif isinstance(header, wire.ControlHeader):
             if self._key is None:
                 raise LinkRefused("this relay has no key")
-            link = ControlLink(self.loop, greeting.connection, self, self._key, header.nonce)
+            link = ControlLink(self.loop, reader.connection, self, self._key, header.nonce)
             link.received(first)
         else:
-            self._attach(greeting, header, first)
+            self._attach(reader, header, first)
 
     def _prove_upstream(self, sock: socket.socket, header: wire.Upstream) -> bool:
-        """Let the server's half in; whether it is there for a bare client."""
+        """Authenticate an upstream; return whether it serves a bare client."""
         if header.ticket is not None:
             purpose = self.tickets.redeem(header.ticket, "upstream", "bare")
             if purpose is None:
                 raise LinkRefused("bad ticket")
             return purpose == "bare"
-        # Bare clients may be let in: nobody who could be an agent may play the server to them
+        # Bare clients may be admitted: no possible agent may pose as the server to them
         if self._key is not None and not linux.peer_is_outside(sock):
             raise LinkRefused("a ticket is needed")
         return False
 
     def _owner_of(self, sock: socket.socket) -> str | None:
-        """The session whose agent the peer descends from, as far as /proc tells."""
+        """Return the session whose agent the peer descends from, as far as /proc shows."""
         return self.table.session_of(linux.ancestors(linux.peer_pid(sock)))
 
-    def _attach(self, greeting: Greeting, header: wire.Attach, first: bytes) -> None:
+    def _attach(self, reader: HeaderReader, header: wire.Attach, first: bytes) -> None:
         if not self.tickets.redeem(header.ticket, "attach"):
             raise LinkRefused("bad ticket")
         process = self.table.get(header.proc)
@@ -166,24 +168,24 @@ class Host:
         offsets = (header.out_offset, header.err_offset)
         if offsets[0] > process.out.spool.end or offsets[1] > process.err.spool.end:
             raise LinkRefused("offset beyond the end")
-        link = AttachLink(greeting.connection, process, offsets, self._attach_failed)
+        link = AttachLink(reader.connection, process, offsets, self._attach_failed)
         link.received(first)
 
     def _attach_failed(self, reason: str) -> None:
         self._refused(reason, None)
 
     def admit(self, uid: int | None) -> None:
-        """Let agents of another user connect: the first one's uid gets the socket.
+        """Let agents of another user connect: the first one's uid becomes owner of the socket.
 
-        Only root can do that, and root keeps its own way in. It happens before anything runs as
-        that user, so nobody can have put another file in the socket's place.
+        Only root can do that, and root keeps access itself. It happens before anything runs as that
+        user, so it cannot have put another file in the socket's place.
         """
         if uid is None or self._admitted or uid == os.geteuid():
             return
         self._admitted = True
         try:
             status = os.lstat(self._options.socket)
-            # A sandbox may have given it away already, and left the host no right to
+            # A sandbox may have changed the owner already, and left the guest no right to
             if status.st_ino == self._bound and status.st_uid != uid:
                 os.chown(self._options.socket, uid, -1, follow_symlinks=False)
         except OSError as error:
@@ -192,15 +194,15 @@ class Host:
     # The control link
 
     def tell(self, event: dict[str, Any]) -> None:
-        """Send an event to the server, if it is there; what it must know is in `hello` too."""
+        """Send an event to the server, if connected; `hello` repeats what it must not miss."""
         if self._control is not None:
             self._control.event(event)
 
     def claim(self, link: ControlLink, epoch: int) -> None:
-        """Make `link` the server's.
+        """Make `link` the server's link.
 
         Raises:
-            WireError: A newer server has been here.
+            WireError: A newer server has connected before.
 
         """
         if epoch < self._epoch:
@@ -216,7 +218,7 @@ class Host:
             self._orphan_timer.cancel()
 
     def hello(self) -> dict[str, Any]:
-        """What the server is told first."""
+        """Return the first event that the server receives."""
         return {
             "event": "hello",
             "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],
@@ -229,11 +231,11 @@ class Host:
         }
 
     def request(self, link: ControlLink, request: dict[str, Any]) -> None:
-        """Do what the server asks."""
+        """Carry out a request of the server."""
         perform(self, link, request)
 
     def left(self, link: ControlLink) -> None:
-        """The server's link is gone; it may come back within the grace."""
+        """Start the grace period: the server's link is closed, and may be replaced."""
         if self._control is link:
             self._control = None
             self._await_server()
@@ -246,7 +248,7 @@ class Host:
         print("oubliette host: no server within the grace, leaving", file=sys.stderr)
         self.drain()
 
-    # The end
+    # Shutdown
 
     def _process_event(self, event: dict[str, Any]) -> None:
         self.tell(event)
@@ -258,15 +260,15 @@ class Host:
 
     def _leave_if_quiet(self) -> None:
         if self._draining and self.table.is_quiet:
-            # The last words are on their way in this turn of the loop
+            # The last events are sent in this turn of the loop
             self.loop.call_later(0.0, self._leave)
 
     def drain(self) -> None:
-        """Accept nothing more, end all processes, then leave."""
+        """Stop accepting connections, end all processes, then stop."""
         if self._draining:
             return
         self._draining = True
-        self.tell({"event": "draining"})  # before the ends that it brings
+        self.tell({"event": "draining"})  # before the exits that it causes
         self.loop.unwatch(self._listener.fileno())
         self._listener.close()
         self.table.signal_all(signal.SIGTERM)
@@ -278,39 +280,39 @@ class Host:
         self.loop.call_later(KILL_SECONDS, self._leave)
 
     def _leave(self) -> None:
-        """Nothing we started is left: end what escaped, say the last words, stop."""
+        """Kill escaped processes, send the last events and stop the loop."""
         self.table.signal_all(signal.SIGKILL)
         if self._control is not None:
             self._control.finish()
         self.loop.call_later(0.0, self.loop.stop)
 
     def close(self) -> None:
-        """Give everything back and remove the socket."""
-        for greeting in list(self._greetings):
-            greeting.drop()
+        """Release everything and remove the socket."""
+        for reader in list(self._header_readers):
+            reader.drop()
         self.pairing.close()
         self.table.close()
         self._listener.close()
         try:
             os.unlink(self._options.socket)
         except OSError:
-            pass  # the folder may be gone with its container
+            pass  # the folder may have been removed with its container
 
 
 def _say_ready(options: GuestOptions) -> None:
-    """Tell whoever started us that the relay listens."""
+    """Report to the parent process or the engine that the relay listens."""
     if options.ready_fd is not None:
         try:
             os.write(options.ready_fd, b"ready\n")
         except OSError:
-            pass  # the server was killed meanwhile; the next one finds us by our labels
+            pass  # the server was killed; the next one finds us by our labels
         if options.ready_fd > 2:  # standard streams stay open: the next descriptor would be one
             os.close(options.ready_fd)
     if options.ready:
         try:
             fd = os.open(options.ready, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            return  # nobody waits any more, or an engine started us without a server
+            return  # the reader is gone, or an engine started us without a server
         try:
             os.write(fd, b"ready\n")
         except OSError:
@@ -319,7 +321,7 @@ def _say_ready(options: GuestOptions) -> None:
 
 
 def main(arguments: list[str], *, relay: bool = False) -> int:
-    """Run the host until it is drained; returns the exit code."""
+    """Run the guest until it is drained; returns the exit code."""
     from .options import UsageError, read_key, read_options
 
     linux.hide_from_tracers()
@@ -335,7 +337,7 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     raise_file_limit()
     loop = Loop()
     try:
-        host = Host(loop, options, key)
+        guest = Host(loop, options, key)
     except OSError as error:
         print(f"oubliette host: {options.socket}: {error.strerror}", file=sys.stderr)
         return 1
@@ -343,6 +345,6 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     try:
         loop.run()
     finally:
-        host.close()
+        guest.close()
         loop.close()
     return 0

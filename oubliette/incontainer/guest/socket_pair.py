@@ -1,4 +1,4 @@
-"""Two sockets tied together: bytes both ways, as fast as the slower reader, half-closes kept."""
+"""Byte relay between two sockets, at the pace of the slower reader; half-closes are kept."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from ..io.event_loop import Loop
 
-PIECE = 256 * 1024  # bytes moved at a time; also all that a pair ever holds in one direction
+PIECE = 256 * 1024  # bytes moved at a time; also all that a pair buffers in one direction
 
-# One loop, one thread: every pump fills and empties the same buffer within one call.
+# One loop, one thread: every pair fills and empties the same buffer within one call.
 _buffer = bytearray(PIECE)
 _view = memoryview(_buffer)
 
 
 class Side:
-    """One end of a future pair, with what came in one piece with its header."""
+    """One end of a future pair, with the bytes received after its header."""
 
     __slots__ = ("first", "gone", "session", "sock")
 
@@ -42,7 +42,7 @@ class Side:
 
 
 class _Flow:
-    """One direction."""
+    """One direction of a pair."""
 
     __slots__ = ("done", "pending", "source", "target")
 
@@ -54,29 +54,29 @@ class _Flow:
         source.first = b""
 
     def send(self) -> None:
-        """Send what is pending; pass the end on once nothing is."""
+        """Send the pending bytes, then the end of the stream if the source has ended."""
         if self.pending:
             try:
                 sent = self.target.sock.send(self.pending)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                self._give_up()
+                self._drop_target()
                 return
             self.pending = self.pending[sent:]
         if self.done and not self.pending and not self.target.gone:
             try:
                 self.target.sock.shutdown(socket.SHUT_WR)
             except OSError:
-                self._give_up()
+                self._drop_target()
 
-    def _give_up(self) -> None:
+    def _drop_target(self) -> None:
         self.target.gone = True
         self.done = True
         self.pending = memoryview(b"")
 
     def receive(self) -> None:
-        """Move one piece from the source, straight to the target as far as it goes."""
+        """Move one piece from the source directly to the target as far as possible."""
         try:
             size = self.source.sock.recv_into(_buffer)
         except (BlockingIOError, InterruptedError):
@@ -94,14 +94,14 @@ class _Flow:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            self._give_up()
+            self._drop_target()
             return
         if sent < size:
             self.pending = memoryview(bytes(_view[sent:size]))
 
 
 class Pair:
-    """An upstream and a downstream, until both directions have ended or one side is gone."""
+    """Pair of an upstream and a downstream, until both directions have ended or one side closed."""
 
     def __init__(
         self, loop: Loop, upstream: Side, downstream: Side, ended: Callable[[Pair], None]
@@ -118,11 +118,11 @@ class Pair:
         self._settle()
 
     def _settle(self) -> None:
-        """Close if it is over; else watch for what can move now."""
+        """Close if both directions are over; else update the watched events."""
         up, down = self._up, self._down
         idle = not up.pending and not down.pending
         over = up.done and down.done and idle
-        # What a closed peer had sent before is still delivered; then the other side is cut too
+        # What a closed peer sent before is still delivered; then the other side is closed too
         over = over or (self.upstream.gone and down.done and not down.pending)
         over = over or (self.downstream.gone and up.done and not up.pending)
         if over:
@@ -134,7 +134,7 @@ class Pair:
         ):
             mask = 0 if out.done or out.pending else READ
             mask |= WRITE if into.pending else 0
-            # A side that has ended its half can still be seen to go away altogether
+            # A side that has ended its half can still close altogether
             if not mask and out.done and not out.pending and not side.gone:
                 mask = CLOSED
             self._loop.watch(side.sock.fileno(), mask, call)
@@ -155,7 +155,7 @@ class Pair:
         self._settle()
 
     def close(self) -> None:
-        """Cut both sides."""
+        """Close both sides."""
         if self.is_open:
             self.is_open = False
             for side in (self.upstream, self.downstream):

@@ -1,4 +1,4 @@
-"""One-time tickets: how a data link shows that the control link's owner opened it."""
+"""One-time tickets, by which a data link proves that the control link's owner opened it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import time
 from ..wire import TICKET_SECONDS
 
 PURPOSES = ("upstream", "attach", "bare")
-OUTSTANDING = 4096  # tickets neither used nor expired; the oldest go first
+OUTSTANDING = 4096  # tickets neither used nor expired; the oldest are dropped first
 
 
 class Tickets:
-    """Issues tickets and takes each back once, for the purpose it was issued for."""
+    """Issuer of tickets, each of which is redeemed once, for the purpose it was issued for."""
 
     def __init__(self) -> None:
         self._issued: dict[str, tuple[str, float]] = {}
 
     def issue(self, purpose: str, count: int) -> list[str]:
-        """`count` new tickets, good for `TICKET_SECONDS`."""
+        """Return `count` new tickets, valid for `TICKET_SECONDS`."""
         now = time.monotonic()
         for ticket, (_, until) in list(self._issued.items()):
-            # Insertion order is expiry order: stop at the first that is still good
+            # Insertion order is expiry order: stop at the first valid one
             if until > now and len(self._issued) + count <= OUTSTANDING:
                 break
             del self._issued[ticket]
@@ -31,10 +31,10 @@ class Tickets:
         return fresh
 
     def redeem(self, ticket: str, *purposes: str) -> str | None:
-        """Which of these purposes the ticket was good for, None if for none; it is not any more."""
+        """Invalidate the ticket; return its purpose if valid for one of `purposes`, else None."""
         purpose, until = self._issued.pop(ticket, ("", 0.0))
         return purpose if purpose in purposes and time.monotonic() < until else None
 
     def clear(self) -> None:
-        """Make all outstanding tickets worthless: another server took over."""
+        """Invalidate all outstanding tickets: another server has taken over."""
         self._issued.clear()

@@ -1,7 +1,7 @@
-"""The processes the host runs: their streams, their stdin, their end.
+"""Process run by the guest: its streams, its stdin and its exit.
 
-A process belongs to the host, not to the link that asked for it: links come and go, the output
-waits in the spool, and the exit is kept until the server says `forget`.
+A process belongs to the guest, not to the link that requested it: links may break and be replaced,
+the output stays in the spool, and the exit status is kept until the server sends `forget`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ...io.event_loop import Loop, LoopTimer
 
     class OutputReader(Protocol):
-        """An attached link: told when there may be something new to send."""
+        """Attached link, notified when there may be something new to send."""
 
         def pump(self) -> None:
-            """Send what there is."""
+            """Send the available output."""
             ...
 
         def evict(self) -> None:
-            """Close: a newer link took over."""
+            """Close: a newer link has replaced this one."""
             ...
 
     Event = dict[str, Any]
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 LEFTOVER_SECONDS = 2.0  # streams held open by a grandchild are read this long after the exit
 KILL_AFTER = 5.0  # seconds from TERM to KILL at a process's deadline
-KILL_ROUNDS = 20  # looks at /proc while a tree is killed: children may fork meanwhile
+KILL_ROUNDS = 20  # scans of /proc while a tree is killed: children may fork during one
 
 
 class GuestProcess:
-    """One started program with its streams, until it is forgotten."""
+    """A started program with its streams, until it is forgotten."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class GuestProcess:
         self.err = Stream(self, STDERR, Spool(spool_folder, spool_bytes))
         self.stdin = Stdin(loop, self._pump)
         self.reader: OutputReader | None = None
-        self.waiting: list[Started] = []  # who asked for the start
+        self.waiting: list[Started] = []  # callbacks of the requests to start it
         self._tell = tell
         self._status: int | None = None
         self._report = -1
@@ -81,7 +81,7 @@ class GuestProcess:
     def start(
         self, *, stdin: bool, merge_stderr: bool, deadline_seconds: float | None
     ) -> Failure | None:
-        """Fork; whether exec happened is told to `waiting` later."""
+        """Fork; the callbacks in `waiting` are called once exec has succeeded or failed."""
         theirs: list[int] = []
         ours: list[int] = []
         try:
@@ -114,9 +114,9 @@ class GuestProcess:
     @staticmethod
     def _pipe(theirs: list[int], ours: list[int], *, to_child: bool) -> int:
         reading, writing = os.pipe()
-        child, host = (reading, writing) if to_child else (writing, reading)
+        child, ours_end = (reading, writing) if to_child else (writing, reading)
         theirs.append(child)
-        ours.append(host)
+        ours.append(ours_end)
         return child
 
     @staticmethod
@@ -141,10 +141,10 @@ class GuestProcess:
         """Send an event about this process to the server."""
         self._tell({"event": event, "proc": self.proc, **fields})
 
-    # The end
+    # Exit
 
     def reaped(self, status: int) -> None:
-        """The kernel's word on how the process ended."""
+        """Store the kernel's wait status of the process."""
         self._status = status
         self._left_at = time.monotonic()
         secret_files.remove(self.spec.files, self.spec.uid, self.spec.gid)
@@ -164,7 +164,7 @@ class GuestProcess:
         self.changed()
 
     def changed(self) -> None:
-        """Something moved: finish if this was the last of it, and let the reader have it."""
+        """Finish if this was the last change, and notify the attached link."""
         ended = self._status is not None and self.out.ended and self.err.ended
         if ended and self.exit is None and self._report < 0:
             self._cancel_timers()
@@ -196,7 +196,7 @@ class GuestProcess:
         self._timers.clear()
 
     def discard(self) -> None:
-        """Give back all that the process holds of ours."""
+        """Release all descriptors, files and timers of the process."""
         self._cancel_timers()
         if self.reader is not None:
             self.reader.evict()
@@ -211,7 +211,7 @@ class GuestProcess:
     # Signals
 
     def signal(self, number: int, *, tree: bool) -> bool:
-        """Send a signal; with `tree` to all descendants that /proc lets us find."""
+        """Send a signal; with `tree` also to all descendants found in /proc."""
         delivered = self._status is None and _send(os.kill, self.pid, number)
         if not tree:
             return delivered
@@ -226,7 +226,7 @@ class GuestProcess:
         return delivered
 
     def _members(self) -> list[int]:
-        """Our group and session, orphans with our cookie, and all that descends from these."""
+        """Return our group and session, orphans with our cookie, and all their descendants."""
         own = os.getpid()
         children: dict[int, list[int]] = {}
         members: list[int] = []
@@ -246,7 +246,7 @@ class GuestProcess:
         return sorted(found)
 
     def record(self) -> Event:
-        """As `hello` lists it."""
+        """Return the process as `hello` lists it."""
         return {
             "id": self.proc,
             "pid": self.pid,

@@ -1,7 +1,7 @@
-"""Files in memory for one process: written as its user before it begins, removed when it has ended.
+"""In-memory files for one process, written as its user before exec and removed after its exit.
 
-Some agents and tools take a secret from a file only. It never touches a disk: where `/dev/shm` is
-not a file system in memory, there is no such file and the process is not started.
+Some agents and tools read a secret only from a file. It never touches a disk: if `/dev/shm` is
+not an in-memory file system, the file is not written and the process is not started.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MOST = 64
 
 
 def read(request: dict[str, Any], proc: str) -> tuple[dict[str, str], list[tuple[str, bytes]]]:
-    """What `secret_files` of a request asks for: variables with paths, and paths with content.
+    """Return the variables with paths, and paths with content, of a request's `secret_files`.
 
     Raises:
-        VerbError: The request is wrong, or there is no memory to put files in.
+        VerbError: The field is invalid, or there is no in-memory file system.
 
     """
     asked: list[Any] = request.get("secret_files") or []
@@ -70,10 +70,10 @@ def in_memory() -> bool:
 
 
 def write(files: list[tuple[str, bytes]]) -> None:
-    """Make the files; in the child, as its user.
+    """Write the files; called in the child, as its user.
 
     Raises:
-        OSError: The folder is there already, or there is no room.
+        OSError: The folder exists already, or the file system is full.
 
     """
     if files:
@@ -94,10 +94,10 @@ def _decoded(text: str) -> bytes:
 
 
 def remove(files: list[tuple[str, bytes]], uid: int | None, gid: int | None) -> None:
-    """Remove the files of a process that has ended, as its user: the host itself may not."""
+    """Remove the files of a process that has ended, as its user: the guest may lack the right."""
     if not files:
         return
-    import shutil  # with what unpacks archives, 20 ms where there is no bytecode
+    import shutil  # it imports archive modules: 20 ms where there is no bytecode
 
     folder = os.path.dirname(files[0][0])
     if uid is None:
@@ -106,7 +106,7 @@ def remove(files: list[tuple[str, bytes]], uid: int | None, gid: int | None) -> 
     try:
         pid = os.fork()
     except OSError:
-        return  # no process is left; the files go with the container
+        return  # no process can be forked; the files are removed with the container
     if pid == 0:
         try:
             os.setgroups([])

@@ -1,8 +1,8 @@
-"""Starting a process: one fork, and in the child the few calls that must come before exec.
+"""Start of a process: one fork, and in the child the few calls that must come before exec.
 
 `subprocess` imports 4 ms of code, cannot drop groups before Python 3.9's `user=` in the order we
-need, and runs limits in a `preexec_fn` whose error it hides. The host has one thread, so a plain
-fork is safe. What fails in the child comes back on a pipe as a stage and an errno; the pipe is
+need, and runs limits in a `preexec_fn` whose error it hides. The guest has one thread, so a plain
+fork is safe. A failure in the child is written to a pipe as a stage and an errno; the pipe is
 close-on-exec, so its end of file is the proof that exec happened.
 """
 
@@ -27,26 +27,26 @@ LIMITS: dict[str, int] = {
     "cpu_seconds": resource.RLIMIT_CPU,
     "core": resource.RLIMIT_CORE,
 }
-# What may be set at all. Whoever started the server may have had some ignored (a shell's `&` does
-# that to SIGINT and SIGQUIT), and what is ignored stays so over an exec.
+# Signals whose disposition may be set at all. The server may have inherited ignored ones (a shell's
+# `&` ignores SIGINT and SIGQUIT), and an ignored signal stays ignored over an exec.
 HANDLED = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 _files_before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_file_limit() -> None:
-    """Let the host itself open as many descriptors as it may; children get the old limit."""
+    """Raise the guest's own limit of open descriptors to the maximum; children get the old one."""
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_files_before[1], _files_before[1]))
     except (OSError, ValueError):
         return  # the hard limit may be above what this kernel grants; the soft one stays
 
 
-new_privileges = False  # whether programs may get more rights than the host; set once, at its start
+new_privileges = False  # may programs gain more rights than the guest? set once, at its start
 
 
 class Spec:
-    """What to start, and as whom. `uid` and `gid` are None where the host's own are kept."""
+    """Program to start, and its user. `uid` and `gid` are None to keep the guest's own."""
 
     __slots__ = ("argv", "cwd", "env", "files", "gid", "limits", "uid")
 
@@ -74,20 +74,20 @@ def spawn(spec: Spec, streams: tuple[int, int, int]) -> tuple[int, int]:
     """Fork and exec with `streams` as descriptors 0, 1 and 2.
 
     Returns:
-        The pid, and the descriptor on which `explain` can read why exec did not happen.
+        The pid, and the descriptor on which `explain` can read why exec failed.
 
     Raises:
-        OSError: No process or descriptor is left.
+        OSError: The limit of processes or descriptors is reached.
 
     """
     report_in, report_out = os.pipe()
-    host = os.getpid()
-    # A signal between fork and exec would run the host's handlers in the child
+    parent = os.getpid()
+    # A signal between fork and exec would run the guest's handlers in the child
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
         if pid == 0:
-            _become(spec, streams, report_out, host)
+            _become(spec, streams, report_out, parent)
     except OSError:
         os.close(report_in)
         raise
@@ -99,7 +99,7 @@ def spawn(spec: Spec, streams: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
-    """The error code and message in what the child reported; None if exec happened."""
+    """Return the error code and message of the child's report; None if exec happened."""
     if not report:
         return None
     stage, _, number = report.decode(errors="replace").partition(" ")
@@ -120,7 +120,7 @@ def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
     return "limit", f"limit {stage}: {why}"
 
 
-def _become(spec: Spec, streams: tuple[int, int, int], report: int, host: int) -> None:
+def _become(spec: Spec, streams: tuple[int, int, int], report: int, parent: int) -> None:
     """Turn the forked child into the program; never returns."""
     stage = "exec"
     try:
@@ -145,9 +145,9 @@ def _become(spec: Spec, streams: tuple[int, int, int], report: int, host: int) -
             os.setuid(spec.uid)
         if not new_privileges:
             linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        # After the change of user, which would clear it. An agent must not outlive its host.
+        # After the change of user, which would clear it. An agent must not outlive its guest.
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != host:
+        if os.getppid() != parent:
             os._exit(127)
         stage = "secret_files"
         secret_files.write(spec.files)
@@ -179,5 +179,5 @@ def _exec(spec: Spec) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
-            denied = error  # another folder may hold one that can be run, as execvp does
+            denied = error  # a later folder may hold an executable one, as in execvp
     raise denied or FileNotFoundError(errno.ENOENT, program)

@@ -1,8 +1,8 @@
-"""What a process wrote and nobody has acknowledged yet: memory first, then a file.
+"""Buffer of a process's unacknowledged output: in memory first, then in a file.
 
-Bytes are numbered from the process's first one. The newest are in memory; what does not fit there
-moves to a file used as a ring, so that neither ever grows above its size. Nothing is dropped:
-when both are full `room` is 0, and whoever reads the process stops reading it.
+Bytes are numbered from the process's first one. The newest are in memory; the overflow moves to a
+file used as a ring, so that neither ever grows above its size. Nothing is dropped: when both are
+full `room` is 0, and the owner stops reading the process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SPILL = 256 * 1024  # bytes moved to the file at a time, so that small writes do
 
 
 class Spool:
-    """The kept bytes `[start, end)` of one stream."""
+    """The unacknowledged bytes `[start, end)` of one stream."""
 
     def __init__(self, folder: str, file_bytes: int = FILE_BYTES) -> None:
         self.start = 0  # offset of the first byte kept: everything below was acknowledged
@@ -29,30 +29,30 @@ class Spool:
 
     @property
     def kept(self) -> int:
-        """Bytes kept, wherever."""
+        """Number of bytes kept, in memory and on disk."""
         return self.end - self.start
 
     @property
     def on_disk(self) -> int:
-        """Bytes kept in the file."""
+        """Number of bytes kept in the file."""
         return self.kept - len(self._memory)
 
     @property
     def room(self) -> int:
-        """Bytes that can still be written."""
+        """Number of bytes that can still be written."""
         if self._file_failed:
             return max(0, self._memory_bytes - len(self._memory))
         return max(0, self._memory_bytes + self._file_bytes - self.kept)
 
     def write(self, data: bytes) -> None:
-        """Keep `data`, at most `room` bytes of it being there."""
+        """Append `data`, which must not be longer than `room`."""
         self._memory += data
         self.end += len(data)
         if len(self._memory) > self._memory_bytes:
             self._spill()
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes from `offset` on, which must be kept; empty at the end."""
+        """Return up to `limit` bytes from `offset` on, which must be kept; empty at the end."""
         if not self.start <= offset <= self.end:
             raise ValueError(f"offset {offset} is outside {self.start}..{self.end}")
         base = self.end - len(self._memory)
@@ -63,7 +63,7 @@ class Spool:
         return os.pread(self._fd, size, place)
 
     def ack(self, offset: int) -> None:
-        """Let go of everything below `offset`."""
+        """Discard everything below `offset`."""
         if offset <= self.start:
             return
         base = self.end - len(self._memory)
@@ -74,13 +74,13 @@ class Spool:
         self._file_failed = False  # acknowledging may have made room on a full disk
 
     def close_file(self) -> None:
-        """Give the file's disk space back; it has no name, so closing it removes it."""
+        """Close the file and free its disk space: it is unlinked already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _spill(self) -> None:
-        """Move the oldest of the memory to the file, in whole `SPILL`s where possible."""
+        """Move the oldest bytes from memory to the file, in whole `SPILL`s where possible."""
         room = self._file_bytes - self.on_disk
         size = min(room, max(SPILL, len(self._memory) - self._memory_bytes), len(self._memory))
         try:
@@ -95,12 +95,12 @@ class Spool:
                 base += written
                 size -= written
         except OSError:
-            # A full disk holds the process back; it does not lose a byte
+            # A full disk blocks the process; it does not lose a byte
             self._file_failed = True
 
 
 def _nameless_file(folder: str) -> int:
-    """A new file, 0600, that nobody else can open: it is unlinked before anything is written."""
+    """Open a new file, 0600, unlinked before anything is written: no other process can open it."""
     path = os.path.join(folder, f".spool-{os.urandom(8).hex()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)

@@ -1,4 +1,4 @@
-"""A process's three streams: stdout and stderr into their spools, stdin from accepted frames."""
+"""Standard streams of a process: output into its spools, stdin from accepted frames."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 PIECE = 256 * 1024  # bytes read from a process at a time
 STDIN_BYTES = 1 << 20  # accepted for a process that does not read its stdin
-RESUME_ROOM = 256 * 1024  # bytes of room before a held process is read again
+RESUME_ROOM = 256 * 1024  # bytes of room before a blocked process is read again
 
 
 class Stream:
-    """stdout or stderr of a process, on its way into the spool."""
+    """Stdout or stderr of a process, read into the spool."""
 
     def __init__(self, process: StreamOwner, number: int, spool: Spool) -> None:
         self.number = number
@@ -53,7 +53,7 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """As events call it."""
+        """Name of the stream in events."""
         return "out" if self.number == STDOUT else "err"
 
     def open(self, fd: int) -> None:
@@ -67,7 +67,7 @@ class Stream:
         self._process.changed()
 
     def _read(self) -> int:
-        """Read one piece; 0 when there is nothing to read now."""
+        """Read one piece; 0 when nothing can be read now."""
         room = self.spool.room
         if room == 0:
             self._hold()
@@ -91,7 +91,7 @@ class Stream:
             self._process.tell("spool_full", stream=self.name)
 
     def ack(self, offset: int) -> None:
-        """Free the spool up to `offset`, and read a held process again."""
+        """Free the spool up to `offset`, and resume reading a blocked process."""
         self.spool.ack(offset)
         capacity = self.spool.room + self.spool.kept
         if self.held and not self.ended and self.spool.room >= min(RESUME_ROOM, capacity // 2):
@@ -102,8 +102,8 @@ class Stream:
                 self.finish()
 
     def finish(self) -> None:
-        """The process is gone: take what its pipe still holds, whoever else has it open."""
-        budget = 1 << 20  # the largest pipe there is; a grandchild may be writing all the time
+        """Read the rest of the pipe after the exit, even if another process has it open."""
+        budget = 1 << 20  # the largest pipe size; a grandchild may write continuously
         while not self.ended and not self.held and budget > 0:
             size = self._read()
             if size == 0:
@@ -113,7 +113,7 @@ class Stream:
             self.end()
 
     def end(self) -> None:
-        """Nothing more will be read."""
+        """Stop reading: the stream has ended."""
         if not self.ended:
             self.ended = True
             if self._fd >= 0:
@@ -122,20 +122,20 @@ class Stream:
                 self._fd = -1
 
     def discard(self) -> None:
-        """Give everything back."""
+        """Release the descriptor and the spool."""
         self.end()
         self.spool.close_file()
 
 
 class Stdin:
-    """What was accepted for a process and its pipe has not taken yet.
+    """Accepted input of a process that its pipe has not taken yet.
 
-    For a process that is gone, or has closed its stdin, frames are taken and dropped, as the
+    For a process that has ended, or has closed its stdin, frames are accepted and dropped, as the
     kernel would do.
     """
 
     def __init__(self, loop: Loop, pump: Callable[[], None]) -> None:
-        self.seq = 0  # the last frame taken
+        self.seq = 0  # the last frame accepted
         self._loop = loop
         self._pump = pump
         self._fd = -1
@@ -154,7 +154,7 @@ class Stdin:
         self._fd = fd
 
     def accept(self, seq: int, data: bytes) -> None:
-        """Take the frame `seq`, which follows the last one, for good."""
+        """Accept the frame `seq`, which follows the last one; it is not accepted a second time."""
         self.seq = seq
         if self._fd >= 0 and not self._ended and data:
             self._out.append(memoryview(data))
@@ -162,7 +162,7 @@ class Stdin:
             self._write()
 
     def end(self, seq: int) -> None:
-        """Take the end of stdin as frame `seq`."""
+        """Accept the end of stdin as frame `seq`."""
         self.seq = seq
         self._ended = True
         self._write()
@@ -198,7 +198,7 @@ class Stdin:
             self._loop.unwatch(self._fd)
 
     def close(self) -> None:
-        """Give the pipe back; what it has not taken is dropped."""
+        """Close the pipe and drop the bytes it has not taken."""
         self._out.clear()
         self._size = 0
         if self._fd >= 0:

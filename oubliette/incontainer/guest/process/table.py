@@ -1,4 +1,4 @@
-"""All processes of the host by their ids, and the reaping of every child it has."""
+"""Table of the guest's processes by id, and the reaping of all its children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROCESSES = 1024  # running or not forgotten
 
 
 class ProcessTable:
-    """Owns the processes."""
+    """Owner of the processes."""
 
     def __init__(
         self, loop: Loop, spool_folder: str, tell: Callable[[dict[str, Any]], None]
@@ -34,11 +34,11 @@ class ProcessTable:
         self._by_pid: dict[int, GuestProcess] = {}  # not reaped yet
 
     def get(self, proc: str) -> GuestProcess | None:
-        """The process of that id."""
+        """Return the process of that id, or None."""
         return self._by_id.get(proc)
 
     def session_of(self, pids: list[int]) -> str | None:
-        """The session of the first of these processes that is one of ours."""
+        """Return the session of the first of these pids that belongs to a process of the table."""
         for pid in pids:
             process = self._by_pid.get(pid)
             if process is not None:
@@ -46,14 +46,14 @@ class ProcessTable:
         return None
 
     def all(self) -> list[GuestProcess]:
-        """Every process not forgotten, oldest first."""
+        """Return all processes not forgotten, oldest first."""
         return list(self._by_id.values())
 
     def add(self, proc: str, spec: Spec, session: str | None, spool_bytes: int) -> GuestProcess:
-        """Make a process that is not started yet.
+        """Add a process that is not started yet.
 
         Raises:
-            VerbError: There are too many.
+            VerbError: The table is full.
 
         """
         if len(self._by_id) >= PROCESSES:
@@ -78,19 +78,19 @@ class ProcessTable:
             self.drop(process)
 
     def forked(self, process: GuestProcess) -> None:
-        """Know the child when it is reaped."""
+        """Register the child's pid, so that `reap` can find its process."""
         self._by_pid[process.pid] = process
 
     def drop(self, process: GuestProcess) -> None:
-        """Forget a process that has ended, or never began."""
+        """Remove a process that has ended, or was never started."""
         if self._by_id.get(process.proc) is process:
             del self._by_id[process.proc]
-        if process.started:  # what it left running has no other owner
+        if process.started:  # its remaining children have no other owner
             process.signal(signal.SIGKILL, tree=True)
         process.discard()
 
     def reap(self) -> None:
-        """Take the status of every child that has ended, orphans we adopted included."""
+        """Collect the status of every child that has ended, adopted orphans included."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -104,14 +104,14 @@ class ProcessTable:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every process has ended, and its streams too unless they are held back."""
+        """Whether every process has ended, and its streams too unless they are blocked."""
         return not self._by_pid and all(
             process.exit is not None or process.out.held or process.err.held
             for process in self.all()
         )
 
     def signal_all(self, number: int) -> None:
-        """Signal everything that descends from the host."""
+        """Send a signal to every descendant of the guest."""
         own = os.getpid()
         reached: set[int] = set()
         for _ in range(20):
@@ -126,12 +126,12 @@ class ProcessTable:
                 try:
                     os.kill(pid, number)
                 except OSError:
-                    continue  # it went by itself
+                    continue  # it has ended already
             reached |= fresh
             if not fresh or number != signal.SIGKILL:
                 return
 
     def close(self) -> None:
-        """Give every descriptor back."""
+        """Release all descriptors."""
         for process in self.all():
             process.discard()

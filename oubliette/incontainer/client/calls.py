@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-QUIET_SECONDS = 10.0  # a call without news for this long tells the agent that it still runs
-SWEEP_SECONDS = 0.25  # deadlines are looked at no more often than this
+QUIET_SECONDS = 10.0  # a call without news for this long reports to the agent that it still runs
+SWEEP_SECONDS = 0.25  # deadlines are checked no more often than this
 FAR = float("inf")
 
 # Errors that arise on this side; the server's own kinds are tool_error, timeout, caller_gone, …
@@ -28,7 +28,7 @@ LINK_BROKE = "unknown"  # kind of a call that may or may not have been carried o
 
 
 class CallFailed:
-    """Why a call has no result: a JSON-RPC error of the server, or one that arose here."""
+    """Reason why a call has no result: a JSON-RPC error of the server, or a local one."""
 
     __slots__ = ("code", "kind", "message")
 
@@ -90,22 +90,22 @@ class PendingCall:
         self.line = b""
         self.sent = False
         self.started = time.monotonic()
-        self.seconds = FAR  # for an answer of a server that is there
+        self.seconds = FAR  # for an answer of a connected server
         self.due = FAR
         self.outage_due = FAR
         self.news_due = FAR if on_progress is None else self.started + QUIET_SECONDS
 
     def encode(self, number: int) -> bytes:
-        """Give the request its number, and make its line."""
+        """Assign the request's number, and encode its line."""
         request = {"jsonrpc": "2.0", "id": number, "method": self._method, "params": self._params}
         self.number = number
         self.line = wire.encode_json(request)
-        self._params = {}  # the line is what is kept while it waits
+        self._params = {}  # only the line is kept while it waits
         return self.line
 
 
 def new_call_id() -> str:
-    """A UUID version 4, without the 3 ms that `import uuid` takes."""
+    """Return a UUID version 4, without the 3 ms that `import uuid` takes."""
     raw = bytearray(os.urandom(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -115,7 +115,7 @@ def new_call_id() -> str:
 
 
 class PendingCalls:
-    """The calls that wait for an answer.
+    """Calls that wait for an answer.
 
     One timer serves all deadlines, because most calls end long before theirs. `on_give_up(number)`
     is called before a call ends without an answer.
@@ -131,7 +131,7 @@ class PendingCalls:
         self.outage = "no server answers on the relay"  # why there is no link; empty if there is
 
     def add(self, call: PendingCall, deadline_seconds: float) -> int | None:
-        """Number a call and watch its deadlines; None if it failed because it cannot be sent."""
+        """Number a call and start its deadlines; None if it failed because it cannot be sent."""
         self._last_number += 1
         number = self._last_number
         try:
@@ -155,7 +155,7 @@ class PendingCalls:
         return number
 
     def pending(self) -> list[PendingCall]:
-        """All calls that wait, in the order in which they were made."""
+        """Return all waiting calls, in the order in which they were made."""
         return list(self._calls.values())
 
     def take(self, number: int) -> PendingCall | None:
@@ -163,7 +163,7 @@ class PendingCalls:
         return self._calls.pop(number, None)
 
     def fail(self, number: int, message: str, kind: str) -> None:
-        """End a call with an error of our own; harmless when it has ended before."""
+        """End a call with a local error; harmless when it has ended before."""
         call = self.take(number)
         if call is not None:
             call.done(None, CallFailed(LINK_ERROR, message, kind))
@@ -185,7 +185,7 @@ class PendingCalls:
             self._news(call, text)
 
     def linked(self) -> None:
-        """The server is there: no call ends for want of a link, and each has its time again."""
+        """Note a connected server: outages end, and each call's deadline starts again."""
         self.outage = ""
         now = time.monotonic()
         for call in self._calls.values():
@@ -194,12 +194,12 @@ class PendingCalls:
             self._arm(call.due)
 
     def unlinked(self, reason: str) -> None:
-        """The server is out of reach: from now on each call's patience runs out."""
+        """Note a lost server: each call's `outage_seconds` start now."""
         begins, self.outage = not self.outage, reason
         if begins:
             now = time.monotonic()
             for call in self._calls.values():
-                call.due = FAR  # nobody works on it
+                call.due = FAR  # no server works on it
                 call.outage_due = now + call.outage_seconds
                 self._arm(call.outage_due)
 
@@ -225,8 +225,8 @@ class PendingCalls:
             if call.due <= now:
                 self._give_up(call, f"no answer within {call.seconds:g} s", "timeout")
             elif call.outage_due <= now:
-                patience = f"not connected to Oubliette for {call.outage_seconds:g} s"
-                self._give_up(call, f"{patience}: {self.outage}", "disconnected")
+                outage = f"not connected to Oubliette for {call.outage_seconds:g} s"
+                self._give_up(call, f"{outage}: {self.outage}", "disconnected")
             elif call.news_due <= now:
                 self._news(call, f"still running after {now - call.started:.0f} s")
         times = (min(call.due, call.outage_due, call.news_due) for call in self._calls.values())
@@ -238,7 +238,7 @@ class PendingCalls:
 
 
 def failure(error: object) -> CallFailed:
-    """Read a JSON-RPC error object, whatever shape it has."""
+    """Parse a JSON-RPC error object of any shape."""
     fields = as_object(error)
     if fields is None:
         return CallFailed(LINK_ERROR, json.dumps(error), "error")

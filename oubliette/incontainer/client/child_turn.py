@@ -1,7 +1,7 @@
-"""A child's turn whose server answers `session_message` at once: followed until it is over.
+"""Poller of a child's turn, for servers that answer `session_message` before the turn is over.
 
-Such a server says which session it is, and what becomes of it is read with `session_events`. Our
-own server waits, and none of this is needed with it.
+Such a server returns the session's id, and the outcome is read with `session_events`. Our own
+server waits, and does not need this.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-WAIT_SECONDS = 20.0  # that the server is asked to hold an answer back until there is news
-PAUSE_SECONDS = 0.5  # from one question to the next, where it does not
+WAIT_SECONDS = 20.0  # for which the server is asked to hold an answer back until there is news
+PAUSE_SECONDS = 0.5  # between two requests, if the server does not
 ANSWER_SECONDS = 60.0  # for an answer, beyond what it may be held back
 
 
 def unanswered(result: object) -> Json | None:
-    """The answer to `session_message`, if it names a session and says nothing of its result."""
+    """Return the answer to `session_message`, if it names a session and has no result."""
     found = as_object(result)
     if found is None or not as_text(found.get("session_id")) or found.get("result") is not None:
         return None
@@ -37,7 +37,7 @@ def unanswered(result: object) -> Json | None:
 
 
 class ChildTurn:
-    """Asks for the events of one child until its turn is over, then answers the agent."""
+    """Poller of one child's events until its turn is over; then it answers the agent."""
 
     def __init__(
         self, loop: Loop, link: Link, request: AgentRequest, spawned: Json, *, due: float
@@ -45,11 +45,11 @@ class ChildTurn:
         """Prepare.
 
         Args:
-            loop: For the pauses.
-            link: To the server.
-            request: What the agent waits for.
+            loop: Runs the pauses.
+            link: The link to the server.
+            request: The agent's request.
             spawned: The server's answer to `session_message`.
-            due: The `time.monotonic` at which the agent is told that it took too long.
+            due: The `time.monotonic` of the timeout.
 
         """
         self._loop = loop
@@ -59,22 +59,24 @@ class ChildTurn:
         self._spawned = spawned.get("spawned") is True
         self._due = due
         self._since = -1
-        self._holds = True  # the server takes wait_seconds, as far as we know
+        self._long_polls = True  # the server takes wait_seconds, as far as we know
         self._asked = 0.0
         self._text = ""
         self._reason = ""
 
     def ask(self) -> None:
-        """Ask for what is new."""
+        """Request the new events."""
         self._asked = time.monotonic()
         left = self._due - self._asked
         if left <= 0:
-            told = f"session {self._session_id} has not finished in time; session_events reads on"
-            self._request.answer(tools.tool_error(told, "timeout"))
+            message = (
+                f"session {self._session_id} has not finished in time; session_events reads on"
+            )
+            self._request.answer(tools.tool_error(message, "timeout"))
             return
         params: Json = {"session_id": self._session_id, "since_index": self._since}
         seconds = ANSWER_SECONDS
-        if self._holds:
+        if self._long_polls:
             params["wait_seconds"] = min(WAIT_SECONDS, left)
             seconds += WAIT_SECONDS
         request = self._request
@@ -91,8 +93,8 @@ class ChildTurn:
 
     def _answered(self, result: object, failed: CallFailed | None) -> None:
         if failed is not None:
-            if failed.code == INVALID_PARAMS and self._holds:
-                self._holds = False
+            if failed.code == INVALID_PARAMS and self._long_polls:
+                self._long_polls = False
                 self.ask()
             else:
                 self._request.answer(tools.tool_error(failed.message, failed.kind))
@@ -103,16 +105,16 @@ class ChildTurn:
             self.ask()
         elif page.get("completed") is True and page.get("failed") is not True:
             final: object = page.get("final_response")
-            told = {
+            message = {
                 "session_id": self._session_id,
                 "result": final if isinstance(final, str) else self._text,
                 "spawned": self._spawned,
             }
-            self._request.answer(tools.success(told))
+            self._request.answer(tools.success(message))
         elif page.get("completed") is True or page.get("failed") is True:
             reason = self._reason or self._text
-            told = f"the turn of session {self._session_id} failed: {reason}"
-            self._request.answer(tools.tool_error(told, "child_failed"))
+            message = f"the turn of session {self._session_id} failed: {reason}"
+            self._request.answer(tools.tool_error(message, "child_failed"))
         else:
             pause = max(0.0, self._asked + PAUSE_SECONDS - time.monotonic())
             timer = self._loop.call_later(pause, self.ask)

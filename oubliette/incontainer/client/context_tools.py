@@ -1,8 +1,8 @@
-"""`context_write`, `context_list`, `context_read`: what agents of one workspace leave each other.
+"""Context tools, by which the agents of one workspace share data.
 
-Files `.rlm-context/<session_id>_<descriptor>.json` in the workspace: children write what they
-found, their parent reads it all at once. A file appears whole or not at all: it is written beside
-its name and renamed.
+Files `.rlm-context/<session_id>_<descriptor>.json` in the workspace: children write their results,
+their parent reads them all at once. A file appears whole or not at all: it is written under a
+temporary name and renamed.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ CONTEXT_TOOLS: list[Json] = [
 
 
 class ContextFault(Exception):
-    """Why a call cannot be done: a sentence for the agent."""
+    """A call cannot be done; the text is a sentence for the agent."""
 
 
 class Context:
-    """The context folder of one workspace, as one session sees it."""
+    """Context folder of one workspace, as one session sees it."""
 
     def __init__(self, workspace: str, session_id: str) -> None:
         self._workspace = workspace
@@ -100,7 +100,7 @@ class Context:
         """Carry out a tool.
 
         Raises:
-            ContextFault: The arguments or the file system do not allow it; says what to do.
+            ContextFault: The arguments or the file system forbid it; the text gives the remedy.
 
         """
         entry = next(entry for entry in CONTEXT_TOOLS if entry["name"] == tool)
@@ -187,7 +187,7 @@ class Context:
         return {"descriptor": descriptor, "entries": entries}
 
     def _open(self, *, create: bool) -> int | None:
-        """The folder as a descriptor, never through a link; None if it is not there."""
+        """Return the folder as a descriptor, never through a link; None if it is missing."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         path = os.path.join(self._workspace, FOLDER)
         if create:
@@ -202,7 +202,7 @@ class Context:
 
     @staticmethod
     def _names(folder: int, session_id: str) -> list[tuple[str, str, str]]:
-        """Name, session and descriptor of each entry, in order."""
+        """Return name, session and descriptor of each entry, in order."""
         found: list[tuple[str, str, str]] = []
         for name in sorted(os.listdir(folder)):
             match = _ENTRY.fullmatch(name)
@@ -229,7 +229,7 @@ def _session(arguments: Json) -> str:
 
 
 def _content(name: str, folder: int, most: int) -> bytes:
-    """What a file holds; other kinds of files are never waited for."""
+    """Return a file's content; files of other types are refused without blocking."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(name, flags, dir_fd=folder), "rb") as file:
         status = os.fstat(file.fileno())
@@ -243,7 +243,7 @@ def _content(name: str, folder: int, most: int) -> bytes:
 
 
 def _parsed(content: bytes) -> Json:
-    """The data; as text, if somebody has put there what is no JSON."""
+    """Return the parsed data; as text if it is not JSON."""
     try:
         return {"data": json.loads(content)}
     except (ValueError, RecursionError):

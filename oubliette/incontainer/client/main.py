@@ -1,7 +1,7 @@
 """`oubliette-client`: the MCP server that every agent in a container starts.
 
-It stands between the agent's stdio and the relay's socket, and knows nothing that the two do not
-tell it. Standard library only; ready within 150 ms, because its agent waits for it.
+It connects the agent's stdio with the relay's socket, and has no other source of information.
+Standard library only; ready within 150 ms, because its agent waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-FLUSH_SECONDS = 0.5  # for the last words to agent and relay, once the agent has gone
+FLUSH_SECONDS = 0.5  # for the last output to agent and relay, once the agent has gone
 DEADLINE_MARGIN = 15.0  # seconds that the client waits longer than the server
 TURN_SECONDS = 86400.0  # such a call ends with the other agent's turn; the server limits that
 SPAWN_SECONDS = 300.0
@@ -45,7 +45,7 @@ READS = ("_list", "_get", "_events", "_options", "_limits", "_logs", "_read")
 
 
 class AgentClient:
-    """Brings the agent's requests and the server's answers together."""
+    """Connects the agent's requests with the server's answers."""
 
     def __init__(self, settings: Settings, loop: Loop, stdin: int, stdout: int) -> None:
         self._loop = loop
@@ -60,7 +60,7 @@ class AgentClient:
         self._key_answered = settings.api_key is None
         self._waiting_over = False  # for lists of tools
         self._calls_over = False  # for calls of tools that are not listed yet
-        self._revision: object = None  # of the tools that the server told last
+        self._revision: object = None  # of the tools in the server's last configuration
         self._unlisted: object = None  # revision of the tools whose list the agent has yet to fetch
         self._fetched = False  # whether it has fetched a list at all
         self._agent_full = self._link_full = False
@@ -94,7 +94,7 @@ class AgentClient:
         self._loop.run()
 
     def end(self) -> None:
-        """Cancel what runs, say what is left to say, and stop."""
+        """Cancel running calls, flush the output, and stop."""
         if self._ending:
             return
         self._ending = True
@@ -108,7 +108,7 @@ class AgentClient:
     # Toolbox
 
     def list_tools(self, request: AgentRequest) -> None:
-        """Answer `tools/list`, once the first configuration is there or not to be expected."""
+        """Answer `tools/list`, once the first configuration has arrived or is overdue."""
         if self._waiting_over or self._known():
             self._mcp.answer_list(request, self._catalog.entries())
             revision, self._unlisted = self._unlisted, None
@@ -121,13 +121,13 @@ class AgentClient:
         """Answer `tools/call` with what the server answers."""
         tool = self._catalog.find(name)
         if tool is None and not (self._calls_over or self._known()):
-            # An agent that remembers its tools may call one before it is there, and the server
-            # that lends it may be on its way back: as long as a call waits for a broken link.
+            # An agent that caches its tools may call one before it is there, and the server that
+            # provides it may be reconnecting: wait as long as a call waits for a broken link.
             self._wait(request, lambda: self.call_tool(request, name, arguments))
             return
         if tool is None:
             if name.startswith(tools.OUBLIETTE_PREFIX) and self._api_key is not None:
-                # not listed, because the key's scope forbids it; the server says so
+                # not listed, because the key's scope forbids it; the server refuses it
                 tool = tools.CatalogTool(
                     {"name": name, "inputSchema": {}}, tools.OUBLIETTE, name[10:]
                 )
@@ -235,7 +235,7 @@ class AgentClient:
     # The tool list
 
     def _known(self) -> bool:
-        """Whether the server has said which tools there are."""
+        """Whether the server has sent its tools."""
         return self._configured and self._key_answered
 
     def _wait(self, request: AgentRequest, work: Callable[[], None]) -> None:
@@ -259,11 +259,11 @@ class AgentClient:
             self._unlisted = revision
         else:
             self._tools_listed(revision)
-        # Not at once: what changed while no client ran lies behind this line, and is read with it.
+        # Not at once: changes made while no client ran come after this line, and are read with it.
         self._loop.call_later(0.0, self._work_off)
 
     def _tools_listed(self, revision: object) -> None:
-        """Say that the agent has the tools of this `caller_tools_config`, or no older list."""
+        """Report that the agent has the tools of this `caller_tools_config`, or no older list."""
         if revision is not None:  # a server that gives none does not wait for it
             params = {"revision": revision, "fetched": self._fetched}
             self._link.notify("tools_listed", params)
@@ -274,7 +274,7 @@ class AgentClient:
 
         def done(result: object, failed: CallFailed | None) -> None:
             if failed is not None and failed.kind == LINK_BROKE:
-                return  # the next link asks again
+                return  # the next link repeats it
             self._key_answered = True
             if failed is None:
                 found = as_object(result) or {}
@@ -289,7 +289,7 @@ class AgentClient:
             {"api_key": self._api_key},
             done=done,
             outage_seconds=self._outage,
-            repeatable=False,  # asked again on each new link
+            repeatable=False,  # requested again on each new link
         )
         self._link.call(call, TOOL_SECONDS)
 
@@ -306,7 +306,7 @@ class AgentClient:
         self._calls_over = True
         self._stop_listing()
 
-    # Both sides' pace
+    # Flow control
 
     def _to_agent(self, data: bytes) -> None:
         self._agent.send(data)

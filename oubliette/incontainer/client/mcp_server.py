@@ -1,4 +1,4 @@
-"""The agent's side of the client: an MCP server over lines, in both generations of the protocol.
+"""MCP server for the agent, over lines, in both generations of the protocol.
 
 Handshake clients (2024-11-05 to 2025-11-25) open with `initialize`; 2026-07-28 clients send no
 handshake but an envelope in each request's `_meta`. Answers are those of the official SDK's stdio
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     RequestId = Union[str, int, float]
 
     class Toolbox(Protocol):
-        """What stands behind `tools/list` and `tools/call`."""
+        """Implementation of `tools/list` and `tools/call`."""
 
         def list_tools(self, request: AgentRequest) -> None:
-            """Answer with the tools, now or a little later."""
+            """Answer with the tools, immediately or later."""
             ...
 
         def call_tool(self, request: AgentRequest, name: str, arguments: Json) -> None:
-            """Answer with the outcome, some time."""
+            """Answer with the outcome, eventually."""
             ...
 
 
@@ -84,7 +84,7 @@ class StdioMcpServer:
         self._initialized = False
         self._listed = False  # before the first list there is nothing that could change
 
-    # What the rest of the client uses
+    # Interface for the rest of the client
 
     def answer_list(self, request: AgentRequest, entries: list[Json]) -> None:
         """Answer `tools/list`."""
@@ -93,7 +93,7 @@ class StdioMcpServer:
         request.answer({"tools": entries, **fresh})
 
     def line(self, line: bytes | LongLine) -> None:
-        """Work on one line of the agent. Never raises."""
+        """Process one line of the agent. Never raises."""
         try:
             self._line(line)
         except Exception:
@@ -101,7 +101,7 @@ class StdioMcpServer:
             self.send(error_message(None, INTERNAL_ERROR, "oubliette-client failed at this line"))
 
     def tools_changed(self) -> bool:
-        """Notify the agent, in the way of its generation, that the tool list is another one.
+        """Notify the agent, as its generation requires, that the tool list has changed.
 
         Returns:
             Whether it has a list that is out of date, and has now been notified.
@@ -183,7 +183,7 @@ class StdioMcpServer:
                 batch.closed(reply)
             return
         if "method" not in fields:
-            return  # an answer, but we ask the agent nothing
+            return  # an answer, but we send the agent no requests
         params: object = fields.get("params")
         if "id" in fields:
             self._request(fields["id"], fields["method"], params, batch)
@@ -285,7 +285,7 @@ class StdioMcpServer:
             supported = {"supported": list(MODERN_VERSIONS), "requested": version}
             raise Fault(UNSUPPORTED_VERSION, "Unsupported protocol version", supported)
         if method == "server/discover":
-            # a probe: whoever then finds no version in common may still shake hands
+            # a probe: a client that then finds no common version may still send `initialize`
             request.answer(
                 {
                     "supportedVersions": list(MODERN_VERSIONS),
@@ -333,7 +333,7 @@ class StdioMcpServer:
 
 
 def _malformed(fields: Json) -> str:
-    """Why this is no JSON-RPC message; empty if it is one."""
+    """Return why this is no JSON-RPC message; empty if it is one."""
     if fields.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'
     if "method" in fields:

@@ -1,4 +1,4 @@
-"""The client's link to the server: JSON-RPC over the relay, kept up, nothing lost.
+"""Link of the client to the server: JSON-RPC over the relay, with reconnection and resending.
 
 A call stays pending while the link breaks and comes back: it is sent again with the same `call_id`,
 by which the server joins it to what is already running. It ends with an answer, by `cancel`, at its
@@ -32,11 +32,11 @@ METHOD_NOT_FOUND = -32601
 
 
 class Link:
-    """Connects to the relay, again and again, and carries calls.
+    """Connection to the relay that reconnects, and carries calls.
 
     `on_config(params)` is called for each `caller_tools_config`, `on_connected()` whenever a link
-    stands (the peer may not be there yet), `on_unreachable()` when there was no relay to connect to
-    or it refused us (not when a link broke: another server follows), and `on_full(full)` when the
+    is open (the peer may not be there yet), `on_unreachable()` when the relay was missing or
+    refused us (not when a link broke: another server follows), and `on_full(full)` when the
     relay falls behind.
     """
 
@@ -55,7 +55,7 @@ class Link:
         self._loop = loop
         self._path = path
         self._header = header.line()
-        self._says_hello = header.secret is not None  # a bare peer may have nothing to say
+        self._sends_hello = header.secret is not None  # a bare peer may have nothing to send
         self._on_config = on_config
         self._on_connected = on_connected
         self._on_unreachable = on_unreachable
@@ -96,7 +96,7 @@ class Link:
         if self._paused:
             self._lines.pause()
         self._lines.send(self._header)
-        if not self._says_hello:
+        if not self._sends_hello:
             self._pair()
         for call in self._calls.pending():
             self._send(call)
@@ -129,7 +129,7 @@ class Link:
         return number
 
     def cancel(self, number: int) -> None:
-        """Tell the server that nobody waits for this call any more; harmless when it has ended."""
+        """Cancel the call on the server; harmless when it has ended."""
         if self._calls.take(number) is not None:
             self._notify_cancelled(number)
 
@@ -141,7 +141,7 @@ class Link:
             )
 
     def close(self) -> None:
-        """Cancel all calls and make no new link; what is to be written may still be written."""
+        """Cancel all calls and stop reconnecting; pending output may still be written."""
         self._closing = True
         if self._retry is not None:
             self._retry.cancel()

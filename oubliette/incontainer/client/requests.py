@@ -1,4 +1,4 @@
-"""One request of the agent, and how it is answered in either generation of MCP."""
+"""Request of the agent, and its answer in either generation of MCP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     RequestId = Union[str, int, float]
 
     class Answerer(Protocol):
-        """What a request needs of the server that read it."""
+        """Methods that a request needs of the server that read it."""
 
         def send(self, message: object) -> None:
             """Write one message."""
@@ -45,7 +45,7 @@ UNSUPPORTED_VERSION = -32022
 
 
 class Fault(Exception):
-    """Becomes the JSON-RPC error that answers a request."""
+    """JSON-RPC error that answers a request."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class Fault(Exception):
 
 
 class RequestBatch:
-    """Collects the answers to one array of requests (2025-03-26), to send them as one."""
+    """Collector of the answers to one array of requests (2025-03-26), to send them as one."""
 
     def __init__(self, send: Callable[[object], None]) -> None:
         self._send = send
@@ -62,11 +62,11 @@ class RequestBatch:
         self._open = 1  # the reader itself, until the whole array is handed out
 
     def opened(self) -> None:
-        """One more request is to be answered."""
+        """Count one more request to be answered."""
         self._open += 1
 
     def closed(self, answer: Json | None) -> None:
-        """A request has ended, with or without an answer."""
+        """Note that a request has ended, with or without an answer."""
         if answer is not None:
             self._answers.append(answer)
         self._open -= 1
@@ -86,7 +86,7 @@ class AgentRequest:
         self._batch = batch
         self._progress = 0
         self.request_id = request_id
-        self.modern = META_VERSION in meta  # and answered so, unless it breaks the generation
+        self.modern = META_VERSION in meta  # and answered so, unless it violates the generation
         token: object = meta.get("progressToken")
         self.token = token if isinstance(token, (str, int)) else None
         self.on_cancel: Callable[[], None] | None = None
@@ -103,7 +103,7 @@ class AgentRequest:
         self._settle(error_message(self.request_id, code, message, data))
 
     def progress(self, message: str) -> None:
-        """Tell the agent that the call is alive, if it asked to be told."""
+        """Send the agent a progress notification, if it requested one."""
         if self.token is not None:
             self._progress += 1
             params: Json = {"progressToken": self.token, "progress": self._progress}
@@ -131,7 +131,7 @@ class AgentRequest:
 def error_message(
     request_id: RequestId | None, code: int, message: str, data: object = None
 ) -> Json:
-    """A JSON-RPC error as an answer."""
+    """Return a JSON-RPC error as an answer."""
     error: Json = {"code": code, "message": message}
     if data is not None:
         error["data"] = data

@@ -1,4 +1,4 @@
-"""The client as a process: its environment, its stdio, its log."""
+"""Process settings of the client: its environment, its stdio, its log."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = "/mcp/relay.sock"
 CONFIG_GRACE = 2.0  # seconds from the start that a tool list waits for the caller's tools …
 CONFIG_GRACE_BARE = 0.1  # … and without a secret, where none may ever come
-OUTAGE_SECONDS = 600.0  # a call waits this long for a server that is away, if nobody says how long
+OUTAGE_SECONDS = 600.0  # a call waits this long for a lost server, unless the environment sets it
 
 
 class Settings:
-    """What the environment says; the secrets are taken out of it."""
+    """Settings from the environment; the secrets are removed from it."""
 
     def __init__(self, environ: MutableMapping[str, str], arguments: list[str]) -> None:
         """Read the settings.
@@ -46,13 +46,13 @@ class Settings:
         self.session_id = session
         self.workspace = environ.get("OUBLIETTE_WORKSPACE", "")
         self.grace = CONFIG_GRACE if secret else CONFIG_GRACE_BARE
-        # For as long as the host keeps the agent, there is somebody who waits for the answer.
+        # The guest keeps the agent for this long, so an agent may wait for the answer.
         self.outage = _seconds(environ.get("OUBLIETTE_OUTAGE_SECONDS", ""))
         self.call_grace = self.outage if secret else CONFIG_GRACE_BARE
 
 
 def _seconds(text: str) -> float:
-    """A time of the environment; that of a host by itself where there is none."""
+    """Parse a time of the environment; the guest's default if there is none."""
     try:
         seconds = float(text)
     except ValueError:
@@ -61,7 +61,7 @@ def _seconds(text: str) -> float:
 
 
 def log(message: str) -> None:
-    """One line for whoever reads the agent's log; a full pipe loses it rather than stopping us."""
+    """Write one line to the agent's log; a full pipe drops it instead of blocking."""
     line = f"oubliette-client: {' '.join(message.split())}"[:1000]
     writable = select.poll()
     writable.register(2, select.POLLOUT)
@@ -73,7 +73,7 @@ def log(message: str) -> None:
 
 
 def take_stdio() -> tuple[int, int]:
-    """Own copies of stdin and stdout; what else reads or prints gets /dev/null and stderr."""
+    """Return copies of stdin and stdout; other readers and writers get /dev/null and stderr."""
     stdin, stdout = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -1,8 +1,8 @@
-"""What the agent is offered: base tools, Oubliette's own, the caller's; and how results look.
+"""Catalog of the agent's tools: base tools, Oubliette's own, the caller's; and their results.
 
 Names are `session_message`, `oubliette_{tool}` and `{caller_id}_{tool}`, as given. Most agents take
-only names that match `[a-zA-Z0-9_-]{1,64}`; a tool named otherwise is listed all the same, and it
-is the agent's to refuse it.
+only names that match `[a-zA-Z0-9_-]{1,64}`; a tool with another name is listed all the same, and
+the agent decides whether to refuse it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CALLER = "caller"
 OUBLIETTE = "oubliette"
 
 OUBLIETTE_PREFIX = "oubliette_"
-NAMELESS_CALLER = "caller"  # stands for a caller who lends tools but gives no caller_id
+NAMELESS_CALLER = "caller"  # stands for a caller that provides tools but no caller_id
 
-CALL_TIMEOUT_SECONDS = 60.0  # until the server says otherwise
+CALL_TIMEOUT_SECONDS = 60.0  # until the server sends another one
 LONGEST_TIMEOUT_SECONDS = 86400.0
 
 INSUFFICIENT_SCOPE = -32002
@@ -129,7 +129,7 @@ BASE_TOOLS: list[Json] = [
 
 
 class CatalogTool:
-    """One tool as the agent sees it, and what it is on the other side."""
+    """One tool as the agent sees it, and its name on the server."""
 
     __slots__ = ("entry", "kind", "remote_name")
 
@@ -140,7 +140,7 @@ class CatalogTool:
 
     @property
     def name(self) -> str:
-        """The name the agent calls it by."""
+        """Name by which the agent calls it."""
         return self.entry["name"]
 
     def accepts(self, field: str) -> bool:
@@ -149,7 +149,7 @@ class CatalogTool:
 
 
 class Catalog:
-    """The tools by name. On a clash base tools win, then Oubliette's, then the caller's first."""
+    """Tools by name. On a clash base tools win, then Oubliette's, then the caller's first."""
 
     def __init__(self, log: Callable[[str], None], *, has_context: bool = False) -> None:
         self._log = log
@@ -163,11 +163,11 @@ class Catalog:
         self._merge()
 
     def find(self, name: str) -> CatalogTool | None:
-        """The tool of that name."""
+        """Return the tool of that name."""
         return self._tools.get(name)
 
     def entries(self) -> list[Json]:
-        """All tools as `tools/list` shows them, in a stable order."""
+        """Return all tools as `tools/list` shows them, in a stable order."""
         return [tool.entry for tool in self._tools.values()]
 
     def configure_caller(self, params: Json) -> bool:
@@ -186,7 +186,7 @@ class Catalog:
         return self._merge()
 
     def configure_oubliette(self, tools: object) -> bool:
-        """Replace Oubliette's own tools by the answer to `oubliette_tools`; True if that shows."""
+        """Replace Oubliette's own tools by the answer to `oubliette_tools`; True if changed."""
         self._oubliette = self._read(
             tools, OUBLIETTE, OUBLIETTE_PREFIX, "One of Oubliette's tools."
         )
@@ -230,7 +230,7 @@ def _tool(item: Json, kind: str, prefix: str, description: str) -> CatalogTool |
 
 
 def object_schema(schema: object) -> Json:
-    """The schema with an object at its root.
+    """Return the schema with an object at its root.
 
     One schema without it makes the official SDK drop the whole tool list.
     """
@@ -245,7 +245,7 @@ def object_schema(schema: object) -> Json:
 
 
 def success(result: object) -> Json:
-    """A tool's result for the agent: text, and an object as structured content too."""
+    """Return a tool's result for the agent: text, and an object as structured content too."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     shown: Json = {"content": [{"type": "text", "text": text}], "isError": False}
     if isinstance(result, dict):
@@ -254,7 +254,7 @@ def success(result: object) -> Json:
 
 
 def tool_error(message: str, kind: str) -> Json:
-    """A failed call for the agent; `kind` tells programs apart what the text tells the model."""
+    """Return a failed call for the agent; `kind` is for programs what the text is for the model."""
     return {
         "content": [{"type": "text", "text": message}],
         "isError": True,
@@ -263,7 +263,7 @@ def tool_error(message: str, kind: str) -> Json:
 
 
 def oubliette_error(code: int, message: str, kind: str) -> Json:
-    """A failed `oubliette_call_tool` for the agent (specification of oubliette-tools)."""
+    """Return a failed `oubliette_call_tool` for the agent (specification of oubliette-tools)."""
     if code == INSUFFICIENT_SCOPE:
         return tool_error(_led_by("insufficient permissions", message), "insufficient_permissions")
     if code == INVALID_KEY:
@@ -276,7 +276,7 @@ def _led_by(phrase: str, message: str) -> str:
 
 
 def oubliette_success(result: object) -> Json:
-    """The result of `oubliette_call_tool`, which is an MCP result already."""
+    """Return the result of `oubliette_call_tool`, which is an MCP result already."""
     fields = as_object(result) or {}
     content = as_array(fields.get("content"))
     if content is None or not all(as_text((as_object(b) or {}).get("type")) for b in content):

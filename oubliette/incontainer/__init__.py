@@ -1,1 +1,1 @@
-"""What runs inside a container: relay, agent host and client, standard library only."""
+"""Programs that run inside a container: guest, relay and client, with the standard library only."""

@@ -1,7 +1,7 @@
-"""What the zipapp runs: `host`, `relay`, `client`, `bridge`, `opencode`, `opencode-acp` or
+"""Entry point of the zipapp: `host`, `relay`, `client`, `bridge`, `opencode`, `opencode-acp` or
 `scripted-agent`.
 
-Each imports only its own modules: an agent waits for this start.
+Each imports only its own modules, because an agent waits for this start.
 """
 
 from __future__ import annotations

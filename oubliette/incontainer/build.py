@@ -1,8 +1,8 @@
-"""Build the zipapp that is mounted into every container: `python -m oubliette.incontainer.build X`.
+"""Build of the zipapp for every container: `python -m oubliette.incontainer.build X`.
 
-The same sources give the same bytes. Beside each module lies its bytecode for the interpreter
-that builds; another version finds that the magic number is not its own and compiles the source.
-Bytecode saves half of the start that every agent waits for.
+The same sources give the same bytes. Each module is stored with its bytecode for the interpreter
+that builds; another version does not accept the magic number and compiles the source. Bytecode
+halves the start-up time that every agent waits for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 MODULES = Path(__file__).resolve().parent
 NOT_INSIDE = frozenset(("build.py",))
-LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the zip format's first day: builds do not differ by their date
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the zip format's first day: builds do not differ by their date
 UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: hash-based, not to be checked at import
 MAIN = """import sys
 if sys.version_info < (3, 9):  # in words that an old one understands
@@ -29,7 +29,7 @@ sys.exit(main())
 
 
 def sources() -> list[Path]:
-    """The modules that go into the zipapp, in a stable order."""
+    """Return the modules of the zipapp, in a stable order."""
     return sorted(path for path in MODULES.rglob("*.py") if _name(path) not in NOT_INSIDE)
 
 
@@ -38,7 +38,7 @@ def _name(path: Path) -> str:
 
 
 def fingerprint() -> str:
-    """Sixteen hexadecimal digits that change with any module or the interpreter's version."""
+    """Return sixteen hexadecimal digits that identify the modules and the interpreter's version."""
     whole = hashlib.sha256(importlib.util.MAGIC_NUMBER + Path(__file__).read_bytes())
     for path in sources():
         content = path.read_bytes()
@@ -47,7 +47,7 @@ def fingerprint() -> str:
 
 
 def content() -> bytes:
-    """The zipapp itself."""
+    """Return the bytes of the zipapp."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         _add(archive, "__main__.py", MAIN.encode())
@@ -66,14 +66,14 @@ def content() -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    entry = zipfile.ZipInfo(name, LONG_AGO)
+    entry = zipfile.ZipInfo(name, ZIP_EPOCH)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, data)
 
 
 def build(target: Path) -> Path:
-    """Write the zipapp to `target`, whole or not at all, and return it."""
+    """Write the zipapp to `target` atomically, and return it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}")
     part.write_bytes(content())

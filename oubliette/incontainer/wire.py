@@ -1,8 +1,8 @@
 """The relay protocol on the wire: headers, proofs, frames, JSON lines.
 
-Floor 0: shared by the host and the client inside a container and by the server outside, so it
+Floor 0: shared by the guest and the client inside a container and by the server outside, so it
 does no I/O and imports only what is cheap (every agent waits for this start-up). Everything here
-raises `WireError` with a reason fit for the peer's eyes, and for nothing else.
+raises `WireError` with a reason that may be shown to the peer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HANDSHAKE = 1  # how versions are agreed on: this is never another, or nobody co
 
 MAX_HEADER = 1024  # bytes, newline included
 HEADER_TIMEOUT = 5.0  # seconds from accept to the header's newline
-PROOF_TIMEOUT = 3.0  # seconds from the host's challenge to the server's proof
+PROOF_TIMEOUT = 3.0  # seconds from the guest's challenge to the server's proof
 TICKET_SECONDS = 30.0  # a one-time ticket is good for this long
 KEY_BYTES = 32
 NONCE_HEX = 32  # characters of a nonce, a challenge
@@ -45,14 +45,14 @@ STDOUT = 1  # n = offset of the first byte
 STDERR = 2  # n = offset of the first byte
 STDIN = 3  # n = sequence number, from 1
 STDIN_OK = 4  # n = last sequence number accepted
-EOF = 5  # host to server: n = stream (1, 2); server to host: n = sequence number
+EOF = 5  # guest to server: n = stream (1, 2); server to guest: n = sequence number
 GAP = 6  # n = offset asked for, payload {"stream": 1, "next": offset}
 EXIT = 7  # payload {"code": int|null, "signal": int|null}
 FRAME_KINDS = frozenset((STDOUT, STDERR, STDIN, STDIN_OK, EOF, GAP, EXIT))
 
 
 class WireError(ValueError):
-    """The peer sent what the protocol does not allow; the text may be shown to it."""
+    """The peer sent something that the protocol does not allow; the text may be shown to it."""
 
 
 class _Record:
@@ -89,7 +89,7 @@ class Upstream(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """The header line, newline included."""
+        """Return the header line, newline included."""
         words = [UPSTREAM, self.session, self.project, str(self.depth)]
         return _line(words if self.ticket is None else [*words, self.ticket])
 
@@ -105,7 +105,7 @@ class Downstream(_Record):
         self.secret = secret
 
     def line(self) -> bytes:
-        """The header line, newline included."""
+        """Return the header line, newline included."""
         if self.session is None or self.secret is None:
             return _line([DOWNSTREAM, self.project])
         return _line([DOWNSTREAM, self.project, self.session, self.secret])
@@ -121,7 +121,7 @@ class ControlHeader(_Record):
         self.nonce = nonce
 
     def line(self) -> bytes:
-        """The header line, newline included."""
+        """Return the header line, newline included."""
         return _line([HOST, str(self.version), self.nonce])
 
 
@@ -140,7 +140,7 @@ class Attach(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """The header line, newline included."""
+        """Return the header line, newline included."""
         offsets = [str(self.out_offset), str(self.err_offset)]
         return _line([ATTACH, str(self.version), self.proc, *offsets, self.ticket])
 
@@ -219,12 +219,12 @@ def _version(word: str, low: int, high: int) -> int:
 
 
 def error_line(reason: str) -> bytes:
-    """The one line that answers a refused header."""
+    """Return the line that answers a refused header."""
     return f"{ERROR} {' '.join(reason.split())}\n".encode()[:MAX_HEADER]
 
 
 def parse_error(line: bytes) -> str | None:
-    """The reason in an `OUBLIETTE-ERROR` line, or None if `line` is something else."""
+    """Return the reason in an `OUBLIETTE-ERROR` line, or None if `line` is something else."""
     prefix = ERROR.encode() + b" "
     if not line.startswith(prefix):
         return None
@@ -236,12 +236,12 @@ def parse_error(line: bytes) -> str | None:
 
 
 def host_proof(key: bytes, nonce: str, challenge: str) -> str:
-    """What the host sends to show that it holds the key."""
+    """Return the guest's proof that it holds the key."""
     return _hmac(key, b"oubliette-host|", nonce, challenge)
 
 
 def server_proof(key: bytes, challenge: str, nonce: str) -> str:
-    """What the server sends to show that it holds the key."""
+    """Return the server's proof that it holds the key."""
     return _hmac(key, b"oubliette-server|", challenge, nonce)
 
 
@@ -260,7 +260,7 @@ def same(given: object, expected: str) -> bool:
 
 
 def digest(secret: str) -> str:
-    """The SHA-256 of a pairing secret, as `expect` carries it."""
+    """Return the SHA-256 of a pairing secret, as `expect` carries it."""
     import hashlib
 
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -285,7 +285,7 @@ def _most(kind: int) -> int:
 
 
 def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
-    """One frame as bytes.
+    """Return one frame as bytes.
 
     Raises:
         WireError: The payload is longer than a frame of this kind may be.
@@ -297,7 +297,7 @@ def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
 
 
 class FrameDecoder:
-    """Turns received pieces, cut anywhere, into whole frames."""
+    """Decoder of received pieces, cut anywhere, into whole frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -308,7 +308,7 @@ class FrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """The frames that `data` completes.
+        """Return the frames that `data` completes.
 
         Raises:
             WireError: Unknown kind or oversize frame; nothing can be read after it.
@@ -339,7 +339,7 @@ class FrameDecoder:
 
 
 class OversizeLine:
-    """Stands where a line above the limit was; `size` is its length in bytes, without newline."""
+    """Placeholder for a line above the limit; `size` is its length in bytes, without newline."""
 
     __slots__ = ("size",)
 
@@ -348,7 +348,7 @@ class OversizeLine:
 
 
 class LineReader:
-    """Turns received pieces into lines; a line above `limit` bytes is dropped and reported."""
+    """Decoder of received pieces into lines; a line above `limit` bytes is dropped and reported."""
 
     def __init__(self, limit: int = MAX_SESSION_LINE) -> None:
         self.limit = limit
@@ -361,7 +361,7 @@ class LineReader:
         return self._size
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | OversizeLine]:
-        """The lines that `data` completes, without their newlines, in order."""
+        """Return the lines that `data` completes, without their newlines, in order."""
         lines: list[bytes | OversizeLine] = []
         *ended, rest = bytes(data).split(b"\n")
         for piece in ended:
@@ -371,7 +371,7 @@ class LineReader:
         return lines
 
     def end(self) -> bytes | OversizeLine | None:
-        """What came after the last newline, at the end of the stream; None if nothing did."""
+        """Return the bytes after the last newline, at the end of the stream, or None."""
         return self._take() if self._size else None
 
     def _keep(self, piece: bytes) -> None:
@@ -390,14 +390,14 @@ class LineReader:
 
 
 def encode_json(value: object) -> bytes:
-    """`value` as one line of JSON, newline included."""
+    """Return `value` as one line of JSON, newline included."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # a lone surrogate has no UTF-8; as an escape it survives the way
+    # a lone surrogate has no UTF-8; as an escape it is preserved
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def decode_json(line: bytes) -> dict[str, Any]:
-    """The JSON object in one line.
+    """Return the JSON object in one line.
 
     Raises:
         WireError: Not UTF-8, not JSON, or not an object.

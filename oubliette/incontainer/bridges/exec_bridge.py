@@ -1,8 +1,8 @@
 """`oubliette.pyz bridge [SOCKET]`: one link to the relay over standard input and output.
 
 For engines that do not carry Unix sockets to the server's side: the server runs this by the
-engine's exec, once for each link (`incontainer.bridge_wire`). When input ends before its end was
-said, the server is gone, and so are we.
+engine's exec, once for each link (`incontainer.bridges.exec_frames`). If input ends without an end
+frame, the server is gone, and the bridge exits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..io import linux
 from . import exec_frames
 
 SOCKET = "/mcp/relay.sock"
-PIECE = 256 * 1024  # bytes moved at a time; also all that is held in one direction
+PIECE = 256 * 1024  # bytes moved at a time; also all that is buffered in one direction
 GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -34,18 +34,18 @@ class ExecBridge:
         self._unpacker = exec_frames.Unpacker()
         self._up = memoryview(b"")  # to the relay, not taken yet
         self._down = memoryview(b"")  # to the server, not taken yet
-        self._up_over = False  # the relay has been told of the end, or takes no more
-        self._down_over = False  # the server has been told of the end
+        self._up_over = False  # the end was sent to the relay, or it takes no more
+        self._down_over = False  # the end was sent to the server
         self._relay_gone = False
         self._server_gone = False
 
     def run(self) -> None:
-        """Move bytes; returns when it is over."""
+        """Move bytes; returns when both directions are over."""
         while not self._is_over():
             poll = select.poll()
             if not self._up:
                 poll.register(self._source, select.POLLIN)
-            # Without a mask only the other side's going away is told.
+            # Without a mask only the closing of the other side is reported.
             poll.register(self._target, select.POLLOUT if self._down else 0)
             mask = select.POLLIN if not self._down and not self._down_over else 0
             mask |= select.POLLOUT if self._up else 0
@@ -60,8 +60,8 @@ class ExecBridge:
                     self._relay_ready(events)
 
     def _is_over(self) -> bool:
-        told = self._down_over and not self._down
-        return self._server_gone or (told and (self._relay_gone or self._up_over))
+        end_sent = self._down_over and not self._down
+        return self._server_gone or (end_sent and (self._relay_gone or self._up_over))
 
     # From the server
 
@@ -91,7 +91,7 @@ class ExecBridge:
         except BlockingIOError:
             pass
         except OSError:
-            # What it had said before it closed is still read and passed on.
+            # Bytes sent before the relay closed are still read and passed on.
             self._up_over = True
             self._up = memoryview(b"")
 
@@ -129,7 +129,7 @@ class ExecBridge:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the bridge until either side is gone; returns the exit code."""
+    """Run the bridge until either side is gone; returns the exit code."""
     linux.hide_from_tracers()
     path = arguments[0] if arguments else SOCKET
     relay = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,9 +1,9 @@
-"""What a bridge speaks on its standard streams: a hello, then both directions in pieces.
+"""Framing of a bridge's standard streams: a hello, then both directions in pieces.
 
-First the bridge says `OUBLIETTE-BRIDGE 1`, or `OUBLIETTE-ERROR {reason}` and leaves. Then each
-direction is pieces: a length of 4 bytes (big-endian) and that many bytes; a length of 0 ends the
-direction, as a half-close of the socket does. An engine's stream has no end of its own for one
-direction of output, and over TLS none for input.
+The bridge writes `OUBLIETTE-BRIDGE 1` first, or `OUBLIETTE-ERROR {reason}` and exits. Then each
+direction is a sequence of pieces: a length of 4 bytes (big-endian) and that many bytes; a length of
+0 ends the direction, as a half-close of the socket does. An engine's stream cannot end a single
+direction of output, and over TLS not the input either.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _LENGTH = struct.Struct(">I")
 
 
 def head(size: int) -> bytes:
-    """What goes before a piece of `size` bytes; of 0, the end."""
+    """Return the head of a piece of `size` bytes; 0 is the end."""
     return _LENGTH.pack(size)
 
 
 class Unpacker:
-    """Takes pieces out of a stream, however it was cut."""
+    """Decoder of the pieces in a stream, however it was cut."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -29,7 +29,7 @@ class Unpacker:
         self._left = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the pieces in `data`; what follows the end is dropped."""
+        """Return the bytes of the pieces in `data`; what follows the end is dropped."""
         view = memoryview(data)
         found: list[bytes | memoryview] = []
         while view and not self.ended:

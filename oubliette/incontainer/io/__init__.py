@@ -1,1 +1,1 @@
-"""An event loop, connections and lines, of the standard library alone."""
+"""Event loop, connections and lines, with the standard library only."""

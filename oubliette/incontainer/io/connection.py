@@ -1,4 +1,4 @@
-"""A non-blocking stream socket with a buffer for what could not be sent yet, and an owner."""
+"""Non-blocking stream socket with an output buffer and an owner."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from .event_loop import Loop, LoopTimer
 
     class Owner(Protocol):
-        """What a connection tells whoever runs it."""
+        """Callbacks of a connection."""
 
         def received(self, data: bytes) -> None:
-            """Bytes arrived."""
+            """Process received bytes."""
             ...
 
         def drained(self) -> None:
-            """All that was sent is in the kernel's hands."""
+            """Continue: the kernel has taken all that was sent."""
             ...
 
         def closed(self) -> None:
-            """The connection is closed, by either side; told exactly once."""
+            """Note that the connection is closed, by either side; called exactly once."""
             ...
 
 
 LINGER = 2.0  # seconds a peer gets to read the last bytes and close
-PIECE = 256 * 1024  # bytes asked of the kernel at a time
+PIECE = 256 * 1024  # bytes requested of the kernel at a time
 
 
 class Connection:
@@ -56,7 +56,7 @@ class Connection:
             self.loop.watch(self._sock.fileno(), mask | (WRITE if self._out else 0), self._ready)
 
     def pause(self) -> None:
-        """Leave what arrives in the kernel's buffer, so that the peer is held back."""
+        """Leave received bytes in the kernel's buffer, so that the peer blocks."""
         if not self._paused:
             self._paused = True
             self._watch()
@@ -68,7 +68,7 @@ class Connection:
             self._watch()
 
     def send(self, data: bytes) -> None:
-        """Send now what the kernel takes, and the rest when it can; nothing once closed."""
+        """Send what the kernel takes now, and the rest later; nothing once closed."""
         if not self.is_open or self._finishing:
             return
         self._out.append(memoryview(data))
@@ -79,8 +79,8 @@ class Connection:
     def finish(self) -> None:
         """Send what is left, then close; the peer gets `LINGER` seconds to read it.
 
-        What it still sends is read and dropped, because closing with unread bytes would turn
-        its end of stream into a reset.
+        Further input is read and dropped, because closing with unread bytes would turn the end of
+        stream into a reset.
         """
         if self.is_open and not self._finishing:
             self._finishing = True
@@ -95,7 +95,7 @@ class Connection:
             self.owner.closed()
 
     def release(self) -> socket.socket:
-        """Give the socket away; the connection is over without its owner being told."""
+        """Return the socket and detach from it; the owner is not notified."""
         self.is_open = False
         self.loop.unwatch(self._sock.fileno())
         self._out.clear()

@@ -1,7 +1,7 @@
-"""The host's event loop: epoll, timers and signals in one thread.
+"""Event loop of the guest: epoll, timers and signals in one thread.
 
 `asyncio` would cost 40 ms of every container's start and a task switch for every piece moved;
-the host needs readiness, deadlines and four signals, which is what is here.
+the guest needs only readiness, deadlines and four signals.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-HANGUP = select.EPOLLHUP | select.EPOLLERR  # always reported, asked for or not
-CLOSED = select.EPOLLHUP  # nothing but the peer's going away
+HANGUP = select.EPOLLHUP | select.EPOLLERR  # always reported, requested or not
+CLOSED = select.EPOLLHUP  # the peer has closed, nothing else
 PEER_ENDED = select.EPOLLRDHUP  # the peer shut its sending side down, or closed
 
 
 class LoopTimer:
-    """A call due later; cancelling twice, or after it ran, is harmless."""
+    """Call due later; cancelling twice, or after it ran, is harmless."""
 
     __slots__ = ("_cancelled", "call", "due")
 
@@ -38,19 +38,19 @@ class LoopTimer:
         self._cancelled = cancelled
 
     def cancel(self) -> None:
-        """Forget the call."""
+        """Cancel the call."""
         if self.call is not None:
             self.call = None
             self._cancelled()
 
 
 class Loop:
-    """Calls back when a descriptor is ready, a time has come, or a signal arrived."""
+    """Loop that calls back when a descriptor is ready, a time has come, or a signal arrived."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[int, Callable[[int], None]]] = {}
-        self._changed: set[int] = set()  # unwatched while a batch of events is worked off
+        self._changed: set[int] = set()  # unwatched while a batch of events is processed
         self._timers: list[tuple[float, int, LoopTimer]] = []
         self._count = 0  # breaks ties between timers
         self._cancelled = 0  # of those in the heap, more or less
@@ -92,7 +92,7 @@ class Loop:
         return timer
 
     def _cancel(self) -> None:
-        """Clear the heap out now and then: most deadlines are cancelled before they are due."""
+        """Purge the heap now and then: most deadlines are cancelled before they are due."""
         self._cancelled += 1
         if self._cancelled > 256 and self._cancelled > len(self._timers) // 2:
             self._timers = [entry for entry in self._timers if entry[2].call is not None]
@@ -112,13 +112,13 @@ class Loop:
                 call()
 
     def run(self) -> None:
-        """Work until `stop`."""
+        """Process events until `stop`."""
         self._running = True
         while self._running:
             self.turn()
 
     def turn(self) -> None:
-        """Wait for the next events or timers and work them off."""
+        """Wait for the next events or timers and process them."""
         timeout = -1.0
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
@@ -127,7 +127,7 @@ class Loop:
         events = self._epoll.poll(timeout)
         self._changed.clear()
         for fd, mask in events:
-            # The number may have been closed and given out again by an earlier event's work
+            # The number may have been closed and reused by an earlier event's callback
             watched = self._watched.get(fd)
             if watched is not None and fd not in self._changed:
                 self._guard(partial(watched[1], mask), fd)
@@ -146,7 +146,7 @@ class Loop:
             import traceback
 
             traceback.print_exc(file=sys.stderr)
-            # Its owner is expected to have closed it; what is still there must not spin
+            # Its owner is expected to have closed it; if it is still open it must not spin
             if fd in self._watched and fd != self._wake_in:
                 self.unwatch(fd)
 
@@ -155,7 +155,7 @@ class Loop:
         self._running = False
 
     def close(self) -> None:
-        """Give the loop's own descriptors back."""
+        """Close the loop's own descriptors."""
         signal.set_wakeup_fd(-1)
         for number in self._signals:
             signal.signal(number, signal.SIG_DFL)
@@ -165,4 +165,4 @@ class Loop:
 
 
 def _wake_only(_number: int, _frame: object) -> None:
-    """Python wants a handler; the work is done in the loop, from the wake-up descriptor."""
+    """Do nothing: Python requires a handler; the loop acts on the wake-up descriptor."""

@@ -1,4 +1,4 @@
-"""Reading JSON that nobody has checked yet."""
+"""Type checks for parsed JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _ARRAY: Any = list
 
 
 def as_object(value: Any) -> Json | None:
-    """`value` if it is a JSON object, else None."""
+    """Return `value` if it is a JSON object, else None."""
     return value if isinstance(value, _OBJECT) else None
 
 
 def as_array(value: Any) -> list[Any] | None:
-    """`value` if it is a JSON array, else None."""
+    """Return `value` if it is a JSON array, else None."""
     return value if isinstance(value, _ARRAY) else None
 
 
 def as_text(value: object, default: str = "") -> str:
-    """`value` if it is a string with something in it, else `default`."""
+    """Return `value` if it is a non-empty string, else `default`."""
     return value if isinstance(value, str) and value else default

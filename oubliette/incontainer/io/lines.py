@@ -1,4 +1,4 @@
-"""Lines over descriptors that never block the loop: the agent's stdio and the relay's socket."""
+"""Line streams over non-blocking descriptors: the agent's stdio and the relay's socket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     RequestId = Union[str, int, float]
 
 CHUNK = 256 * 1024  # bytes of one read or write
-HIGH_WATER = 32 << 20  # bytes waiting for a slow reader; above it nothing more is taken in
-LOW_WATER = 8 << 20  # bytes; below it work goes on
+HIGH_WATER = 32 << 20  # bytes waiting for a slow reader; above it reading pauses
+LOW_WATER = 8 << 20  # bytes; below it reading resumes
 ENDS = 4096  # bytes kept of both ends of a line that is too long
 
-# A JSON object's own "id" can be told from one further in only where it stands first or last;
+# A JSON object's own "id" can be distinguished from a nested one only at its beginning or end;
 # every known peer writes it in one of these places.
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,256}")'
 _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?' + _ID + rb"\s*,")
@@ -31,7 +31,7 @@ _LAST = re.compile(rb",\s*" + _ID + rb"\s*\}\s*\Z")
 
 
 class LongLine:
-    """Stands for a line above the limit: its size, and the request id if it could be found."""
+    """Placeholder for a line above the limit: its size, and the request id if it could be found."""
 
     __slots__ = ("request_id", "size")
 
@@ -42,7 +42,7 @@ class LongLine:
 
 
 class EndsReader(LineReader):
-    """A `LineReader` that keeps both ends of a line it drops, so that it can be answered."""
+    """`LineReader` that keeps both ends of a line it drops, so that it can be answered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class EndsReader(LineReader):
         self._tail = b""
 
     def lines(self, data: bytes) -> list[bytes | LongLine]:
-        """The lines that `data` completes, without their newlines, in order."""
+        """Return the lines that `data` completes, without their newlines, in order."""
         lines: list[bytes | LongLine] = []
         *ended, rest = data.split(b"\n")
         for piece in ended:
@@ -74,7 +74,7 @@ class EndsReader(LineReader):
 
 
 class Lines:
-    """Reads lines from one descriptor and writes bytes to another (or the same).
+    """Reader of lines from one descriptor and writer of bytes to another (or the same).
 
     `on_line` is called for each line, `on_closed(reason)` when either side is gone, and
     `on_full(full)` when what waits to be written passes the high or the low water mark.
@@ -223,7 +223,7 @@ class Lines:
     def _ended(self) -> None:
         if self._read_fd == self._write_fd:
             self._lost("closed")
-        else:  # who has nothing more to say may still listen
+        else:  # a peer that has shut its sending side may still read
             self._paused = self._read_ended = True
             self._watch()
             self._on_closed("closed")

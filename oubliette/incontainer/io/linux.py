@@ -1,4 +1,4 @@
-"""What is asked of Linux beyond the standard library's reach: prctl, peers, /proc."""
+"""Linux calls that the standard library lacks: prctl, peers, /proc."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
-COOKIE = "OUBLIETTE_PROC"  # in each process's environment: whose descendant it is
-GENERATIONS = 64  # parents of a peer that are looked through
-ENVIRON_LIMIT = 1 << 20  # bytes of /proc/<pid>/environ looked through
+COOKIE = "OUBLIETTE_PROC"  # environment variable: id of the process that a process descends from
+GENERATIONS = 64  # parents of a peer that are searched
+ENVIRON_LIMIT = 1 << 20  # bytes of /proc/<pid>/environ searched
 
 
 def _load_prctl() -> Callable[[int, int], int]:
@@ -44,18 +44,18 @@ def adopt_orphans() -> bool:
 
 
 def peer_pid(sock: socket.socket) -> int:
-    """The process that connected; 0 if it lives outside our pid namespace."""
+    """Return the pid that connected; 0 if it is outside our pid namespace."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", raw)[0])
 
 
 def peer_is_outside(sock: socket.socket) -> bool:
-    """Whether the peer lives outside our pid namespace, where no agent can be."""
+    """Whether the peer is outside our pid namespace, where no agent can be."""
     return peer_pid(sock) == 0
 
 
 def ancestors(pid: int) -> list[int]:
-    """`pid`, its parent, and so on up to our own child; empty where the way ends elsewhere."""
+    """Return `pid`, its parent, and so on up to our own child; empty if it is no descendant."""
     own = os.getpid()
     way: list[int] = []
     while pid > 0 and len(way) < GENERATIONS:
@@ -94,7 +94,7 @@ class Task:
 
 
 def tasks() -> list[Task]:
-    """All live processes that /proc shows us; zombies are left out."""
+    """Return all live processes in /proc; zombies are left out."""
     found: list[Task] = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -106,7 +106,7 @@ def tasks() -> list[Task]:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """State, parent, group, session and so on of a process."""
+    """Return state, parent, group, session and so on of a process."""
     stat = _read(f"/proc/{pid}/stat", 4096)
     # "pid (command) state ppid pgrp session ...": a command may hold blanks and brackets
     return stat[stat.rfind(b")") + 1 :].split()
@@ -119,7 +119,7 @@ def carries_cookie(pid: int, proc: str) -> bool:
 
 
 def resident_bytes() -> int:
-    """Our own resident memory."""
+    """Return our own resident memory."""
     pages = _read("/proc/self/statm", 256).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
 
@@ -128,7 +128,7 @@ _CGROUP = "/sys/fs/cgroup"
 
 
 def oom_kills(root: str = _CGROUP) -> int | None:
-    """How many processes of this container the kernel has ended for want of memory; None: unknown.
+    """Return how many of the container's processes the kernel killed for lack of memory, or None.
 
     Engines show a container its own control group, of version 2 or of version 1.
     """
@@ -141,7 +141,7 @@ def oom_kills(root: str = _CGROUP) -> int | None:
 
 
 def memory_limit(root: str = _CGROUP) -> int | None:
-    """Bytes that all processes of this container may have together; None: unknown, or no limit."""
+    """Return the memory limit of this container in bytes; None: unknown, or no limit."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         value = _read(f"{root}/{name}", 64).strip()
         if value.isdigit() and int(value) < 1 << 60:

@@ -1,4 +1,4 @@
-"""What the scripted agent's threads share: one condition, and the interrupt that ends waits."""
+"""Shared condition of the scripted agent's threads, and the interrupt that ends waits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class Interrupted(Exception):
-    """The turn is to end now."""
+    """The turn must end now."""
 
 
 class InterruptSignal:
-    """Threads change what they own under `condition` and notify; the turn waits here for it."""
+    """Condition under which threads change their state and notify; the turn waits for it here."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
         self.interrupted = False
 
     def wait(self, happened: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until `happened()`, at most `seconds`; whether it has.
+        """Wait until `happened()`, at most `seconds`; return whether it has.
 
         Raises:
             Interrupted: The turn was interrupted before.
@@ -34,7 +34,7 @@ class InterruptSignal:
             return happened()
 
     def wait_regardless(self, happened: Callable[[], bool], seconds: float) -> bool:
-        """As `wait`, but an interrupt does not end it."""
+        """Wait as `wait` does, but do not end at an interrupt."""
         with self.condition:
             return self.condition.wait_for(happened, _bounded(seconds))
 
@@ -44,7 +44,7 @@ class InterruptSignal:
             raise Interrupted
 
     def notify(self) -> None:
-        """Something changed."""
+        """Wake the waiting turn: something changed."""
         with self.condition:
             self.condition.notify_all()
 
@@ -55,7 +55,7 @@ class InterruptSignal:
             self.condition.notify_all()
 
     def reset(self) -> None:
-        """A new turn begins."""
+        """Clear the interrupt for a new turn."""
         with self.condition:
             self.interrupted = False
 

@@ -1,7 +1,7 @@
-"""The scripted agent: no model, each line of a prompt is a directive.
+"""Scripted agent: no model, each line of a prompt is a directive.
 
-An ordinary agent program: it takes prompts and interrupts as JSON lines on stdin, tells what it
-does as JSON lines on stdout, and reaches its tools over MCP through `oubliette-client`.
+An ordinary agent program: it reads prompts and interrupts as JSON lines on stdin, writes events as
+JSON lines on stdout, and calls its tools over MCP through `oubliette-client`.
 `docs/scripted-agent.md` has the language and the protocol.
 """
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 VERSION = "0.1.0"
 EOF_SECONDS = 5.0  # that running and queued turns may take once stdin has ended
 
-# Only the client may have these: a command that the script runs has no business with them.
+# Only the client may have these: a command of the script does not need them.
 CLIENT_ONLY = ("OUBLIETTE_API_KEY", "OUBLIETTE_PAIRING_SECRET")
 
 
 class ScriptedAgent:
-    """Reads stdin on the main thread and works the turns off on another, one after the other."""
+    """Reads stdin on the main thread and runs the turns on another, one after the other."""
 
     def __init__(self, agent: Agent, stdout: int) -> None:
         self._agent = agent
@@ -171,11 +171,11 @@ class ScriptedAgent:
                 while view:
                     view = view[os.write(self._stdout, view) :]
             except OSError:
-                os._exit(0)  # nobody listens, and nobody can be told
+                os._exit(0)  # the reader has closed stdout
 
 
 def _terminations() -> int:
-    """A descriptor that becomes readable with SIGTERM.
+    """Return a descriptor that becomes readable with SIGTERM.
 
     A handler that raises would not do: the signal may come just before the main thread blocks.
     """
@@ -187,12 +187,12 @@ def _terminations() -> int:
 
 
 def client_argv() -> list[str]:
-    """The command that starts `oubliette-client` from wherever this program came from."""
+    """Return the command that starts `oubliette-client` from this program's zipapp or checkout."""
     home = os.path.abspath(__file__)
-    for _ in range(3):  # above the top package: the zipapp, or what a checkout has in its place
+    for _ in range(3):  # above the top package: the zipapp, or its counterpart in a checkout
         home = os.path.dirname(home)
     if os.path.isfile(home):
-        # -I: what an agent's workspace or PYTHONPATH offers is not to be imported
+        # -I: modules of an agent's workspace or PYTHONPATH must not be imported
         return [sys.executable, "-I", "-S", home, "client"]
     code = f"import sys; sys.path.insert(0, {home!r}); from incontainer.client.main import main; "
     return [sys.executable, "-c", code + "sys.exit(main(sys.argv[1:]))"]
@@ -204,7 +204,7 @@ def main(_arguments: list[str] | None = None) -> int:
     for name in CLIENT_ONLY:
         os.environ.pop(name, None)
     stdout = os.dup(1)
-    os.dup2(2, 1)  # a stray print must not end up between the events
+    os.dup2(2, 1)  # a misplaced print must not end up between the events
     moment = InterruptSignal()
     version = environ.get("OUBLIETTE_AGENT_MCP_VERSION", LEGACY_VERSION)
     mcp = McpClient(client_argv(), environ, moment, version)

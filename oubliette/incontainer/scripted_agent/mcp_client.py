@@ -1,4 +1,4 @@
-"""The scripted agent's own MCP client: `oubliette-client` over stdio, as any agent would run it."""
+"""MCP client of the scripted agent: `oubliette-client` over stdio, as any agent would run it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Server:
         self._listing = listing  # params of `tools/list`
         self._send_lock = threading.Lock()
         self._last_id = 0
-        # what was asked, and once it is there: the answer, and when it came (`time.perf_counter`)
+        # of each request, once answered: the answer, and its time (`time.perf_counter`)
         self.answers: dict[int, tuple[Json, float] | None] = {}
         self.changes = 0  # list_changed notifications so far
         self.ended = False
@@ -80,7 +80,7 @@ class _Server:
         return number
 
     def _list_again(self) -> None:
-        """Fetch the tools, as agents do that hear of a change; nobody waits for the answer."""
+        """Fetch the tools, as agents do after a change notification; the answer is not awaited."""
         with self._moment.condition:
             self._last_id += 1
             number = self._last_id
@@ -90,7 +90,7 @@ class _Server:
             pass  # it is ending, and its tools with it
 
     def take(self, number: int) -> Json:
-        """The result for request `number`, which is there by now."""
+        """Return the result for request `number`, which has arrived."""
         with self._moment.condition:
             taken = self.answers.pop(number, None)
         if taken is None:
@@ -105,7 +105,7 @@ class _Server:
         return self.ended or self.answers.get(number) is not None
 
     def close(self) -> None:
-        """End it as the protocol has it: close its stdin, wait, kill."""
+        """End it as the protocol requires: close its stdin, wait, kill."""
         with self._send_lock:
             os.close(self._stdin)
             self._stdin = -1
@@ -143,7 +143,7 @@ class _Server:
 
 
 class McpClient:
-    """Starts the MCP server at the first use, and again when it has died."""
+    """Starts the MCP server at the first use, and again after it has ended."""
 
     def __init__(
         self, argv: list[str], environ: Mapping[str, str], moment: InterruptSignal, version: str
@@ -156,13 +156,13 @@ class McpClient:
         self._server: _Server | None = None
 
     def tools(self) -> list[str]:
-        """The names that `tools/list` gives now."""
+        """Return the names that `tools/list` gives now."""
         listed = self._ask(self._running(), "tools/list", {})
         entries = as_array(listed.get("tools")) or []
         return [as_text((as_object(entry) or {}).get("name")) for entry in entries]
 
     def await_tool(self, name: str, seconds: float) -> bool:
-        """Wait until the tool is listed, looking again whenever the list has changed."""
+        """Wait until the tool is listed, checking again whenever the list has changed."""
         until = time.monotonic() + seconds
         while True:
             server = self._running()
@@ -183,7 +183,7 @@ class McpClient:
         server = self._running()
         try:
             number = server.request("tools/call", params)
-        except McpError:  # it died since its last use, and has not got this
+        except McpError:  # it has ended since its last use, and has not received this
             server.ended = True
             server = self._running()  # another one
             number = server.request("tools/call", params)
@@ -254,7 +254,7 @@ class Pending:
         return self._server.answered(self._number)
 
     def answered_at(self) -> float:
-        """When the answer came (a `time.perf_counter`); now, if there is none."""
+        """Return when the answer came (a `time.perf_counter`); now, if there is none."""
         answer = self._server.answers.get(self._number)
         return time.perf_counter() if answer is None else answer[1]
 
@@ -276,7 +276,7 @@ class Pending:
             raise McpError(f"no answer within {seconds:g} s")
 
     def result(self) -> Json:
-        """The answer, which is there by now.
+        """Return the answer, which has arrived.
 
         Raises:
             McpError: The answer is an error, or the server has ended without one.
@@ -285,7 +285,7 @@ class Pending:
         return self._server.take(self._number)
 
     def cancel(self) -> None:
-        """Tell the server that nobody waits any more; harmless when it has answered."""
+        """Cancel the request; harmless when it has been answered."""
         with self._moment.condition:
             waited = self._server.answers.pop(self._number, None) is None
         if waited and not self._server.ended:

@@ -1,4 +1,4 @@
-"""The scripted agent's language: what the lines of a prompt ask for."""
+"""Parser of the scripted agent's language."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from .turn import ScriptTurn
 
     Json = dict[str, Any]
-    Action = Callable[
-        [ScriptTurn], str
-    ]  # does what a directive says, returns the assistant's message
+    Action = Callable[[ScriptTurn], str]  # runs a directive, returns the assistant's message
 
 MAX_COUNT = 10_000_000
 MAX_BYTES = 8 << 20  # of one delta; a line of the protocol holds 16 MiB
@@ -26,11 +24,11 @@ DEFAULT_DELTA_BYTES = 32
 
 
 class ScriptError(ValueError):
-    """A line begins like a directive and goes on as none; the text names the line."""
+    """A line starts with a directive but is malformed; the text names the line."""
 
 
 def parse(text: str) -> list[Action]:
-    """Read a prompt.
+    """Parse a prompt.
 
     Raises:
         ScriptError: A directive is malformed; nothing of the prompt should run then.

@@ -1,4 +1,4 @@
-"""Processes of the scripted agent: a shell command in its own group, and how to start one."""
+"""Processes of the scripted agent: start of a process group, and a shell command in one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Command:
         self._thread(self._reap)
 
     def finish(self) -> None:
-        """Wait until it has ended and its output is there.
+        """Wait until it has ended and its output has arrived.
 
         Raises:
             Interrupted: The turn was interrupted; the command and its group are ended then.
@@ -76,7 +76,7 @@ class Command:
         """
         try:
             self._moment.wait(lambda: self.exit_code is not None)
-            # something it left in the background may hold the pipes open for ever
+            # a background process may hold the pipes open indefinitely
             self._moment.wait(lambda: not self._open, STRAGGLER_SECONDS)
         except BaseException:
             self.kill()
@@ -89,7 +89,7 @@ class Command:
             kill_group(self._pid, signal.SIGKILL)
 
     def output(self) -> tuple[str, str]:
-        """What came on stdout and stderr."""
+        """Return the output on stdout and stderr."""
         with self._moment.condition:
             out, err = (bytes(output).decode(errors="replace") for output in self._outputs)
         return out, err

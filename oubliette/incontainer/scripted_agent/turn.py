@@ -1,4 +1,4 @@
-"""One turn of the scripted agent: does what the script's lines ask for."""
+"""One turn of the scripted agent: executes the directives of a script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TurnFailed(Exception):
 
 
 class Agent:
-    """What all turns of an agent have in common."""
+    """State and output shared by all turns of an agent."""
 
     def __init__(
         self, mcp: McpClient, moment: InterruptSignal, environ: Mapping[str, str], state_file: str
@@ -49,17 +49,17 @@ class Agent:
         self.state_file = state_file
         self.decisions: dict[str, str | None] = {}  # open permission requests; None: undecided
         self.requests = 0
-        self.closed = False  # nobody is there to decide
+        self.closed = False  # no more decisions can arrive
 
     def decide(self, request_id: str, decision: str) -> None:
-        """Take the decision on a permission request; unknown ones are ignored."""
+        """Store the decision on a permission request; unknown ones are ignored."""
         with self.moment.condition:
             if request_id in self.decisions:
                 self.decisions[request_id] = decision
                 self.moment.condition.notify_all()
 
     def load_state(self) -> Json:
-        """What was remembered so far."""
+        """Return the stored state."""
         try:
             with open(self.state_file, encoding="utf-8") as file:
                 return as_object(json.load(file)) or {}
@@ -69,7 +69,7 @@ class Agent:
             raise TurnFailed(f"cannot read {self.state_file}: {error}") from None
 
     def save_state(self, state: Json) -> None:
-        """Replace the state as a whole, so that a crash leaves the old or the new one."""
+        """Replace the state file atomically, so that a crash leaves the old or the new one."""
         beside = f"{self.state_file}.{os.getpid()}"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -160,11 +160,11 @@ class ScriptTurn:
         return f"remembered {key}"
 
     def recall(self, key: str) -> str:
-        """`recall KEY`; nothing is said of what was never remembered."""
+        """`recall KEY`; no message for an unknown key."""
         return as_text(self._agent.load_state().get(key))
 
     def ask(self, text: str) -> str:
-        """`ask TEXT`; who is asked may take as long as the server lets them."""
+        """`ask TEXT`; the answer may take as long as the server allows."""
         agent = self._agent
         agent.requests += 1
         request_id = f"ask-{os.getpid()}-{agent.requests}"

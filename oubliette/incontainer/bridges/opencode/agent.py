@@ -1,4 +1,4 @@
-"""`opencode acp` in the place of this process, behind the guard."""
+"""Replacement of this process by `opencode acp`, behind the guard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAM = "--program="
 
 
 def program_of(arguments: list[str]) -> str | None:
-    """The program that is to be started; None after an argument that nobody knows."""
+    """Return the program to start; None after an unknown argument."""
     program = "opencode"
     for argument in arguments:
         if not argument.startswith(PROGRAM):
@@ -23,7 +23,7 @@ def program_of(arguments: list[str]) -> str | None:
 
 
 def not_started(program: str, error: OSError) -> int:
-    """Say why; the exit code for it."""
+    """Print why the program was not started; return the exit code."""
     why = f"{program}: {error.strerror}"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         why += "; either use an image that has it, or set path in [opencode] to one to mount"
@@ -32,7 +32,7 @@ def not_started(program: str, error: OSError) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Become OpenCode; returns an exit code if that cannot be."""
+    """Replace this process by OpenCode; returns an exit code if that fails."""
     program = program_of(arguments)
     if program is None:
         return 2

@@ -1,8 +1,8 @@
-"""`opencode serve` over standard streams: HTTP and its events as lines of JSON.
+"""Bridge from `opencode serve` to standard streams: HTTP and its events as lines of JSON.
 
-The way to it on every container runtime: no port that is published, no network between the server
-of Oubliette and this container. Nothing is understood here. Every event of the server becomes a
-line, each line of input a request, and its answer a line:
+It works on every container runtime: no port is published, and no network between the server of
+Oubliette and this container is needed. The bridge does not interpret anything. Every event of the
+server becomes a line, each line of input a request, and its answer a line:
 
     > {"id": "x", "method": "POST", "path": "/session", "body": {}, "stamp": "…"?, "newest": "…"?}
     < {"id": "x", "status": 200, "body": {…}}        or {"id": "x", "error": "why there is none"}
@@ -11,12 +11,12 @@ line, each line of input a request, and its answer a line:
     < {"bridge": "serving"} | {"bridge": "again"} | {"bridge": "failed", "reason": "…"}
     < {"bridge": "rules", "notes": ["…"]}            rules of the repository that are not read
 
-`stamp`, 14 characters, asks for a message id of ours: OpenCode orders messages by their ids, whose
-first half is the time on its own clock, which is ours and not the server's of Oubliette. `newest`
-is the stamp of the message that a request is about: it is not made once another message was sent.
-`again` says that the stream of events had broken: what was said meanwhile is in nobody's hands.
+`stamp`, 14 characters, requests a message id made here: OpenCode orders messages by their ids,
+whose first half is the time on its own clock, which is this machine's and not that of Oubliette's
+server. `newest` is the stamp of the message that a request is about: the request is dropped once
+another message was sent. `again` means that the event stream had broken and events may be lost.
 
-Requests are made one after the other, and only while the events are heard.
+Requests are made one after the other, and only while the event stream is open.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-REQUEST_SECONDS = 120.0  # until something of an answer comes
+REQUEST_SECONDS = 120.0  # until the first bytes of an answer
 SILENCE_SECONDS = 90.0  # of the event stream, which has a heartbeat every 10 s
-RECONNECT_SECONDS = 0.25  # between two attempts to hear events
-OUTAGE_SECONDS = 180.0  # without events; then the server is given up
-FLUSH_SECONDS = 30.0  # for the last words to the host
+RECONNECT_SECONDS = 0.25  # between two attempts to open the event stream
+OUTAGE_SECONDS = 180.0  # without events; then the server is ended
+FLUSH_SECONDS = 30.0  # for the last output to the guest
 HEARTBEAT = b'"type":"server.heartbeat"'
 CONNECTED = b'"type":"server.connected"'
 
 
 class OpencodeBridge:
-    """Between the host's pipes and the server's port."""
+    """Bridge between the guest's pipes and the server's port."""
 
     def __init__(self, loop: Loop, program: str, stdin: int, stdout: int) -> None:
         self._loop = loop
@@ -68,8 +68,8 @@ class OpencodeBridge:
         self._address: ServerAddress | None = None
         self._events: HttpExchange | None = None
         self._reader = EventReader()
-        self._heard = False  # the stream of events is there
-        self._served = False  # and was there before
+        self._events_open = False  # the stream of events is open
+        self._served = False  # and was open before
         self._outage = loop.call_later(0, _nothing)
         self._requests: deque[Json] = deque()
         self._current: HttpExchange | None = None
@@ -89,7 +89,7 @@ class OpencodeBridge:
     # ------------------------------------------------------------------ the end
 
     def end(self) -> None:
-        """End the server, and then ourselves."""
+        """End the server, then the bridge."""
         if not self._ending:
             self._ending = True
             self._server.end()
@@ -105,7 +105,7 @@ class OpencodeBridge:
             self.end()
 
     def _ended(self, code: int) -> None:
-        """The server is gone; what it did is what we do, unless it was asked to."""
+        """Exit as the server did, unless the bridge was asked to end."""
         if self._current is not None:
             self._current.close()
         self._outage.cancel()
@@ -122,7 +122,7 @@ class OpencodeBridge:
 
     @property
     def over(self) -> bool:
-        """Whether the server has ended and its last words have been read and passed on."""
+        """Whether the server has ended and all its output has been passed on."""
         if not self._gone:
             return False
         said = self._events is None and not self._lines.waiting
@@ -132,19 +132,19 @@ class OpencodeBridge:
 
     def _listening(self, port: int) -> None:
         self._address = ServerAddress(port, self._server.password)
-        self._lost("not yet there")
+        self._reconnect("not yet there")
 
-    def _lost(self, reason: str) -> None:
-        """There is no stream of events: make one, for a while."""
+    def _reconnect(self, reason: str) -> None:
+        """Open the event stream again, until `OUTAGE_SECONDS` have passed."""
         self._events = None
         if self._gone:
             return
-        if self._heard or not self._served:
+        if self._events_open or not self._served:
             self._outage.cancel()
             self._outage = self._loop.call_later(OUTAGE_SECONDS, self._give_up)
-        if self._heard and not self._ending:
+        if self._events_open and not self._ending:
             log(f"the stream of events broke: {reason}")
-        self._heard = False
+        self._events_open = False
         delay = RECONNECT_SECONDS if self._served else 0.0
         self._loop.call_later(delay, self._listen)
 
@@ -166,7 +166,7 @@ class OpencodeBridge:
         )
 
     def _event_end(self, reason: str) -> None:
-        self._lost(reason or "it ended")
+        self._reconnect(reason or "it ended")
 
     def _event_data(self, status: int, data: bytes) -> None:
         if status != 200:
@@ -184,7 +184,7 @@ class OpencodeBridge:
 
     def _hear(self) -> None:
         self._outage.cancel()
-        self._heard = True
+        self._events_open = True
         self._say({"bridge": "again" if self._served else "serving"})
         if not self._served:
             self._server.answers()
@@ -212,7 +212,7 @@ class OpencodeBridge:
         self._next()
 
     def _next(self) -> None:
-        if self._current is not None or not self._heard or self._ending or not self._requests:
+        if self._current is not None or not self._events_open or self._ending or not self._requests:
             return
         assert self._address is not None
         asked = self._requests.popleft()
@@ -267,7 +267,7 @@ class OpencodeBridge:
         self._lines.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _answer(self, request_id: object, status: int, body: bytes) -> None:
-        """The answer's JSON goes on as it is: in it, a newline is nothing but blank space."""
+        """Pass the answer's JSON on without its newlines, which are only white space in it."""
         head = json.dumps({"id": request_id, "status": status}).encode()[:-1]
         try:
             json.loads(body)
@@ -277,7 +277,7 @@ class OpencodeBridge:
         self._lines.send(head + b',"body":' + body.replace(b"\n", b" ") + b"}\n")
 
     def _full(self, full: bool) -> None:  # noqa: FBT001 -- a callback's only argument
-        """Whoever reads us is slow: hold the server back, and whoever writes to us."""
+        """Pause or resume the server's streams and our input: the reader of our output is slow."""
         if full:
             self._lines.pause()
         else:
@@ -290,13 +290,13 @@ class OpencodeBridge:
 
 
 def message_id(seconds: float, stamp: str) -> str:
-    """As OpenCode makes them: milliseconds and a count in 48 bits, then 14 characters."""
+    """Return an id as OpenCode makes them: milliseconds and a count in 48 bits, 14 characters."""
     moment = int(seconds * 1000) * 0x1000 & 0xFFFFFFFFFFFF
     return f"msg_{moment:012x}{stamp}"
 
 
 def _nothing() -> None:
-    """A timer that is there to be cancelled."""
+    """Do nothing: callback of a timer that is only there to be cancelled."""
 
 
 def main(arguments: list[str] | None = None) -> int:

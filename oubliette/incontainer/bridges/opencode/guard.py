@@ -1,15 +1,15 @@
-"""What keeps OpenCode from running a repository's code, and its secrets out of its environment.
+"""Guard that keeps OpenCode from running a repository's code, and secrets out of its environment.
 
 OpenCode 1.18 looks for `.opencode`, `opencode.json` and `opencode.jsonc` in the working tree and
 above it, and executes the plugins that it finds, in spite of every switch that it has. So a script
 of ours is loaded before it, by the runtime that it is built with (Bun), and
 
-* tells whoever asks that none of these is there, and that OpenCode's own folder of settings is a
-  new one in HOME, so that nothing counts that an agent has left in the old one;
-* loads no module but OpenCode's own, those that it installs itself, and those of the folder of
-  settings that the server's configuration names;
-* takes secrets from a file in memory and gives them to OpenCode alone: they are not in the
-  environment of its process, nor in that of what it starts once it has read them.
+* reports to every caller that none of these exists, and that OpenCode's own settings folder is a
+new one in HOME, so that nothing counts that an agent has left in the old one;
+* loads no module but OpenCode's own, those that it installs itself, and those of the settings
+folder that the server's configuration names;
+* reads secrets from a file in memory and gives them to OpenCode alone: they are not in the
+environment of its process, nor in that of its children once it has read them.
 
 If the script is not run, OpenCode has no settings that it could start with.
 """
@@ -27,13 +27,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TRUSTED = "OUBLIETTE_TRUST_REPOSITORY"  # set where OpenCode may do with a repository as it likes
+TRUSTED = "OUBLIETTE_TRUST_REPOSITORY"  # set where OpenCode may use a repository's settings
 CONTENT = "OPENCODE_CONFIG_CONTENT"
 MANAGED = "/etc/opencode"  # settings of an image
 OWN_FOLDERS = ("OPENCODE_CONFIG_DIR", "XDG_CONFIG_HOME")  # the server's configuration may set them
 OF_CLIENT = ("OUBLIETTE_API_KEY", "OUBLIETTE_PAIRING_SECRET")  # given to our MCP server by name
 FOLDER = ".oubliette"  # of HOME
-UNGUARDED = "{ the guard of Oubliette has not been run"  # no JSON: refused with these words
+UNGUARDED = "{ the guard of Oubliette has not been run"  # no JSON: refused with this text
 
 SCRIPT = r"""
 "use strict";
@@ -92,12 +92,12 @@ Bun.plugin({
 
 
 class Guarded:
-    """The environment to start OpenCode with, and the file in memory that it is to inherit.
+    """Environment to start OpenCode with, and the in-memory file that it inherits.
 
     Args:
-        environ: ours, with the secrets.
-        listed: more that OpenCode alone is to have, by name, and that it finds by listing its
-            environment; `hide` takes them out of it.
+        environ: of this process, with the secrets.
+        listed: more variables for OpenCode alone, which it finds by listing its
+            environment; `hide` removes them from it.
 
     Raises:
         OSError: The script cannot be written into HOME.
@@ -132,17 +132,17 @@ class Guarded:
 
     @property
     def taken(self) -> bool:
-        """Whether the script has run; it empties its file. True where there is none."""
+        """Whether the script has run, which empties its file; True if there is no file."""
         return self.fd is None or os.fstat(self.fd).st_size == 0
 
     def hide(self, pid: int) -> None:
-        """Have OpenCode, which has answered a request, take `listed` out of its environment."""
-        if self.fd is not None and self.taken:  # else a script that is not there would not take it
+        """Make OpenCode, once it has answered a request, remove `listed` from its environment."""
+        if self.fd is not None and self.taken:  # without the script nothing would read it
             os.kill(pid, signal.SIGUSR2)
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """The descriptors that OpenCode needs."""
+        """Descriptors that OpenCode must inherit."""
         return () if self.fd is None else (self.fd,)
 
 
@@ -158,7 +158,7 @@ def _in_memory(data: bytes) -> int:
 
 
 def _script(folder: str) -> str:
-    """Write the script anew, whatever lies in its place."""
+    """Write the script, replacing any file of its name."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     path = os.path.join(folder, "opencode_guard.js")
     temporary = f"{path}.{os.getpid()}"

@@ -1,6 +1,6 @@
-"""HTTP to a server on loopback: one request per connection, and a stream of events.
+"""HTTP client for a server on loopback: one request per connection, and a stream of events.
 
-`http.client` blocks; the bridge waits for its server, its agent's host and signals at once.
+`http.client` blocks; the bridge waits for its server, the guest and signals at the same time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from ...io.event_loop import Loop, LoopTimer
 
-USER = "opencode"  # the server's name for whoever knows its password
+USER = "opencode"  # the user name that belongs to the server's password
 CHUNK = 256 * 1024  # bytes of one read
 MAX_HEAD = 64 * 1024  # bytes of status line and headers
-MAX_BODY = 12 << 20  # bytes of an answer: what one line to the host can carry
+MAX_BODY = 12 << 20  # bytes of an answer: what one line to the guest can carry
 
 
 class UpstreamError(Exception):
-    """The server did not answer in a way that can be understood."""
+    """The server did not answer, or the answer cannot be parsed."""
 
 
 class ResponseParser:
-    """Takes an answer apart as it comes: status line, headers, body by length, chunks or end."""
+    """Incremental parser of an answer: status line, headers, body by length, chunks or end."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -40,10 +40,10 @@ class ResponseParser:
         self._left = -1  # bytes of the body, or of the chunk; -1: until the connection ends
 
     def feed(self, data: bytes) -> bytes:
-        """What of the body `data` brings.
+        """Return the bytes of the body that `data` contains.
 
         Raises:
-            HttpError: It is no answer.
+            UpstreamError: The bytes are not an HTTP answer.
 
         """
         self._raw += data
@@ -65,10 +65,10 @@ class ResponseParser:
         return body
 
     def ended(self) -> None:
-        """The connection has ended.
+        """Note the end of the connection.
 
         Raises:
-            HttpError: In mid-answer.
+            UpstreamError: The answer is incomplete.
 
         """
         if not self.done and (self._head or self._chunked or self._left > 0):
@@ -105,7 +105,7 @@ class ResponseParser:
                 self._raw = self._raw[len(piece) :]
                 self._left -= len(piece)
                 continue
-            if self._raw.startswith(b"\r\n"):  # behind the chunk before
+            if self._raw.startswith(b"\r\n"):  # after the previous chunk
                 self._raw = self._raw[2:]
             end = self._raw.find(b"\r\n")
             if end < 0:
@@ -123,7 +123,7 @@ class ResponseParser:
 
 
 class ServerAddress:
-    """Where the server is, and what opens it."""
+    """Port of the server, and its password."""
 
     def __init__(self, port: int, password: str) -> None:
         self.port = port
@@ -131,7 +131,7 @@ class ServerAddress:
         self._head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Basic {token}\r\n"
 
     def request(self, method: str, path: str, body: bytes | None, accept: str) -> bytes:
-        """A request as bytes."""
+        """Return a request as bytes."""
         head = f"{method} {path} HTTP/1.1\r\n{self._head}Accept: {accept}\r\nConnection: close\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -139,9 +139,9 @@ class ServerAddress:
 
 
 class HttpExchange:
-    """One connection: writes its request, hands on the body, and says how it ended.
+    """One connection: writes its request, passes the body on, and reports how it ended.
 
-    `seconds` is how long nothing may come. While paused, time does not count.
+    `seconds` is the longest time without data. While paused, time does not count.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class HttpExchange:
         self._watch()
 
     def close(self) -> None:
-        """Let go of the connection, without a callback."""
+        """Close the connection, without a callback."""
         if not self.closed:
             self.closed = True
             self._rest()
@@ -245,7 +245,7 @@ class HttpExchange:
 
 
 class EventReader:
-    """Server-sent events in, the data of each out; an overlong one is told by its size."""
+    """Parser of server-sent events; of an overlong one only its size is reported."""
 
     def __init__(self, limit: int = MAX_BODY) -> None:
         self._limit = limit
@@ -254,7 +254,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes | int]:
-        """The events that `data` completes: their data, or the number of bytes of a long one."""
+        """Return the data of the events that `data` completes, or the bytes of a long one."""
         found: list[bytes | int] = []
         *lines, rest = data.split(b"\n")
         for line in lines:

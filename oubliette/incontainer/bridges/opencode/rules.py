@@ -1,7 +1,7 @@
 """A repository's rules for agents, named in OpenCode's settings by their path.
 
-OpenCode that reads no settings of a repository loses its `AGENTS.md`, too. Files that lie in the
-workspace and are plain are named; a link that leads out of it would tell a model what it points at.
+OpenCode that reads no settings of a repository loses its `AGENTS.md`, too. Regular files in the
+workspace are named; a link that leads out of it would expose its target to a model.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ LARGEST = 256 * 1024  # bytes of rules, which are in every prompt
 
 
 def with_rules(content: str, workspace: str) -> tuple[str, list[str]]:
-    """The settings with the rules of `workspace` in them, and why rules were left out.
+    """Return the settings with the rules of `workspace`, and the reasons why rules were left out.
 
-    Where there are none yet, `AGENTS.md` is named: OpenCode looks again with every prompt.
+    If there are none yet, `AGENTS.md` is named: OpenCode reads it with every prompt.
     """
     if not workspace:
         return content, []
@@ -42,7 +42,7 @@ def with_rules(content: str, workspace: str) -> tuple[str, list[str]]:
 
 
 def _plain(path: str, workspace: str) -> tuple[str, str]:
-    """Where a file really is, and what is against it."""
+    """Return the real path of a file, and the reason not to use it."""
     try:
         real = os.path.realpath(path)
         status = os.stat(real)

@@ -1,4 +1,4 @@
-"""`opencode serve` as our child: its start, its port, its password, its end."""
+"""Child process `opencode serve`: its start, its port, its password, its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ...io.event_loop import Loop, LoopTimer
 
-START_SECONDS = 120.0  # until it listens; its first start in a HOME makes a database
+START_SECONDS = 120.0  # until it listens; its first start in a HOME creates a database
 TERM_SECONDS = 2.0  # between SIGTERM and SIGKILL
 USERNAME = "OPENCODE_SERVER_USERNAME"
 PASSWORD = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 -- the variable's name
@@ -33,14 +33,14 @@ LINE_LIMIT = 64 * 1024  # bytes of its standard output without a newline
 
 
 def _tie() -> None:
-    """End with the bridge, however that ends."""
+    """Set the parent-death signal, so that the child ends with the bridge."""
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class OpencodeServer:
-    """The child.
+    """The child process.
 
-    Its password is made here and handed over by the guard, as its settings are: not on the command
+    Its password is generated here and passed by the guard, as its settings are: not on the command
     line, which any process of the machine may read, and not in its environment, which processes of
     the same user in the same container may.
     """
@@ -54,10 +54,10 @@ class OpencodeServer:
         on_ended: Callable[[int], None],
         on_failed: Callable[[str], None],
     ) -> None:
-        """Start it.
+        """Start the program.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The program cannot be started.
 
         """
         self._loop = loop
@@ -86,12 +86,12 @@ class OpencodeServer:
         loop.watch(self._out, READ, self._said)
 
     def answers(self) -> None:
-        """It has answered a request of ours: it knows its password, and nobody else has to."""
+        """Note that it has answered a request: the file with the password can be emptied."""
         if not self._ended:
             self._guarded.hide(self._child.pid)
 
     def end(self) -> None:
-        """Ask it to end, and make it; `on_ended` follows."""
+        """End it with SIGTERM, then SIGKILL; `on_ended` follows."""
         if not self._ended and self._kill is None:
             self._child.send_signal(signal.SIGTERM)
             self._kill = self._loop.call_later(TERM_SECONDS, self._child.kill)

@@ -1,17 +1,16 @@
-"""Who runs which session: the one table that turns an id from outside into an actor."""
+"""Registry of live sessions: from a session's id to the ref of its SessionActor."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorDead
+from oubliette.kit.retry import RESTART_SECONDS, ask_with_retry
 
 if TYPE_CHECKING:
     from oubliette.kit import Message, Ref
-
-RESTART_SECONDS: Final = 5.0  # for a failed SessionActor to be there again
 
 
 class SessionRegistry:
@@ -60,23 +59,17 @@ class SessionRegistry:
             NotFound: the session is not live.
             Unavailable: its actor did not come back in time.
         """
-        deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
-        while True:
+
+        async def once() -> Any:
             ref = self._sessions.get(session_id)
             if ref is None:
                 raise NotFound(f"session {session_id} is not live")
-            ready = self._ready
-            try:
-                return await ref.ask(message, timeout)
-            except ActorDead as error:
-                left = deadline - asyncio.get_running_loop().time()
-                if session_id not in self._sessions:
-                    continue
-                try:
-                    async with asyncio.timeout(max(left, 0.0)):
-                        await ready.wait()
-                except TimeoutError:
-                    raise Unavailable("the session is being restarted; try again") from error
+            return await ref.ask(message, timeout)
+
+        try:
+            return await ask_with_retry(once)
+        except ActorDead as error:
+            raise Unavailable("the session is being restarted; try again") from error
 
     def live(self) -> list[Ref]:
         """All that are live now."""

@@ -1,17 +1,17 @@
-"""Seconds to wait before trying again, from a tenacity wait object; the waiting is a timer."""
+"""Delays before another try, from a tenacity wait object; the waiting itself is a timer's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import tenacity
 
-if TYPE_CHECKING:
-    from tenacity.wait import wait_base
+Backoff = Callable[[tenacity.RetryCallState], float]
+"""A tenacity wait object, such as `tenacity.wait_exponential(multiplier=0.05, max=2.0)`."""
 
 
-def backoff_delay(wait: wait_base, failures: int) -> float:
-    """The delay before the next try, after `failures` in a row (from 1)."""
+def backoff_delay(wait: Backoff, failures: int) -> float:
+    """Return the seconds to wait before the next try, after `failures` in a row (from 1)."""
     state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
     state.attempt_number = failures
     return wait(state)

@@ -1,4 +1,4 @@
-"""Ask again over a restart: for requests that may be handled twice."""
+"""Requests that are asked again over an actor's restart; only for what may be handled twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import tenacity
 
-from oubliette.kit import ActorDead
+from oubliette.kit.errors import ActorDead
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import structlog
-import tenacity
 
 from oubliette.errors import AlreadyExists
 from oubliette.kit.actor import Actor
+from oubliette.kit.backoff import Backoff, backoff_delay
 from oubliette.kit.errors import DeadlockError, RestartIntensity, format_error
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
@@ -25,7 +24,6 @@ log = structlog.get_logger("oubliette.kit")
 
 Restart = Literal["permanent", "transient", "temporary"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
-Backoff = Callable[[tenacity.RetryCallState], float]
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,9 +291,7 @@ class Supervisor(Actor):
     def _delay(self, name: str) -> float:
         if self._backoff is None:
             return 0.0
-        state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-        state.attempt_number = self._failures[name]
-        return self._backoff(state)
+        return backoff_delay(self._backoff, self._failures[name])
 
     def _forget(self, name: str) -> None:
         tables = (self._specs, self._kids, self._started_at, self._failures, self._waiting)

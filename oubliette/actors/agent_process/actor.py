@@ -37,6 +37,7 @@ from oubliette.actors.session.out_of_memory import OutOfMemory
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, handles
+from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents import program
 from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.errors import CommandFailed, GuestRefused, LinkClosed
@@ -186,16 +187,11 @@ class AgentProcessActor(Actor):
     async def _acquire(self) -> None:
         """Have the container up; asked again when its actor was restarted meanwhile."""
         limit = longest_start(self._context.config.containers)
+        acquire = Acquire(session_id=self._record.id)
         async with asyncio.timeout(limit):
-            while True:
-                try:
-                    await self._guest.container.ask(
-                        Acquire(session_id=self._record.id), timeout=limit
-                    )
-                except ActorDead:
-                    await self._guest.wait_changed(0.1)
-                else:
-                    return
+            await ask_with_retry(
+                lambda: self._guest.container.ask(acquire, timeout=limit), seconds=limit
+            )
 
     def _stage(self, began: float, error: Exception | None = None) -> None:
         if not self._session.is_alive():

@@ -19,6 +19,7 @@ from oubliette.actors.messages import OpenCaller, caller_actor_name
 from oubliette.errors import Unavailable
 from oubliette.ids import new_uuid
 from oubliette.kit import ActorDead, AskTimeout, MailboxFull
+from oubliette.kit.retry import ask_with_retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from oubliette.kit import Message, Ref
     from oubliette.records import CallerTool
 
-PATIENCE: Final = 5.0
+RESTART_TIMEOUT: Final = 5.0
 """Seconds for a CallerActor to be there again."""
-_PAUSE: Final = 0.05  # seconds between two looks at a restarting actor
 _SLACK: Final = 10.0  # seconds that an ask outlives the wait in it
 
 
@@ -56,29 +56,23 @@ class ListenerClient:
         self._mode: Literal["lend", "observe"] = "lend"
         self._kind: Literal["stream", "poll"] = "stream"
 
-    async def _ask(self, message: Message, timeout: float = PATIENCE) -> object:
+    async def _ask(self, message: Message, timeout: float = RESTART_TIMEOUT) -> object:
         """Ask the actor; starts it, or waits for its restart.
 
         Raises:
             Unavailable: it did not come (back) in time.
         """
+
+        async def once() -> object:
+            if not self._ref.is_alive():
+                opened = OpenCaller(principal=self.principal, caller_id=self.caller_id)
+                await self._callers.ask(opened)
+            return await self._ref.ask(message, timeout)
+
         try:
-            if self._ref.is_alive():
-                try:
-                    return await self._ref.ask(message, timeout)
-                except ActorDead:
-                    pass  # its successor is waited for
-            async with asyncio.timeout(PATIENCE + timeout):
-                while True:
-                    try:
-                        if not self._ref.is_alive():
-                            await self._callers.ask(
-                                OpenCaller(principal=self.principal, caller_id=self.caller_id)
-                            )
-                        return await self._ref.ask(message, timeout)
-                    except ActorDead:
-                        await asyncio.sleep(_PAUSE)
-        except (TimeoutError, AskTimeout) as error:
+            async with asyncio.timeout(RESTART_TIMEOUT + timeout):
+                return await ask_with_retry(once, seconds=RESTART_TIMEOUT)
+        except (TimeoutError, AskTimeout, ActorDead) as error:
             raise Unavailable(f"caller {self.caller_id} cannot be served now") from error
 
     async def state(self) -> CallerState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from oubliette.actors.open_calls import OpenCallCounts
 from oubliette.actors.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
@@ -69,16 +70,4 @@ class ActorContext:
     session_registry: SessionRegistry = field(default_factory=SessionRegistry)
     keep_agents: bool = False
     """Whether agents live on when the server ends: it does not end of its own will."""
-    secrets: dict[str, str] = field(default_factory=dict[str, str])
-    """Session id → API key for its agent's environment; in memory only, never stored."""
-    pending: dict[str, dict[str, int]] = field(default_factory=dict[str, "dict[str, int]"])
-    """Principal → session id → its open calls of lent tools; kept by each session."""
-    waiting: set[str] = field(default_factory=set[str])
-    """Ids of sessions whose agents wait for children now; kept by their SessionActors."""
-    root_callers: dict[str, tuple[str, str | None]] = field(
-        default_factory=dict[str, "tuple[str, str | None]"]
-    )
-    """Id of a root session → its principal and its caller now; kept by its SessionActor,
-    dropped with its tree by the ExplorationActor."""
-    crashes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Session id → when its SessionActor failed lately; kept over its restarts."""
+    open_calls: OpenCallCounts = field(default_factory=OpenCallCounts)

@@ -96,6 +96,7 @@ class AgentProcessActor(Actor):
         offset: int,
         *,
         turns_done: int,
+        api_key: str | None,
     ) -> None:
         super().__init__()
         self._context = context
@@ -123,7 +124,8 @@ class AgentProcessActor(Actor):
         self._told = False
         self._lists: Literal["awaited", "overdue soon", "had"] = "had"
         """Whether a process that we have started has fetched the list of our tools."""
-        self._stderr = StandardError(context, record)
+        self._stderr = StandardError(context, record, api_key=api_key)
+        self._api_key = api_key
         self._kernel = OutOfMemory(context.runtime)
 
     async def on_start(self) -> None:
@@ -236,7 +238,9 @@ class AgentProcessActor(Actor):
         self, info: ContainerInfo, process: str, noted: Awaitable[None] | None
     ) -> StartProcess:
         """What starts the process; made while its id gets into the log, and given out after."""
-        making = asyncio.create_task(start_request(self._context, self._record, info, process))
+        making = asyncio.create_task(
+            start_request(self._context, self._record, info, process, self._api_key)
+        )
         try:
             if noted is not None:
                 await noted
@@ -384,7 +388,7 @@ class AgentProcessActor(Actor):
             # Of a process that somebody else has started; ours is of this release.
             "frames": None if self._agent_told else self._record.process_frames,
         }
-        told = self._agent_told or await agent_session(self._context, self._record)
+        told = self._agent_told or await agent_session(self._context, self._record, self._api_key)
         runtime = self._context.agents[self._record.agent]
         self._adapter = runtime.adapter(told, info.inside, state)
         self._replaying = False

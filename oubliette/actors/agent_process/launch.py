@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-async def agent_session(context: ActorContext, session: Session) -> AgentSession:
+async def agent_session(
+    context: ActorContext, session: Session, api_key: str | None
+) -> AgentSession:
     """What the agent of `session` was told about itself when it was started.
 
     What cannot be read any more is left out: the agent is running and has what it needs.
@@ -44,7 +46,7 @@ async def agent_session(context: ActorContext, session: Session) -> AgentSession
     except OublietteError as error:
         log.info("made without its secrets", session_id=session.id, reason=str(error))
         secrets, servers = Given(), {}
-    return _told(context, session, secrets, servers)
+    return _told(context, session, secrets, servers, api_key)
 
 
 def _read(
@@ -75,7 +77,11 @@ async def _places(context: ActorContext, session: Session) -> tuple[Project, Wor
 
 
 def _told(
-    context: ActorContext, session: Session, secrets: Given, servers: dict[str, Any]
+    context: ActorContext,
+    session: Session,
+    secrets: Given,
+    servers: dict[str, Any],
+    api_key: str | None,
 ) -> AgentSession:
     return AgentSession(
         session_id=session.id,
@@ -84,7 +90,7 @@ def _told(
         cwd=f"/workspace/workspaces/{session.workspace_id}",
         home=f"/home/agent/{session.id}",
         pairing_secret=session.pairing_secret or "",
-        api_key=context.secrets.get(session.id),
+        api_key=api_key,
         model=session.model,
         autonomy=session.autonomy,
         mcp_servers=identified(servers, session),
@@ -114,7 +120,11 @@ def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
 
 
 async def start_request(
-    context: ActorContext, session: Session, info: ContainerInfo, process: str
+    context: ActorContext,
+    session: Session,
+    info: ContainerInfo,
+    process: str,
+    api_key: str | None,
 ) -> tuple[StartProcess, AgentSession]:
     """The request that starts the agent of `session` in the container `info`, and what it is told.
 
@@ -129,7 +139,7 @@ async def start_request(
 
     def prepare() -> tuple[Given, AgentSession, AgentCommand]:
         secrets, servers = _read(context, session, project, workspace)
-        told = _told(context, session, secrets, servers)
+        told = _told(context, session, secrets, servers, api_key)
         command = context.agents[session.agent].command(told, info.inside)
         files = {file.path: (file.content, file.mode) for file in command.files}
         identity = gitconfig(context.config.agents)

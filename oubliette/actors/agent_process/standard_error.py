@@ -29,9 +29,12 @@ LIMIT: Final = 4 * 1024 * 1024  # bytes of standard error kept per session
 class StandardError:
     """What one agent's process says there; belongs to the actor of that process."""
 
-    def __init__(self, context: ActorContext, session: Session) -> None:
+    def __init__(
+        self, context: ActorContext, session: Session, *, api_key: str | None = None
+    ) -> None:
         self._context = context
         self._session = session
+        self._api_key = api_key
         self._kept = 0
         self._end: bytes | None = b"" if session.process_err == 0 else None
         """The end of what it has said; None: nothing since we attached to it again."""
@@ -55,11 +58,18 @@ class StandardError:
 
     async def last_words(self, info: ContainerInfo | None) -> str:
         """As `last_words`; of what was heard of this process, where anything was."""
-        return await last_words(self._context, self._session, info, self._end)
+        return await last_words(
+            self._context, self._session, info, self._end, api_key=self._api_key
+        )
 
 
 async def last_words(
-    context: ActorContext, session: Session, info: ContainerInfo | None, heard: bytes | None = None
+    context: ActorContext,
+    session: Session,
+    info: ContainerInfo | None,
+    heard: bytes | None = None,
+    *,
+    api_key: str | None = None,
 ) -> str:
     """`: ` and the last lines of an agent's standard error, to follow a reason; "" without any.
 
@@ -68,13 +78,14 @@ async def last_words(
         session: whose agent it is.
         info: its container; None: not known any more.
         heard: what was heard; None: what the session's log has.
+        api_key: the key in its environment, which may not be quoted.
     """
     try:
         if heard is None:
             heard = await asyncio.to_thread(_end_of, context.folders.stderr_log(session.id))
         if not heard.strip():
             return ""
-        words = quoted(heard, await _secrets(context, session, info))
+        words = quoted(heard, await _secrets(context, session, info, api_key))
     except (OublietteError, OSError) as error:
         # Whoever reads the error may not read secrets: unless they are known, nothing is quoted.
         log.info("not quoted", session_id=session.id, reason=str(error))
@@ -82,9 +93,11 @@ async def last_words(
     return f": {words}" if words else ""
 
 
-async def _secrets(context: ActorContext, session: Session, info: ContainerInfo | None) -> set[str]:
+async def _secrets(
+    context: ActorContext, session: Session, info: ContainerInfo | None, api_key: str | None
+) -> set[str]:
     """What the agent was told and nobody else may read."""
-    told = await agent_session(context, session)
+    told = await agent_session(context, session, api_key)
     found = {told.pairing_secret, told.api_key or "", *told.credentials.values()}
     runtime = context.agents.get(session.agent)
     if runtime is not None and info is not None:

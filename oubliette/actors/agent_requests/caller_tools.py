@@ -41,17 +41,6 @@ class OpenCall:
     answered: bool = False
 
 
-def count_open(pending: dict[str, dict[str, int]], session: Session, count: int) -> None:
-    """Note in `pending`, by principal and session, how many calls a session has open."""
-    of_principal = pending.setdefault(session.principal, {})
-    if count:
-        of_principal[session.id] = count
-        return
-    of_principal.pop(session.id, None)
-    if not of_principal:
-        del pending[session.principal]
-
-
 class CallerToolCalls:
     """Open calls by request id, and the ids by which they are found again."""
 

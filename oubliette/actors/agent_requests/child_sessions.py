@@ -73,7 +73,6 @@ class ChildCalls:
         calls, self._open = self._open, {}
         for call in calls.values():
             _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
-        self._session.context.waiting.discard(self._session.session_id)
 
     def waits(self) -> Iterator[Wait]:
         """The children whose answers the agent waits for."""
@@ -241,16 +240,17 @@ class ChildCalls:
         answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
         _tell(self._reply, call, None if error else answer, error)
 
+    @property
+    def blocked(self) -> bool:
+        """Whether the agent waits for a child."""
+        return any(call.wait for call in self._open.values())
+
     def _tell_waiting(self) -> None:
-        waits = any(call.wait for call in self._open.values())
-        # Noted too for the tree's actor that starts later, or again.
-        waiting = self._session.context.waiting
-        (waiting.add if waits else waiting.discard)(self._session.session_id)
         tree = self._session.system.lookup(
             f"explorations/{self._session.writer.record.exploration_id}"
         )
         if tree is not None and tree.is_alive():
-            tree.tell(AgentBlocked(session_id=self._session.writer.record.id, waits=waits))
+            tree.tell(AgentBlocked(session_id=self._session.writer.record.id, waits=self.blocked))
 
 
 def _tell(

@@ -12,7 +12,6 @@ from oubliette.actors.agent_requests.caller_tools import (
     CallerToolCalls,
     OpenCall,
     PendingRpc,
-    count_open,
     lent_tool,
     new_request_id,
     outcome_error,
@@ -35,6 +34,7 @@ from oubliette.actors.session.messages import (
     LinkRequest,
     RequestOver,
     RequestSettled,
+    RootCaller,
 )
 from oubliette.actors.session.tool_listing import LentTools
 from oubliette.actors.session.waits import Wait
@@ -68,7 +68,7 @@ class AgentRequestRouter:
         self._answering = 0
         self.ancestry = list(stored.ancestry)
         """Session ids from the root down to this one."""
-        self._root = stored.root
+        self._root_caller = (stored.root.principal, stored.root.caller_id)
 
     @property
     def _record(self) -> Session:
@@ -78,8 +78,6 @@ class AgentRequestRouter:
 
     def take_over(self, stored: StoredSession) -> None:
         """Take over the requests that an earlier actor left open."""
-        if not self._record.parent_session_id:
-            self._note_caller()
         for request in stored.requests:
             if request.outcome is None:
                 call = OpenCall(self._with_time_again(request))
@@ -105,8 +103,7 @@ class AgentRequestRouter:
     @property
     def busy(self) -> bool:
         """Whether the agent waits for a caller's tool, or for children."""
-        waiting = self._context.waiting
-        return bool(self._calls.open) or self._session.session_id in waiting
+        return bool(self._calls.open) or self.children.blocked
 
     @property
     def serves(self) -> bool:
@@ -139,18 +136,27 @@ class AgentRequestRouter:
         """Take over new tools of a caller; what is to be said of them to whoever sent them."""
         warnings = self.tools.lend(caller_id, tools)
         if warnings is not None and not self._record.parent_session_id:
-            self._note_caller()
+            # Stored first: a session that starts now reads it there.
+            self._session.writer.then(self._tell_root_caller)
         return warnings or ()
 
-    def _note_caller(self) -> None:
+    def _tell_root_caller(self) -> None:
         record = self._record
-        self._context.root_callers[record.id] = (record.principal, record.caller_id)
+        tree = self._session.system.lookup(f"explorations/{record.exploration_id}")
+        if tree is not None and tree.is_alive():
+            tree.tell(RootCaller(principal=record.principal, caller_id=record.caller_id))
 
     @property
     def root_caller(self) -> tuple[str, str | None]:
-        """Principal and caller of the tree's root, as of now: who decides on permissions."""
-        root = self._root
-        return self._context.root_callers.get(root.id, (root.principal, root.caller_id))
+        """Principal and caller of the tree's root: who decides on permissions."""
+        record = self._record
+        if record.parent_session_id:
+            return self._root_caller
+        return record.principal, record.caller_id
+
+    def root_caller_changed(self, message: RootCaller) -> None:
+        """Note that another caller decides on permissions from now on."""
+        self._root_caller = (message.principal, message.caller_id)
 
     def _reply(
         self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
@@ -240,7 +246,7 @@ class AgentRequestRouter:
         if self._session.stopping:
             raise NotFound("the session is ending")
         limit = self._context.config.callers.max_pending_requests
-        if sum(self._context.pending.get(record.principal, {}).values()) >= limit:
+        if self._context.open_calls.total(record.principal) >= limit:
             raise LimitExceeded(f"callers.max_pending_requests: {limit} calls are pending already")
         now = self._context.clock.time()
         timeout = self._context.config.sessions.caller_tool_timeout_seconds
@@ -270,7 +276,8 @@ class AgentRequestRouter:
 
     def _count(self) -> None:
         """Note how many calls are open here; the limit is that of their principal."""
-        count_open(self._context.pending, self._record, len(self._calls.open))
+        record = self._record
+        self._context.open_calls.set(record.principal, record.id, len(self._calls.open))
 
     def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
         session = self._session

@@ -10,6 +10,8 @@ from oubliette.actors.container.actor import ContainerActor
 from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.relay.actor import SocketActor
 from oubliette.actors.session.actor import SessionActor
+from oubliette.actors.session.memory import SessionMemory
+from oubliette.actors.session.messages import GrantApiKey
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
@@ -27,6 +29,8 @@ class StartSession(Message, Reply[None]):
     session_id: str
     anew: bool = False
     """It was resumed: an actor that runs it still is on its way out."""
+    api_key: str | None = None
+    """For the environment of its agent."""
 
 
 class ContainerSupervisor(DynamicSupervisor):
@@ -107,16 +111,20 @@ class SessionsActor(DynamicSupervisor):
     async def _start_session(self, message: StartSession) -> None:
         if self.has_child(message.session_id):
             if not message.anew:
+                # Found in the store by a supervisor that was restarted: without its key.
+                if message.api_key is not None:
+                    child = self.system.ref(f"{self.name}/{message.session_id}")
+                    child.tell(GrantApiKey(api_key=message.api_key))
                 return
             await self.end_child(message.session_id)
-        self._begin(message.session_id)
+        self._begin(message.session_id, message.api_key)
 
-    def _begin(self, session_id: str) -> None:
+    def _begin(self, session_id: str, api_key: str | None = None) -> None:
         name = self.ensure_child(
             ChildSpec(
                 name=session_id,
                 cls=SessionActor,
-                args=(self._context, self._guest, session_id),
+                args=(self._context, self._guest, session_id, SessionMemory(api_key)),
                 restart="transient",
             )
         )

@@ -9,6 +9,7 @@ The actor of a tree ends when none of its sessions lives: what it counts is in t
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -18,11 +19,13 @@ from oubliette.actors.session.messages import (
     AgentBlocked,
     AgentBusy,
     AgentCost,
+    IsBlocked,
     LimitNotice,
+    RootCaller,
     SessionFinished,
 )
 from oubliette.actors.store.actor import Transact
-from oubliette.kit import Actor, ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.kit import Actor, ActorError, ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 from oubliette.runtime.store import queries
@@ -34,9 +37,12 @@ if TYPE_CHECKING:
 
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.messages import LimitAction
+    from oubliette.kit import Ref
     from oubliette.records import Session
 
 WARN_AT: Final = 0.8  # share of a limit
+ASK_SECONDS: Final = 2.0
+"""Seconds that a session has for saying whether its agent waits."""
 AGAIN_SECONDS: Final = 1.0  # until those are looked for again that should have ended
 
 
@@ -123,16 +129,19 @@ class ExplorationActor(Actor):
     async def on_start(self) -> None:
         """Count what is there, and see how long it has been there."""
         sessions, anew = await self._context.reader.run(self._stored)
+        root: Session | None = None
         for session in sessions:
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
             if session.depth == 0:
-                self._root = session.id
+                root, self._root = session, session.id
             if lifecycle.live(session):
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
                 self._working |= {session.id}
-        self._waiting = frozenset(self._cost.keys() & self._context.waiting)
+        await self._ask_who_waits()
+        if root is not None:  # what the actor before this one did not pass on
+            self._pass_on(RootCaller(principal=root.principal, caller_id=root.caller_id))
         if anew is not None:
             self._began = float(anew)
         self._time_check(_TimeCheck())
@@ -145,9 +154,35 @@ class ExplorationActor(Actor):
     def _end_unless_live(self) -> None:
         """Stop once the tree is over; a later ask reaches a successor (see `ask_with_retry`)."""
         if not self._lives:
-            if self._root is not None:  # there is no child that could ask its caller
-                self._context.root_callers.pop(self._root, None)
             self.stop()
+
+    async def _ask_who_waits(self) -> None:
+        """Ask the sessions that live already whose agents wait for children.
+
+        One that does not answer in time counts as working until it tells more.
+        """
+
+        async def ask(session_id: str, session: Ref) -> str | None:
+            try:
+                return session_id if await session.ask(IsBlocked(), ASK_SECONDS) else None
+            except ActorError:
+                return None
+
+        asked = [ask(session_id, ref) for session_id, ref in self._live_sessions()]
+        self._waiting = frozenset(filter(None, await asyncio.gather(*asked)))
+
+    def _live_sessions(self) -> list[tuple[str, Ref]]:
+        registry = self._context.session_registry
+        found = [(session_id, registry.session(session_id)) for session_id in self._cost]
+        return [
+            (session_id, ref) for session_id, ref in found if ref is not None and ref.is_alive()
+        ]
+
+    @handles(RootCaller)
+    def _pass_on(self, message: RootCaller) -> None:
+        for session_id, session in self._live_sessions():
+            if session_id != self._root:
+                session.tell(message)
 
     # ------------------------------------------------------------------ time
 
@@ -181,14 +216,11 @@ class ExplorationActor(Actor):
 
     def _tell_all(self, action: LimitAction, text: str) -> int:
         """Tell its live sessions; how many there are."""
-        told = 0
-        for session_id in self._cost:
-            session = self._context.session_registry.session(session_id)
-            if session is not None and session.is_alive():
-                message = f"max_wall_seconds of this tree: {text}"
-                session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
-                told += 1
-        return told
+        message = f"max_wall_seconds of this tree: {text}"
+        living = self._live_sessions()
+        for _, session in living:
+            session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
+        return len(living)
 
     async def _begin_anew(self) -> None:
         """The root is resumed after the time was over: its tree gets as much again."""

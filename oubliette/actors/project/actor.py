@@ -118,10 +118,18 @@ class ProjectActor(DynamicSupervisor):
             ContainerKey(kind, workspace if project.workspace_isolation else None)
         ).name
 
-    async def _run_session(self, session: Session, *, anew: bool) -> None:
+    async def _run_session(
+        self, session: Session, *, anew: bool, api_key: str | None = None
+    ) -> None:
         self._watch.begin()
         unit = self._unit(self._key(session))
-        await unit.ask(StartSession(session_id=session.id, anew=anew))
+        start = StartSession(session_id=session.id, anew=anew, api_key=api_key)
+        try:
+            await unit.ask(start)
+        except ActorDead:
+            # Its restarted supervisor finds the session in the store, but not its key.
+            found = StartSession(session_id=session.id, api_key=api_key)
+            await ask_with_retry(lambda: unit.ask(found))
 
     # ------------------------------------------------------------------ spawn
 
@@ -436,19 +444,16 @@ class ProjectActor(DynamicSupervisor):
         )
         claim = self._claim(message, result)
         ops = (*more, PutSession(session), PutTurn(turn), AppendEvents((event,)))
-        if message.api_key is not None:
-            self._context.secrets[session.id] = message.api_key
         try:
             await self._context.store.ask(
                 Transact(ops=ops if claim is None else (*ops, PutIdempotency(claim)))
             )
         except BaseException:
-            self._context.secrets.pop(session.id, None)
             tree.tell(Unreserve(session_id=session.id, new=not resumed))
             raise
         failpoint("project.session_recorded")
         try:
-            await self._run_session(session, anew=resumed)
+            await self._run_session(session, anew=resumed, api_key=message.api_key)
         except ActorDead:
             log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result

@@ -25,12 +25,15 @@ from oubliette.actors.session.messages import (
     ChildTurnEnded,
     ClientPaired,
     EndAgent,
+    GrantApiKey,
+    IsBlocked,
     LimitNotice,
     LinkAnswered,
     LinkReady,
     LinkRequest,
     OutputEvent,
     RequestSettled,
+    RootCaller,
     StdinFrame,
     SubmittedTurn,
     SubmitTurn,
@@ -51,6 +54,7 @@ from oubliette.runtime.store.operations import PutIdempotency, PutTurn
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.memory import SessionMemory
 
 
 class SessionActor(RestingSession):
@@ -58,8 +62,14 @@ class SessionActor(RestingSession):
 
     mailbox_size = 10_000
 
-    def __init__(self, context: ActorContext, guest: GuestConnection, session_id: str) -> None:
-        super().__init__(context, guest, session_id)
+    def __init__(
+        self,
+        context: ActorContext,
+        guest: GuestConnection,
+        session_id: str,
+        memory: SessionMemory,
+    ) -> None:
+        super().__init__(context, guest, session_id, memory)
         self.watchdog = AgentWatchdog(self)
         self._queue: list[Turn] = []  # short, and an empty deque takes ten times the room
         self._turn: Turn | None = None
@@ -118,8 +128,6 @@ class SessionActor(RestingSession):
             self.context.session_registry.leave(self.session_id, self.name)
         if reason == "failed":
             self._note_crash()
-        elif self._finished:
-            self.context.crashes.pop(self.session_id, None)
         await super().on_exit(reason, error)
 
     @property
@@ -443,6 +451,18 @@ class SessionActor(RestingSession):
         turn = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
         self.writer.put(PutTurn(turn))
         self._tell_parent(turn)
+
+    @handles(IsBlocked)
+    def _is_blocked(self, _: IsBlocked) -> bool:
+        return self.link.children.blocked
+
+    @handles(RootCaller)
+    def _root_caller_changed(self, message: RootCaller) -> None:
+        self.link.root_caller_changed(message)
+
+    @handles(GrantApiKey)
+    def _grant_api_key(self, message: GrantApiKey) -> None:
+        self.memory.api_key = message.api_key
 
     @handles(LimitNotice)
     def _limit_noticed(self, message: LimitNotice) -> None:

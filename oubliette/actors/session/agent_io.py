@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.agent_watchdog import AgentWatchdog
+    from oubliette.actors.session.memory import SessionMemory
     from oubliette.kit import Ref
 
 CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
@@ -39,8 +40,14 @@ CRASHES: Final = 3
 class AttendedSession(LoggedSession, abc.ABC):
     """Runs the agent's process, opens its link, numbers what is written to it."""
 
-    def __init__(self, context: ActorContext, guest: GuestConnection, session_id: str) -> None:
-        super().__init__(context, session_id)
+    def __init__(
+        self,
+        context: ActorContext,
+        guest: GuestConnection,
+        session_id: str,
+        memory: SessionMemory,
+    ) -> None:
+        super().__init__(context, session_id, memory)
         self.host_gate = guest
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
@@ -84,16 +91,17 @@ class AttendedSession(LoggedSession, abc.ABC):
             self.writer.record,
             max(self._seen[0], 0),
             turns_done=self._turns_done,
+            api_key=self.memory.api_key,
             name=f"{self.name}/agent",
         )
         self.watch(self._agent)
 
     def _note_crash(self) -> None:
-        self.context.crashes.setdefault(self.session_id, []).append(self.clock.monotonic())
+        self.memory.crashes.append(self.clock.monotonic())
 
     def _crashed_too_often(self) -> bool:
         now = self.clock.monotonic()
-        crashes = self.context.crashes.get(self.session_id, [])
+        crashes = self.memory.crashes
         crashes[:] = [at for at in crashes if now - at < CRASH_WINDOW]
         return len(crashes) > CRASHES
 

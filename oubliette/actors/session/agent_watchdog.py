@@ -159,7 +159,12 @@ class AgentWatchdog:
         session = self._session
         gone = AgentGone(reason=reason, start_failed=start_failed)
         session.pipe_to_self(
-            last_words(session.context, session.writer.record, session.host_gate.info),
+            last_words(
+                session.context,
+                session.writer.record,
+                session.host_gate.info,
+                api_key=session.memory.api_key,
+            ),
             lambda words: msgspec.structs.replace(gone, reason=reason + words),
             lambda _: gone,
         )

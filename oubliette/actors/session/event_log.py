@@ -19,6 +19,7 @@ from oubliette.records import Event, Session
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.write_batch import EventWriter, WriteBatch
     from oubliette.kit import Deferred
 
@@ -67,12 +68,14 @@ class LoggedSession(Actor):
 
     # With these, a session's dict would have more keys than instances can share.
     __slots__ = ("_batch", "_broken", "_flush_due", "_held", "_stored", "_under_way", "_waiter_ids",
-                 "_waiters", "context", "session_id", "unstored_since", "writer")  # fmt: skip
+                 "_waiters", "context", "memory", "session_id", "unstored_since",
+                 "writer")  # fmt: skip
 
-    def __init__(self, context: ActorContext, session_id: str) -> None:
+    def __init__(self, context: ActorContext, session_id: str, memory: SessionMemory) -> None:
         super().__init__()
         self.context = context
         self.session_id = session_id
+        self.memory = memory
         self.writer: EventWriter
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = 0

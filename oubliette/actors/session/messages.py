@@ -135,6 +135,26 @@ class WithdrawPrompt(Message, Reply[bool]):
     seq: int
 
 
+class IsBlocked(Message, Reply[bool]):
+    """Ask a session whether its agent waits for children: it holds no place of its tree then."""
+
+
+class RootCaller(Message):
+    """The caller of a tree's root as of now, which decides on permissions in the whole tree.
+
+    From the root to its tree's actor, which passes it on to the tree's other sessions.
+    """
+
+    principal: str
+    caller_id: str | None
+
+
+class GrantApiKey(Message):
+    """The key for the environment of the agent, which came after the actor had started."""
+
+    api_key: str
+
+
 class ToolsListed(Message):
     """The agent's process has the tool list of our MCP server: it may be prompted."""
 

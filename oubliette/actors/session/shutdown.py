@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session import lifecycle
+    from oubliette.actors.session.memory import SessionMemory
     from oubliette.kit import Deferred
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
@@ -43,8 +44,14 @@ class _EndOverdue(Message):
 class RestingSession(AttendedSession):
     """Knows when it is over, and what has to be let go of then."""
 
-    def __init__(self, context: ActorContext, guest: GuestConnection, session_id: str) -> None:
-        super().__init__(context, guest, session_id)
+    def __init__(
+        self,
+        context: ActorContext,
+        guest: GuestConnection,
+        session_id: str,
+        memory: SessionMemory,
+    ) -> None:
+        super().__init__(context, guest, session_id, memory)
         self.link: AgentRequestRouter
         """Set by the subclass."""
         self._process: str | None = None
@@ -157,7 +164,7 @@ class RestingSession(AttendedSession):
         self._wake_waiters()
         self.host_gate.links.pop(self.session_id, None)
         self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
-        self.context.secrets.pop(self.session_id, None)
+        self.memory.api_key = None
         self.context.session_registry.leave(self.session_id, self.name)
         tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
         if tree is not None and tree.is_alive():

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 from oubliette.actors.agent_requests.caller_tools import (
     KEEP_SETTLED,
     CallerToolCalls,
     OpenCall,
     PendingRpc,
-    count_open,
     lent_tool,
 )
 from oubliette.records import CallerRequest, CallerTool, Session
@@ -78,16 +74,3 @@ def test_a_call_can_be_joined_until_its_outcome_is_in_the_log() -> None:
     calls.stored("request-1")
     assert calls.joinable("request-1") is None
     assert calls.request_of("a") == "request-1"
-
-
-def test_who_has_no_open_call_is_not_counted_and_not_remembered() -> None:
-    """Principals come and go with the sessions that have keys of their own."""
-    pending: dict[str, dict[str, int]] = {}
-    one, two = (cast("Any", SimpleNamespace(id=each, principal="p")) for each in ("one", "two"))
-    count_open(pending, one, 2)
-    count_open(pending, two, 1)
-    count_open(pending, one, 0)
-    assert pending == {"p": {"two": 1}}
-    count_open(pending, two, 0)
-    count_open(pending, two, 0)
-    assert pending == {}

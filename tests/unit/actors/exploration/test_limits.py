@@ -15,10 +15,10 @@ from oubliette.actors.exploration.actor import (
     Reserve,
     Unreserve,
 )
-from oubliette.actors.session.messages import AgentCost, SessionFinished
+from oubliette.actors.session.messages import AgentCost, IsBlocked, RootCaller, SessionFinished
 from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded
-from oubliette.kit import ActorDead, System, WhichChildren
+from oubliette.kit import Actor, ActorDead, Ref, System, WhichChildren, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 
@@ -35,14 +35,13 @@ class Scene:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.callers: dict[str, tuple[str, str | None]] = {}
+        self.stored: list[Any] = []
+        self.actors: dict[str, Ref] = {}
         context = SimpleNamespace(
             config=Config(),
             clock=system.clock,
             reader=self,
-            waiting=set(),
-            root_callers=self.callers,
-            session_registry=SimpleNamespace(session=lambda _: None),
+            session_registry=SimpleNamespace(session=self.actors.get),
         )
         self.trees = system.spawn(ExplorationsActor, cast("Any", context), name="explorations")
 
@@ -50,7 +49,7 @@ class Scene:
         return []
 
     async def run(self, _query: Any) -> tuple[list[Any], None]:
-        return [], None
+        return self.stored, None
 
     async def ask(self, message: Any) -> Any:
         """Ask the tree, as projects do."""
@@ -98,15 +97,12 @@ def reserve(session_id: str, depth: int = 0, *, new: bool = True) -> Reserve:
 
 
 async def test_a_tree_ends_with_the_last_of_its_sessions(scene: Scene) -> None:
-    scene.callers["root"] = ("p", "c")
     await scene.ask(reserve("root"))
     await scene.ask(reserve("child", 1))
     scene.tell(SessionFinished(session_id="root"))
     assert await scene.there()
-    assert scene.callers  # the child may ask for it
     scene.tell(SessionFinished(session_id="child"))
     await scene.forgotten()
-    assert not scene.callers
 
 
 async def test_a_tree_whose_only_session_was_never_made_ends(scene: Scene) -> None:
@@ -149,3 +145,59 @@ async def test_a_tree_that_is_asked_while_it_ends_is_there_again(scene: Scene) -
     scene.tell(SessionFinished(session_id="root"))
     await scene.ask(reserve("root", new=False))
     assert await scene.there()
+
+
+class FakeSession(Actor):
+    """A session as far as its tree asks it."""
+
+    def __init__(self, blocked: bool, callers: list[tuple[str, str | None]]) -> None:
+        super().__init__()
+        self._blocked = blocked
+        self._callers = callers
+
+    @handles(IsBlocked)
+    def _is_blocked(self, _: IsBlocked) -> bool:
+        return self._blocked
+
+    @handles(RootCaller)
+    def _root_caller(self, message: RootCaller) -> None:
+        self._callers.append((message.principal, message.caller_id))
+
+
+def stored(session_id: str, depth: int) -> Any:
+    return SimpleNamespace(
+        id=session_id,
+        depth=depth,
+        cost_usd=0.0,
+        created_at=0.0,
+        status="running",
+        principal="p",
+        caller_id="c",
+    )
+
+
+async def test_a_tree_whose_actor_starts_later_counts_no_agent_that_waits(scene: Scene) -> None:
+    scene.stored = [stored("root", 0), stored("child", 1)]
+    heard: list[tuple[str, str | None]] = []
+    for session_id, blocked in (("root", True), ("child", False)):
+        scene.actors[session_id] = scene.system.spawn(FakeSession, blocked, heard)
+    usage = await scene.ask(GetUsage())
+    assert usage["max_agents_at_once"] == 1
+    assert (await scene.ask(GetUsage()))["max_agents"] == 2
+
+
+async def test_all_sessions_but_the_root_are_told_who_decides_on_permissions(scene: Scene) -> None:
+    scene.stored = [stored("root", 0), stored("child", 1), stored("other", 1)]
+    heard: dict[str, list[tuple[str, str | None]]] = {"root": [], "child": [], "other": []}
+    for session_id, callers in heard.items():
+        scene.actors[session_id] = scene.system.spawn(FakeSession, False, callers)
+    await scene.ask(GetUsage())
+    scene.tell(RootCaller(principal="p", caller_id="new"))
+    assert await scene.there()
+    for ref in scene.actors.values():
+        await ref.ask(IsBlocked())
+    assert heard == {
+        "root": [],
+        "child": [("p", "c"), ("p", "new")],
+        "other": [("p", "c"), ("p", "new")],
+    }

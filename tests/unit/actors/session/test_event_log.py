@@ -10,6 +10,7 @@ import pytest
 
 from oubliette.actors.messages import GetSession, ReadEvents
 from oubliette.actors.session.event_log import LoggedSession
+from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.write_batch import EventWriter
 from oubliette.actors.store.actor import Transact
 from oubliette.kit import Actor, Message, System, handles
@@ -67,7 +68,7 @@ async def test_a_turn_is_over_for_readers_when_its_end_is_stored_not_before():
     async with asyncio.timeout(5), System() as system:
         store = system.spawn(SlowStore, asked, commit)
         context: Any = SimpleNamespace(store=store)
-        session = system.spawn(OneTurn, context, RECORD.id)
+        session = system.spawn(OneTurn, context, RECORD.id, SessionMemory())
         session.tell(EndTurn())
         await asked.wait()
         before = await session.ask(ReadEvents(since_index=-1))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.shutdown import IdleCheck, RestingSession
 from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock
@@ -28,7 +29,7 @@ class TakenOver(RestingSession):
         context = SimpleNamespace(
             config=SimpleNamespace(sessions=SimpleNamespace(idle_timeout_seconds=LIMIT))
         )
-        super().__init__(cast("Any", context), cast("Any", None), "ses_1")
+        super().__init__(cast("Any", context), cast("Any", None), "ses_1", SessionMemory())
         self.ended = ended
 
     async def on_start(self) -> None:

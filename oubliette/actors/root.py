@@ -11,6 +11,7 @@ from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.exploration.actor import ExplorationsActor
 from oubliette.actors.messages import EndSession
 from oubliette.actors.project.supervisor import ProjectsActor
+from oubliette.errors import OublietteError
 from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("oubliette.server")
 
-HOUSE: Final = "house"
+ROOT: Final = "root"
 END_SECONDS: Final = 5.0  # for all sessions together, at a stop
-HOUSE_SECONDS: Final = 8.0  # for all actors together, after that
+REMOVE_SECONDS: Final = 3.0  # for the containers, together
+ROOT_SECONDS: Final = 8.0  # for all actors together, after that
 
 
 def start_root(system: System, context: ActorContext) -> Ref:
@@ -43,11 +45,11 @@ def start_root(system: System, context: ActorContext) -> Ref:
             cls=ProjectsActor,
             args=(context,),
             known_as="projects",
-            shutdown=HOUSE_SECONDS,
+            shutdown=ROOT_SECONDS,
         ),
     ]
     return system.spawn(
-        Supervisor, children, max_restarts=5, within=60.0, name=HOUSE, shutdown=HOUSE_SECONDS
+        Supervisor, children, max_restarts=5, within=60.0, name=ROOT, shutdown=ROOT_SECONDS
     )
 
 
@@ -70,7 +72,12 @@ class CriticalActorMonitor(Actor):
 
 
 async def end_sessions(context: ActorContext) -> None:
-    """End every live agent within `END_SECONDS`; their sessions may be resumed later."""
+    """End every live agent within `END_SECONDS`, unless agents are to outlive this server.
+
+    Their sessions may be resumed later.
+    """
+    if _keeps_agents(context):
+        return
     refs = context.session_registry.live()
     if not refs:
         return
@@ -83,3 +90,23 @@ async def end_sessions(context: ActorContext) -> None:
         task.cancel()
     await asyncio.gather(*ended, return_exceptions=True)
     log.info("sessions ended", count=len(refs), late=len(late))
+
+
+async def remove_containers(context: ActorContext) -> None:
+    """Remove all containers of the server, unless agents are to outlive it."""
+    if _keeps_agents(context):
+        return
+
+    async def remove(container_id: str) -> None:
+        try:
+            async with asyncio.timeout(REMOVE_SECONDS):
+                await context.runtime.remove(container_id)
+        except (OublietteError, TimeoutError) as error:
+            log.warning("container not removed", container_id=container_id, reason=str(error))
+
+    records = await context.reader.containers()
+    await asyncio.gather(*(remove(record.id) for record in records))
+
+
+def _keeps_agents(context: ActorContext) -> bool:
+    return context.keep_agents or context.config.server.on_stop == "keep"

@@ -11,7 +11,6 @@ from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.relay.actor import SocketActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.messages import GrantApiKey
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
@@ -29,8 +28,17 @@ class StartSession(Message, Reply[None]):
     session_id: str
     anew: bool = False
     """It was resumed: an actor that runs it still is on its way out."""
-    api_key: str | None = None
-    """For the environment of its agent."""
+
+
+class KeepApiKey(Message, Reply[None]):
+    """To a ContainerSupervisor: a key for the agent of a session that is about to be stored.
+
+    Handed over first, because a supervisor that starts finds the session in the store by itself.
+    """
+
+    session_id: str
+    api_key: str | None
+    """None: forget it, the session was not stored."""
 
 
 class ContainerSupervisor(DynamicSupervisor):
@@ -69,8 +77,8 @@ class ContainerSupervisor(DynamicSupervisor):
         ):
             self.ensure_child(spec)
 
-    @handles(StartSession)
-    async def _start_session(self, message: StartSession) -> None:
+    @handles(StartSession, KeepApiKey)
+    async def _pass_on(self, message: StartSession | KeepApiKey) -> None:
         await self.system.ref(f"{self.name}/sessions").ask(message)
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
@@ -98,6 +106,8 @@ class SessionsActor(DynamicSupervisor):
         self._guest = guest
         self._project_id = project_id
         self._workspace_id = workspace_id
+        self._api_keys: dict[str, str] = {}
+        """Session id → the key for its agent, of those that are about to start."""
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Take over the live sessions, whoever ran them before."""
@@ -111,20 +121,24 @@ class SessionsActor(DynamicSupervisor):
     async def _start_session(self, message: StartSession) -> None:
         if self.has_child(message.session_id):
             if not message.anew:
-                # Found in the store by a supervisor that was restarted: without its key.
-                if message.api_key is not None:
-                    child = self.system.ref(f"{self.name}/{message.session_id}")
-                    child.tell(GrantApiKey(api_key=message.api_key))
                 return
             await self.end_child(message.session_id)
-        self._begin(message.session_id, message.api_key)
+        self._begin(message.session_id)
 
-    def _begin(self, session_id: str, api_key: str | None = None) -> None:
+    @handles(KeepApiKey)
+    def _keep_api_key(self, message: KeepApiKey) -> None:
+        if message.api_key is None:
+            self._api_keys.pop(message.session_id, None)
+        else:
+            self._api_keys[message.session_id] = message.api_key
+
+    def _begin(self, session_id: str) -> None:
+        memory = SessionMemory(self._api_keys.pop(session_id, None))
         name = self.ensure_child(
             ChildSpec(
                 name=session_id,
                 cls=SessionActor,
-                args=(self._context, self._guest, session_id, SessionMemory(api_key)),
+                args=(self._context, self._guest, session_id, memory),
                 restart="transient",
             )
         )

@@ -12,7 +12,7 @@ from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import lent_after, new_pairing_secret
 from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import StopContainer
-from oubliette.actors.container.unit import ContainerSupervisor, StartSession
+from oubliette.actors.container.unit import ContainerSupervisor, KeepApiKey, StartSession
 from oubliette.actors.exploration.actor import OpenExploration, Reserve, Unreserve
 from oubliette.actors.exploration.limits import resolve_limits
 from oubliette.actors.messages import (
@@ -118,18 +118,15 @@ class ProjectActor(DynamicSupervisor):
             ContainerKey(kind, workspace if project.workspace_isolation else None)
         ).name
 
-    async def _run_session(
-        self, session: Session, *, anew: bool, api_key: str | None = None
-    ) -> None:
+    async def _run_session(self, session: Session, *, anew: bool) -> None:
         self._watch.begin()
         unit = self._unit(self._key(session))
-        start = StartSession(session_id=session.id, anew=anew, api_key=api_key)
-        try:
-            await unit.ask(start)
-        except ActorDead:
-            # Its restarted supervisor finds the session in the store, but not its key.
-            found = StartSession(session_id=session.id, api_key=api_key)
-            await ask_with_retry(lambda: unit.ask(found))
+        await unit.ask(StartSession(session_id=session.id, anew=anew))
+
+    async def _hand_over_key(self, session: Session, api_key: str | None) -> None:
+        keep = KeepApiKey(session_id=session.id, api_key=api_key)
+        unit = self._unit(self._key(session))
+        await ask_with_retry(lambda: unit.ask(keep))
 
     # ------------------------------------------------------------------ spawn
 
@@ -445,15 +442,20 @@ class ProjectActor(DynamicSupervisor):
         claim = self._claim(message, result)
         ops = (*more, PutSession(session), PutTurn(turn), AppendEvents((event,)))
         try:
+            if message.api_key is not None:
+                await self._hand_over_key(session, message.api_key)
             await self._context.store.ask(
                 Transact(ops=ops if claim is None else (*ops, PutIdempotency(claim)))
             )
         except BaseException:
+            if message.api_key is not None:
+                forget = KeepApiKey(session_id=session.id, api_key=None)
+                self._unit(self._key(session)).tell(forget)
             tree.tell(Unreserve(session_id=session.id, new=not resumed))
             raise
         failpoint("project.session_recorded")
         try:
-            await self._run_session(session, anew=resumed, api_key=message.api_key)
+            await self._run_session(session, anew=resumed)
         except ActorDead:
             log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result

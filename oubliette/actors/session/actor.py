@@ -25,7 +25,6 @@ from oubliette.actors.session.messages import (
     ChildTurnEnded,
     ClientPaired,
     EndAgent,
-    GrantApiKey,
     IsBlocked,
     LimitNotice,
     LinkAnswered,
@@ -459,10 +458,6 @@ class SessionActor(RestingSession):
     @handles(RootCaller)
     def _root_caller_changed(self, message: RootCaller) -> None:
         self.link.root_caller_changed(message)
-
-    @handles(GrantApiKey)
-    def _grant_api_key(self, message: GrantApiKey) -> None:
-        self.memory.api_key = message.api_key
 
     @handles(LimitNotice)
     def _limit_noticed(self, message: LimitNotice) -> None:

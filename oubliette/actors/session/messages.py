@@ -149,12 +149,6 @@ class RootCaller(Message):
     caller_id: str | None
 
 
-class GrantApiKey(Message):
-    """The key for the environment of the agent, which came after the actor had started."""
-
-    api_key: str
-
-
 class ToolsListed(Message):
     """The agent's process has the tool list of our MCP server: it may be prompted."""
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from oubliette.actors.caller.messages import GetCaller
+from oubliette.config.agent_config import Autonomy
 from oubliette.errors import InvalidParameter
 from oubliette.tools.auth.api_keys import minted_scope
 from oubliette.tools.caller_tools import LentTool, normalised
-from oubliette.tools.handlers.projects import Autonomy
 from oubliette.tools.schema import field_types
 from oubliette.tools.spec import Params
 

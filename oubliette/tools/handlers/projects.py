@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from oubliette.actors.messages import CreateProject, DeleteProject
 from oubliette.config import agent_config
+from oubliette.config.agent_config import Autonomy
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import Limits
 from oubliette.tools.auth import scopes
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 CREATE_SECONDS: Final = 60.0
 DELETE_SECONDS: Final = 60.0
 MAX_SERVERS_BYTES: Final = 64 * field_types.KIB
-
-Autonomy = Literal["off", "low", "medium", "high", "ask"]
 
 
 class TreeLimits(Params, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.runtime.agents.acp.runtime import MCP_SERVER
+from oubliette.config.agent_config import OURS
 from oubliette.runtime.agents.base import AgentCommand, AgentFile
 from oubliette.runtime.agents.droid.adapter import DroidAdapter
 from oubliette.runtime.agents.environment import (
@@ -166,7 +166,7 @@ def _servers(
     """
     command, *arguments = inside.program("client")
     servers: dict[str, dict[str, Any]] = {
-        MCP_SERVER: {
+        OURS: {
             "type": "stdio",
             "command": command,
             "args": arguments,
@@ -186,7 +186,7 @@ def _servers(
 
     for name, config in sorted(session.mcp_servers.items()):
         one = object_of(config)
-        if name == MCP_SERVER:
+        if name == OURS:
             continue
         if "command" in one:
             servers[name] = {

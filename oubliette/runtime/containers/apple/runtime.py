@@ -42,13 +42,13 @@ from oubliette.runtime.containers.base import (
     ContainerInfo,
     ContainerSpec,
     Dial,
+    Hardening,
     ImageInfo,
     Inside,
     Logs,
     Mount,
     RuntimeStatus,
 )
-from oubliette.runtime.containers.docker.create_body import Hardening
 from oubliette.runtime.containers.errors import EngineMissing
 from oubliette.runtime.containers.labels import LABEL_MADE_OF, read_spec, write_spec
 from oubliette.runtime.containers.process import bubblewrap

@@ -184,4 +184,5 @@ def _no_shutdown_watcher() -> None:
     """
     from sse_starlette import sse
 
-    sse._get_shutdown_state().watcher_started = True  # pyright: ignore[reportPrivateUsage]
+    state = sse._get_shutdown_state()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    state.watcher_started = True

@@ -278,7 +278,8 @@ def _client_class(docker: Any) -> Any:
         def get_connection(self, url: str, proxies: Any = None) -> Any:
             pool: Any = transport.UnixHTTPAdapter.get_connection(self, url, proxies)
             make: Any = SdkConnection
-            pool._new_conn = functools.partial(make, pool.base_url, pool.socket_path, pool.timeout)
+            connect = functools.partial(make, pool.base_url, pool.socket_path, pool.timeout)
+            pool._new_conn = connect  # noqa: SLF001 -- urllib3 has no public hook
             return pool
 
     class SdkClient(docker.APIClient):

@@ -16,6 +16,7 @@ from ..io import linux
 from ..io.event_loop import Loop
 from ..io.json_values import as_object
 from ..io.lines import Lines
+from ..io.stdio import log, take_stdio
 from . import tool_catalog as tools
 from .calls import LINK_BROKE, CallFailed, PendingCall, new_call_id
 from .child_turn import ChildTurn, unanswered
@@ -23,7 +24,7 @@ from .context_tools import Context, ContextFault
 from .mcp_server import StdioMcpServer
 from .relay_link import Link
 from .requests import INVALID_PARAMS
-from .settings import Settings, log, take_stdio
+from .settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ...client.settings import log
+from ...io.stdio import log
 from .guard import Guarded
 
 PROGRAM = "--program="

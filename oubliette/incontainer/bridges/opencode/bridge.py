@@ -28,11 +28,11 @@ import sys
 import time
 from collections import deque
 
-from ...client.settings import log, take_stdio
 from ...io import linux
 from ...io.event_loop import Loop
 from ...io.json_values import as_object
 from ...io.lines import Lines, LongLine
+from ...io.stdio import log, take_stdio
 from .agent import not_started, program_of
 from .http import MAX_BODY, EventReader, HttpExchange, ServerAddress
 from .server import OpencodeServer

@@ -7,9 +7,9 @@ import re
 import signal
 import subprocess
 
-from ...client.settings import log
 from ...io import linux
 from ...io.event_loop import READ
+from ...io.stdio import log
 from .guard import Guarded
 from .http import USER
 

@@ -1,4 +1,4 @@
-"""The glossary names classes that exist, and no document uses a word that it replaced."""
+"""The glossary names classes that exist, and documents use no word that it replaced."""
 
 from __future__ import annotations
 
@@ -6,10 +6,26 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+from oubliette.tools.registry import TABLE
+
 ROOT = Path(__file__).parents[2]
-GLOSSARY = ROOT / "docs" / "glossary.md"
+DOCS = ROOT / "docs"
+GLOSSARY = DOCS / "glossary.md"
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")),
+    *sorted(page for page in DOCS.rglob("*.md") if page.name != "permissions.md"),
+)
+"""All pages that people write; `permissions.md` is generated."""
 CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z]\w*)?)`")
 """A name in backticks, written as classes are."""
+REPLACED = re.compile(
+    r"\b(?:whoever|whatever|anew|for good|(?:come|comes|came|put) to rest|hostgate|patience"
+    r"|houses?|doors?|gates?|journal|lends?|lent|lending)\b",
+    re.IGNORECASE,
+)
+"""Words that documents used once, for which the glossary has the usual ones."""
 
 
 def classes() -> set[str]:
@@ -20,6 +36,22 @@ def classes() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     }
+
+
+def prose(page: str) -> str:
+    """A page without its code blocks, code spans and targets of links."""
+    page = re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
+    return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "", page))
+
+
+def written(page: Path) -> str:
+    """A page without the descriptions of tools and keys, which are the code's."""
+    text = page.read_text(encoding="utf-8")
+    if page.name in {"tools.md", "configuration.md"}:
+        text = re.sub(r"(?m)^\| `.*$", "", text)
+        for tool in TABLE.values():
+            text = text.replace(tool.description, "")
+    return text
 
 
 def test_every_class_that_the_glossary_names_exists() -> None:
@@ -34,3 +66,13 @@ def test_no_word_of_the_glossary_is_defined_twice() -> None:
     words = [word for row in rows if row not in {"word", "---"} for word in row.split(", ")]
     assert len(words) > 80
     assert sorted({word for word in words if words.count(word) > 1}) == []
+
+
+def test_a_word_that_was_replaced_is_found_in_prose_and_not_in_code() -> None:
+    page = "Whoever lends a `door`\n```\nhouse\n```\n[of](house.md#gate) clients anew."
+    assert REPLACED.findall(prose(page)) == ["Whoever", "lends", "anew"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_uses_a_word_that_the_glossary_replaced(page: Path) -> None:
+    assert REPLACED.findall(prose(written(page))) == []

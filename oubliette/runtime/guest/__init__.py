@@ -1,4 +1,4 @@
-"""The server's side of the host protocol: what runs in a container, whatever the engine."""
+"""Server side of the guest protocol, independent of the container engine."""
 
 from oubliette.runtime.guest.control_link import ControlLink
 from oubliette.runtime.guest.errors import (

@@ -1,8 +1,8 @@
-"""The server's end of the host protocol: the control link and what opens from it.
+"""Control link of the server to a container's guest.
 
-One `ControlLink` per container. Requests may be sent side by side; answers find theirs by number.
-Nothing is kept for later without bound: events go to a callback as they come, streams are pulled
-by who reads them.
+One `ControlLink` per container. Requests may run concurrently; answers are matched by number.
+Nothing is buffered without bound: events go to a callback as they arrive, streams are read on
+demand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
 REQUEST_TIMEOUT: Final = 30.0  # seconds for an answer
-NO_COMMON_VERSION: Final = "no common version"  # what a host says that knows none of ours
+NO_COMMON_VERSION: Final = "no common version"  # sent by a guest that has none of our versions
 MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
 
 _encoder: Final = msgspec.json.Encoder()
@@ -47,7 +47,7 @@ _hello: Final = msgspec.json.Decoder(Hello)
 
 
 class ControlLink:
-    """An authenticated control link. Made by `connect`, ended by `aclose` or by the other side."""
+    """Authenticated control connection to a container's guest, opened by `connect`."""
 
     def __init__(
         self,
@@ -79,21 +79,21 @@ class ControlLink:
         timeout: float = CONNECT_TIMEOUT,
         on_event: Callable[[GuestEvent], object] | None = None,
     ) -> ControlLink:
-        """Open the control link: both sides prove that they hold `key`, the host says hello.
+        """Open the control link: both sides prove that they hold `key`, the guest sends `hello`.
 
         Args:
-            dial: what `ContainerRuntime.dial` gave.
-            key: the container's 32 bytes, as given to `start`.
-            epoch: of this server; a host drops links of older ones.
-            timeout: seconds for all of it.
+            dial: the result of `ContainerRuntime.dial`.
+            key: the container's 32 bytes, as passed to `start`.
+            epoch: epoch of this server; a guest closes links with an older one.
+            timeout: seconds for the whole handshake.
             on_event: called with every event, in order, from the loop; it must not block.
 
         Raises:
-            GuestUnreachable: nobody listens, or no answer in time.
-            GuestImpostor: the other side does not hold the key; nothing was told to it.
-            GuestRefused: it does not want this link (`stale epoch`, bad proof).
-            VersionMismatch: it speaks other versions of the protocol than we do.
-            ProtocolViolation: it speaks another protocol.
+            GuestUnreachable: the socket does not listen, or does not answer in time.
+            GuestImpostor: the peer does not hold the key; nothing was disclosed to it.
+            GuestRefused: the guest refused the link (`stale epoch`, bad proof).
+            VersionMismatch: the guest and this server have no common version.
+            ProtocolViolation: the peer does not follow the protocol.
         """
         nonce = secrets.token_hex(wire.NONCE_HEX // 2)
         header = wire.ControlHeader(nonce).line()
@@ -109,16 +109,16 @@ class ControlLink:
             raise GuestUnreachable(f"the host did not answer within {timeout:g} s") from error
         return cls(dial, reader, writer, hello, on_event)
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ state
 
     @property
     def version(self) -> int:
-        """The version of the protocol that both speak: the highest that is common."""
+        """Version of the protocol in use: the highest that both sides support."""
         return min(wire.PROTOCOL_MAX, self.hello.versions[1])
 
     @property
     def takes_bare(self) -> bool:
-        """Whether the host lets clients in that have no secret."""
+        """Whether the guest accepts clients without a secret."""
         return "bare" in self.hello.features
 
     @property
@@ -127,12 +127,12 @@ class ControlLink:
         return self._closed.is_set()
 
     async def closed(self) -> OublietteError | None:
-        """Wait for the end of the link; why it ended, None if we closed it."""
+        """Wait until the link has ended; return the reason, or None if we closed it."""
         await self._closed.wait()
         return self._reason
 
     async def aclose(self) -> None:
-        """Close it. The host, and what runs there, go on."""
+        """Close the link. The guest, and the processes in the container, go on."""
         if not self._task.done():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -155,7 +155,7 @@ class ControlLink:
             if not future.done():
                 future.set_exception(LinkClosed(str(reason or "the link was closed")))
         for queue in self._listeners:
-            # Room for the end is kept free: see `_tell`.
+            # One place is reserved for the end of the iteration: see `_publish`.
             queue.put_nowait(None)
 
     # ------------------------------------------------------------------ reading
@@ -176,17 +176,17 @@ class ControlLink:
 
     def _line(self, line: bytes) -> None:
         failpoint("host.line")
-        # Events are told from answers by their field, so that both may grow others.
+        # Events and answers are distinguished by their field, so that both may get more fields.
         kind = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         if "event" in kind:
-            self._tell(_events.decode(line))
+            self._publish(_events.decode(line))
             return
         answer = _answers.decode(line)
         future = self._waiting.pop(answer.id, None)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def _tell(self, event: GuestEvent) -> None:
+    def _publish(self, event: GuestEvent) -> None:
         if self._on_event is not None:
             self._on_event(event)
         for queue in self._listeners:
@@ -195,7 +195,7 @@ class ControlLink:
             queue.put_nowait(event)
 
     async def events(self) -> AsyncIterator[GuestEvent]:
-        """Events from now on, until the link ends. Who reads too slowly loses the link."""
+        """Iterate over events from now on, until the link ends. A slow reader loses the link."""
         queue: asyncio.Queue[GuestEvent | None] = asyncio.Queue(MAX_EVENTS + 1)
         if self._closed.is_set():
             return
@@ -214,8 +214,8 @@ class ControlLink:
         """Send one request and wait for its answer.
 
         Raises:
-            CommandFailed: the host answered with an error.
-            LinkClosed: the link ended first; whether it was done is not known.
+            CommandFailed: the guest answered with an error.
+            LinkClosed: the link ended first; the outcome is unknown.
             DeadlineExceeded: no answer in time.
         """
         if self._closed.is_set():
@@ -228,7 +228,7 @@ class ControlLink:
         try:
             async with asyncio.timeout(timeout):
                 self._writer.write(line)
-                with contextlib.suppress(ConnectionError):  # the reader says why
+                with contextlib.suppress(ConnectionError):  # the reader has the reason
                     await self._writer.drain()
                 answer = await future
         except TimeoutError as error:
@@ -241,7 +241,7 @@ class ControlLink:
         return answer.ok or {}
 
     async def start(self, process: StartProcess) -> int:
-        """Start a process, or find the one that has this id already. Its pid inside.
+        """Start a process, or find the one that has this id already; return its pid inside.
 
         Raises:
             CommandFailed: `kind` is `not_found` (the message names the program), `bad_cwd`,
@@ -260,13 +260,13 @@ class ControlLink:
         tree: bool = True,
         timeout: float = REQUEST_TIMEOUT,
     ) -> bool:
-        """Signal a process, with `tree` all of its group and session too; whether it was there."""
+        """Signal a process, with `tree` all of its group and session; return whether it existed."""
         fields = {"proc": proc, "signal": number, "tree": tree}
         answer = await self.request("signal", fields, timeout=timeout)
         return bool(answer.get("delivered"))
 
     async def expect(self, session: str, project: str, *, secret: str, depth: int) -> None:
-        """Let the client of `session` in that has `secret`; replaces what was expected before."""
+        """Accept the client of `session` that has `secret`; replaces an earlier announcement."""
         fields = {
             "session": session,
             "project": project,
@@ -276,47 +276,47 @@ class ControlLink:
         await self.request("expect", fields)
 
     async def unexpect(self, session: str) -> None:
-        """Let nobody in for `session` any more and close its links."""
+        """Refuse new clients of `session` and close its links."""
         await self.request("unexpect", {"session": session})
 
     async def ticket(self, purpose: str, count: int = 1) -> Sequence[str]:
-        """One-time tickets for `upstream`, `bare` or `attach`; each is good for 30 s."""
+        """Return one-time tickets for `upstream`, `bare` or `attach`; each is valid for 30 s."""
         answer = await self.request("ticket", {"purpose": purpose, "count": count})
         return [str(ticket) for ticket in answer["tickets"]]
 
     async def ack(self, proc: str, out: int, err: int) -> None:
-        """Let the host forget output before these offsets: its events are committed."""
+        """Acknowledge output before these offsets: its events are committed."""
         await self.request("ack", {"proc": proc, "out": out, "err": err})
 
     async def forget(self, proc: str) -> None:
-        """Let the host forget a process that has ended, its unread output included."""
+        """Drop a process that has ended, its unread output included."""
         await self.request("forget", {"proc": proc})
 
     async def end(self, proc: str, *, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Kill a process that nobody wants any more, and all of its group; forget it.
+        """Kill a process and its group, and drop it.
 
-        `timeout`: seconds for a host that may be paused to take the signal.
+        `timeout`: seconds for a guest that may be paused to handle the signal.
         """
-        with contextlib.suppress(CommandFailed):  # it is gone already
+        with contextlib.suppress(CommandFailed):  # it has ended already
             await self.signal(proc, "KILL", timeout=timeout)
             await self.forget(proc)
 
     async def stats(self) -> dict[str, Any]:
-        """What the host uses and holds: `rss procs links spool_bytes uptime_seconds` and more."""
+        """Return the guest's resources: `rss procs links spool_bytes uptime_seconds` and more."""
         return await self.request("stats", {})
 
     async def drain(self) -> None:
-        """Let the host end its processes (TERM, 3 s, KILL) and itself."""
-        with contextlib.suppress(LinkClosed):  # it may be gone before its answer is read
+        """End all processes (TERM, 3 s, KILL), then the guest itself."""
+        with contextlib.suppress(LinkClosed):  # it may exit before its answer is read
             await self.request("drain", {})
 
     # ------------------------------------------------------------------ data links
 
     async def attach(self, proc: str, out: int = 0, err: int = 0) -> ProcessStream:
-        """Read a process's output from these offsets on, and write to it. Evicts an older attach.
+        """Open a process's output from these offsets on, and its input; evicts an older attach.
 
         Raises:
-            GuestRefused: (from the stream's first read) there is no such process.
+            GuestRefused: (from the stream's first read) the process is unknown.
         """
         ticket = (await self.ticket("attach"))[0]
         header = wire.Attach(proc, out, err, ticket, self.version).line()
@@ -332,10 +332,10 @@ class ControlLink:
         bare: bool = False,
         limit: int = wire.MAX_SESSION_LINE,
     ) -> tuple[StreamReader, StreamWriter]:
-        """The server's half of a session's pair; `bare`: for a client without a secret.
+        """Open the upstream of a session's pair; `bare`: for a client without a secret.
 
-        A refusal comes as its first line: see `wire.parse_error`. `limit` bounds a
-        line for `StreamReader.readline`; the reader stops reading the socket at twice of it.
+        A refusal arrives as its first line: see `wire.parse_error`. `limit` bounds a line for
+        `StreamReader.readline`; the reader stops reading the socket at twice that size.
         """
         ticket = (await self.ticket("bare" if bare else "upstream"))[0]
         header = wire.Upstream(session, project, depth, ticket).line()

@@ -1,4 +1,4 @@
-"""Open one connection to a relay, over its socket or over an engine's bridge."""
+"""Connection to a container's relay, over its socket or over an engine's bridge."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ABSENT = (ConnectionRefusedError, FileNotFoundError)
 
 
 async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader, StreamWriter]:
-    """Connect and send `header`. `limit` is half of what the reader holds before it lets wait.
+    """Connect and send `header`. `limit` is half of the buffer size at which the reader pauses.
 
     Raises:
-        GuestAbsent: nobody listens there.
-        GuestUnreachable: it cannot be reached for another reason.
+        GuestAbsent: the socket does not listen.
+        GuestUnreachable: the connection failed for another reason.
     """
     try:
         if isinstance(dial, Path):
@@ -41,7 +41,7 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
 
 def _connected(path: Path) -> socket.socket:
     # A Unix socket connects at once or not at all. Asyncio takes the EAGAIN of a full backlog for a
-    # connection under way and hands out a socket that is connected to nobody.
+    # connection in progress and returns an unconnected socket.
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         link.setblocking(False)
@@ -57,11 +57,11 @@ def _where(dial: Dial) -> str:
 
 
 async def read_line(reader: StreamReader) -> bytes:
-    """One line, with its newline.
+    """Return one line, with its newline.
 
     Raises:
-        GuestRefused: it is `OUBLIETTE-ERROR …`.
-        LinkClosed: there is no further line.
+        GuestRefused: the line is `OUBLIETTE-ERROR …`.
+        LinkClosed: the stream has ended.
     """
     try:
         line = await reader.readline()
@@ -76,7 +76,7 @@ async def read_line(reader: StreamReader) -> bytes:
 
 
 async def close(writer: StreamWriter) -> None:
-    """Close and wait for it; what the other side did does not matter any more."""
+    """Close and wait for it; errors of the connection are ignored."""
     writer.close()
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(2.0):

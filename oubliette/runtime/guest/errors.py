@@ -1,4 +1,4 @@
-"""What can go wrong between the server and a host."""
+"""Errors of the connection between the server and a guest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class GuestUnreachable(Unavailable):
 
 
 class GuestAbsent(GuestUnreachable):
-    """Nothing listens at the relay socket: a host that lives does."""
+    """Nothing listens at the relay socket: the guest has ended."""
 
     code = "host_absent"
 
 
 class GuestRefused(RuntimeFailure):
-    """The host refused; `reason` is its own word (`stale epoch`, `already connected`, …)."""
+    """The guest refused; `reason` is its error text (`stale epoch`, `already connected`, …)."""
 
     code = "host_refused"
 
@@ -28,27 +28,27 @@ class GuestRefused(RuntimeFailure):
 
 
 class VersionMismatch(GuestRefused):
-    """Host and server have no version of the protocol in common."""
+    """Guest and server have no version of the protocol in common."""
 
     code = "host_version"
 
 
 class GuestImpostor(ProtocolViolation):
-    """Whoever listens at the relay socket does not hold the container's key."""
+    """The process that listens at the relay socket does not hold the container's key."""
 
     code = "host_impostor"
 
 
 class LinkClosed(Unavailable):
-    """The link to the host has ended; connect again and look at `hello`."""
+    """The link to the guest has ended; reconnect and compare with `hello`."""
 
     code = "link_closed"
 
 
 class CommandFailed(RuntimeFailure):
-    """The host could not do what a request asked for; `kind` is its code for why.
+    """The guest could not carry out a request; `kind` is its error code.
 
-    `not_found bad_cwd permission invalid limit unknown_verb`, and what later hosts add.
+    `not_found bad_cwd permission invalid limit unknown_verb`, and the codes of later releases.
     """
 
     code = "host_verb_failed"

@@ -1,4 +1,4 @@
-"""What the control link carries, as records. Unknown fields are ignored."""
+"""Messages of the control link, as records. Unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SecretFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in memory for one process, gone when the process has ended."""
+    """In-memory file for one process, removed when the process has ended."""
 
     variable: str
-    """Variable of the process that holds its path."""
+    """Name of the environment variable that holds its path."""
     name: str
     data: str
-    """What is in it, in base64."""
+    """Content of the file, in base64."""
 
 
 class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to start, and how."""
+    """Program to start, and its environment."""
 
     proc: str
-    """Chosen by us; starting the same id again is the same process."""
+    """Chosen by the server; starting the same id again is the same process."""
     argv: tuple[str, ...]
     env: dict[str, str]
     """The whole environment; begin with `Inside.env`."""
@@ -43,7 +43,7 @@ class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """False: standard input is empty from the start."""
     limits: ProcessLimits = ProcessLimits()
     spool_bytes: int | None = None
-    """Room for output that nobody has read; None = the host's default (64 MiB)."""
+    """Size of the buffer for unread output; None = the guest's default (64 MiB)."""
     deadline_seconds: float | None = None
     """The process group is killed after this long."""
     merge_stderr: bool = False
@@ -51,19 +51,19 @@ class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: exactly one of the two is set."""
+    """Exit of a process: exactly one of the two is set."""
 
     code: int | None = None
     signal: int | None = None
 
     @property
     def status(self) -> int | None:
-        """As a shell says it: the code, or 128 + the signal."""
+        """Exit status as in a shell: the code, or 128 + the signal."""
         return 128 + self.signal if self.signal is not None else self.code
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One process as the host knows it."""
+    """One process as the guest reports it."""
 
     id: str
     pid: int
@@ -79,34 +79,34 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """One session that the host expects a client for."""
+    """One session that the guest accepts a client for."""
 
     session: str
     paired: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """What the host says of itself when a control link opens."""
+    """First message of the guest when a control link opens."""
 
     versions: tuple[int, int]
     build: str = ""
     boot: str = ""
-    """New at each start of the host."""
+    """New at each start of the guest."""
     pid: int = 0
     features: tuple[str, ...] = ()
     procs: tuple[ProcessInfo, ...] = ()
     sessions: tuple[SessionState, ...] = ()
 
     def process(self, proc: str) -> ProcessInfo | None:
-        """The process with this id, if the host has it."""
+        """Return the process with this id, if the guest has it."""
         return next((process for process in self.procs if process.id == proc), None)
 
 
 class GuestEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened; `event` says what, and which of the other fields are set.
+    """Event of the guest; `event` is its type, which decides which of the other fields are set.
 
-    `started exited paired refused spool_full spool_resumed evicted draining`, and what later hosts
-    add.
+    `started exited paired refused spool_full spool_resumed evicted draining`, and the types of
+    later releases.
     """
 
     event: str
@@ -114,7 +114,7 @@ class GuestEvent(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     session: str | None = None
     bare: bool = False
-    """With `paired`: the client has no secret."""
+    """For `paired`: the client has no secret."""
     reason: str | None = None
     stream: Any = None
     exit: Exit | None = None
@@ -123,7 +123,7 @@ class GuestEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request."""
+    """Answer to a request."""
 
     id: int
     ok: dict[str, Any] | None = None

@@ -1,7 +1,7 @@
-"""A process's streams over one attached link.
+"""Streams of a process over one attached link.
 
-The reader pulls: what is not read stays in the socket, then in the host's spool, and in the end
-holds the process back. Nothing is lost by it.
+The reader pulls: unread output stays in the socket, then in the guest's spool, and finally blocks
+the process. Nothing is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STDERR: Stream = 2
 
 
 class Output(msgspec.Struct, frozen=True):
-    """Bytes that the process wrote; `offset` is that of the first one in its stream."""
+    """Output of the process; `offset` is that of the first byte in its stream."""
 
     stream: Stream
     offset: int
@@ -35,13 +35,13 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class StdinOk(msgspec.Struct, frozen=True):
-    """The host has taken standard input up to this sequence number, for good."""
+    """The guest has accepted standard input up to this sequence number, once and finally."""
 
     seq: int
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """What was asked for from `asked` on is not kept any more; it goes on at `next`."""
+    """The bytes from `asked` on are not kept any more; output continues at `next`."""
 
     stream: Stream
     asked: int
@@ -49,7 +49,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Eof(msgspec.Struct, frozen=True):
-    """The process, and all that inherited the stream, have closed it."""
+    """The stream was closed by the process and all that inherited it."""
 
     stream: Stream
 
@@ -69,14 +69,14 @@ _ERROR = wire.ERROR.encode()
 def pieces(data: bytes) -> list[bytes]:
     """Cut input that is not one message into frames, each with a number of its own.
 
-    A message is better sent as one frame (up to 16 MiB): it is accepted whole or not at all.
+    Send a message as one frame (up to 16 MiB) if possible: it is accepted whole or not at all.
     """
     most = wire.MAX_FRAME
     return [data[at : at + most] for at in range(0, len(data), most)]
 
 
 class ProcessStream:
-    """One attached link. One reader at a time; writes may come from elsewhere."""
+    """One attached link. One reader at a time; writes may come from other tasks."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader = reader
@@ -88,17 +88,17 @@ class ProcessStream:
         """Set once the last frame was read."""
 
     async def read(self) -> StreamItem | None:
-        """The next item; None after `Exit`, which is always the last one.
+        """Return the next item; None after `Exit`, which is always the last one.
 
         Raises:
             GuestRefused: the attach was refused.
             LinkClosed: the link ended before the process did; attach again.
-            ProtocolViolation: what came is no frame of ours; the link is closed.
+            ProtocolViolation: the bytes are not a valid frame; the link is closed.
         """
         if self._over:
             return None
         try:
-            # The head is kept until its payload is there: a read may be cancelled in between.
+            # The head is kept until its payload has arrived: a read may be cancelled in between.
             kind, n, length = await self._frame_head()
             if kind not in wire.FRAME_KINDS or length > wire.MAX_FRAME:
                 raise ProtocolViolation(f"no frame of ours: kind {kind}, {length} bytes")
@@ -140,18 +140,19 @@ class ProcessStream:
         raise ProtocolViolation(f"a frame of kind {kind} goes the other way")
 
     async def __aiter__(self) -> AsyncIterator[StreamItem]:
-        """All items up to and with `Exit`."""
+        """Iterate over all items up to and including `Exit`."""
         while (item := await self.read()) is not None:
             yield item
 
     async def write(self, seq: int, data: bytes) -> None:
-        """Send one frame of input; `seq` counts 1, 2, 3 … over the life of the process.
+        """Send one frame of input; `seq` counts 1, 2, 3 … from the start of the process.
 
-        What the host had already is dropped there. Waits while the process reads too slowly.
+        The guest drops frames that it has accepted already. Waits while the process reads too
+        slowly.
 
         Raises:
             InvalidParameter: longer than a frame; see `pieces`.
-            LinkClosed: the link has ended; whether it arrived is told by the next `StdinOk`.
+            LinkClosed: the link has ended; the next `StdinOk` shows whether it arrived.
         """
         if len(data) > wire.MAX_STDIN_FRAME:
             raise InvalidParameter(
@@ -172,7 +173,7 @@ class ProcessStream:
             raise LinkClosed("the link to the process has ended") from error
 
     async def aclose(self) -> None:
-        """Let go of it; the process goes on."""
+        """Close the link; the process goes on."""
         self._over = True
         await dialing.close(self._writer)
 

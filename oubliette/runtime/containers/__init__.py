@@ -1,4 +1,4 @@
-"""Containers behind one port; the process runtime is the engine that needs no daemon."""
+"""Container runtimes behind one interface; the process runtime needs no daemon."""
 
 from oubliette.runtime.containers.base import (
     LABEL_CONTAINER,

@@ -1,4 +1,4 @@
-"""Whether the engine is there now: for `/ready`, which is asked often and must answer soon."""
+"""Availability of the engine, for `/ready`, which is queried often and must answer soon."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ANSWER_SECONDS: Final = 2.0
 
 
 class EngineAvailability:
-    """Asks one question at a time, however often it is asked itself."""
+    """Availability check that runs one query at a time, however many callers wait."""
 
     def __init__(self, runtime: ContainerRuntime) -> None:
         self._runtime = runtime
         self._question: asyncio.Task[RuntimeStatus] | None = None
 
     async def problem(self) -> str | None:
-        """Why no container can be started now, and what to do; None if one can."""
+        """Return why no container can be started now, with a remedy; None if one can."""
         if self._question is None or self._question.done():
             self._question = asyncio.create_task(self._runtime.ping(), name="engine presence")
         question = self._question
@@ -34,7 +34,7 @@ class EngineAvailability:
         return f"containers: {status.reason or f'{name} does not work'}{remedy}"
 
     async def aclose(self) -> None:
-        """Stop asking."""
+        """Cancel the running query."""
         if self._question is not None:
             self._question.cancel()
             await asyncio.gather(self._question, return_exceptions=True)

@@ -1,9 +1,8 @@
-"""The port behind which containers live.
+"""Interface of container runtimes.
 
-A runtime knows images, mounts, networks and one process: the host. Everything that
-happens inside (processes, streams, sessions' links) is done once, above this port, on the host
-protocol. Runtimes differ in what they can; they say it in `Capabilities` and are asked for
-nothing else.
+A runtime handles images, mounts, networks and one process: the guest. Everything inside (processes,
+streams, sessions' links) is implemented once, above this interface, on the guest protocol. Runtimes
+differ in what they support; `Capabilities` declares it, and nothing else is requested of them.
 """
 
 from __future__ import annotations
@@ -28,30 +27,31 @@ RELAY_SOCKET: Final = "relay.sock"
 KEY_FILE: Final = "key"
 
 ISOLATED: Final = ("-I", "-S")
-"""How our own programs are started: nothing of an agent's workspace or environment is imported, nor
-`site`, whose packages nothing of ours uses and which is half of an interpreter's start."""
+"""Options of the interpreter for our own programs: nothing of an agent's workspace or environment
+is imported, nor `site`, whose packages nothing of ours uses and which is half of an interpreter's
+start."""
 
 MIB: Final = 1 << 20
 
 ContainerState: TypeAlias = Literal["created", "running", "exited", "unknown"]
 
 Progress: TypeAlias = "Callable[[str], object]"
-"""Is told how far something long is, a line at a time, at most about once a second; on the loop."""
+"""Callback for the progress of a long call: one line, at most about once a second, on the loop."""
 
 Dialer: TypeAlias = "Callable[[int], Awaitable[tuple[StreamReader, StreamWriter]]]"
 """Opens one more connection to the relay; the argument is the reader's limit in bytes."""
 
 Dial: TypeAlias = "Path | Dialer"
-"""How the host link reaches a relay: a socket on this side, or a way to make a stream to it."""
+"""Address of a relay: a socket on this machine, or a function that opens a stream to it."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runtime can do; the conformance suite asks exactly this."""
+    """Features of a runtime; the conformance suite tests exactly these."""
 
     survives_server: bool
     """Containers go on when the server is killed, and are found again by their labels."""
     sockets_cross: bool
-    """The relay's socket can be opened from this side; otherwise links are bridged."""
+    """The relay's socket can be opened on this machine; otherwise links are bridged."""
     network_none: bool
     network_host: bool
     images: bool
@@ -59,13 +59,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     uid_per_container: bool
     """`ContainerSpec.uid` is honoured."""
     isolation: Literal["container", "none"]
-    """`none`: agents can reach whatever the server's user can; every session says so."""
+    """`none`: agents can reach everything that the server's user can; every session reports it."""
     exit_codes: bool = True
-    """It is known how a container's own process ended; otherwise `exit_code` is always None."""
+    """The exit of a container's own process is known; otherwise `exit_code` is always None."""
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """One folder or file of this side, seen inside at `target`."""
+    """One folder or file of this machine, mounted inside at `target`."""
 
     source: Path
     target: str
@@ -74,34 +74,34 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a whole container; None = the engine's own. Engines ignore what they cannot do.
+    """Limits of a whole container; None = the engine's own. Engines ignore unsupported ones.
 
-    Limits of single processes are the host's (`StartProcess.limits`).
+    Limits of single processes are the guest's (`StartProcess.limits`).
     """
 
     memory_bytes: int | None = None
     cpus: float | None = None
     pids: int | None = None
     tmp_bytes: int | None = 1 << 30
-    """Room in `/tmp`."""
+    """Size of `/tmp`."""
 
 
 class Hardening(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine closes a container: all of it by default.
+    """Hardening of a container by its engine: all of it by default.
 
-    Engines ignore what they cannot do; the conformance suite says which.
+    Engines ignore unsupported options; the conformance suite records which.
     """
 
     memory_bytes: int | None = 6144 * MIB
     """Of a container as a whole, its tmpfs included; no swap beyond it. None = no limit. Here and
-    for `cpus` and `pids`, the spec's own limits go first."""
+    for `cpus` and `pids`, the spec's own limits take precedence."""
     cpus: float | None = 2.0
     pids: int | None = 1024
     read_only: bool = True
-    """The image's file system cannot be written."""
+    """The image's file system is read-only."""
     drop_capabilities: bool = True
     cap_add: tuple[str, ...] = ()
-    """Capabilities without `CAP_` that are there all the same."""
+    """Capabilities, without `CAP_`, that are kept."""
     no_new_privileges: bool = True
     init: bool = True
     """The engine's init is process 1 and reaps."""
@@ -110,9 +110,9 @@ class Hardening(msgspec.Struct, frozen=True, kw_only=True):
     """Soft and hard limit of open files; None = the engine's."""
     shm_bytes: int = 256 * MIB
     home_bytes: int = 256 * MIB
-    """HOME where nothing is mounted there."""
+    """HOME if nothing is mounted there."""
     oom_score: int | None = 500
-    """The kernel ends agents before the server when memory is short."""
+    """The kernel kills agents before the server when memory is short."""
     log_bytes: int = 10 * MIB
     log_files: int = 3
     oci_runtime: str | None = None
@@ -120,58 +120,58 @@ class Hardening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container is made of."""
+    """Specification of a container."""
 
     id: str
     labels: dict[str, str]
-    """At least `LABEL_INSTANCE` and `LABEL_CONTAINER` (= `id`); all are found again by `adopt`."""
+    """At least `LABEL_INSTANCE` and `LABEL_CONTAINER` (= `id`); `adopt` restores all of them."""
     runtime_dir: Path
-    """Made by `folders.new_runtime_dir`; seen inside as `/mcp`, holds `relay.sock`."""
+    """Made by `host_paths.new_runtime_dir`; seen inside as `/mcp`, holds `relay.sock`."""
     spool_dir: Path | None = None
-    """Folder for output that no server has read yet, of this container alone: it is removed with
-    it. None = one beside `runtime_dir`."""
+    """Folder for this container's output that no server has read yet; removed with the container.
+    None = one beside `runtime_dir`."""
     image: str | None = None
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = {}
-    """Environment of the host. Visible to its user; secrets of agents do not belong here."""
+    """Environment of the guest. Visible to its user; secrets of agents do not belong here."""
     network: str = "none"
     """`none`, `host`, `bridge`, or the name of an engine's network."""
     uid: int | None = None
-    """User (and group) id that agents run under, where `uid_per_container`."""
+    """User (and group) id of the agents, where `uid_per_container`."""
     limits: ContainerLimits = ContainerLimits()
     hardening: Hardening | None = None
-    """How an engine closes it; None = as the runtime was told when it was made."""
+    """Hardening by the engine; None = the runtime's default."""
     command: tuple[str, ...] | None = None
-    """What runs as the container; None = the host of the zipapp."""
+    """Command of the container; None = the guest of the zipapp."""
     orphan_grace: float = 600.0
-    """Seconds without a server after which the host ends its agents and itself."""
+    """Seconds without a server after which the guest ends its agents and itself."""
     accept_bare: bool = False
-    """Let clients that know only the headers of the relay's first form in (`relay.accept_bare`)."""
+    """Accept clients that only know the headers of the relay's first form (`relay.accept_bare`)."""
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program that is to run in a container must know of it."""
+    """View of a container from inside, for a program that is to run there."""
 
     python: str = "python3"
     """The interpreter, as seen inside."""
     zipapp: str = "/opt/oubliette/oubliette.pyz"
     relay_socket: str = "/mcp/relay.sock"
     env: dict[str, str] = {}
-    """Environment that every process started there needs (PATH, LANG, …); add to it."""
+    """Environment of every process started there (PATH, LANG, …); to be extended."""
     places: dict[str, str] = {}
-    """Where mount targets really are, for runtimes that cannot mount; empty = at their targets."""
+    """Real paths of mount targets, for runtimes that cannot mount; empty = the targets."""
     uid: int | None = None
-    """User id to name in `StartProcess`; None = the host's own."""
+    """User id to name in `StartProcess`; None = the guest's own."""
     stranger: int | None = None
-    """Where files are used in the places that they have on this side: the user who uses them, if
-    that is not the server's."""
+    """For files that are used at their paths on this machine: the user that uses them, if that is
+    not the server's."""
 
     def program(self, name: str) -> tuple[str, ...]:
-        """The command line of a program of the zipapp, such as `client`."""
+        """Return the command line of a program of the zipapp, such as `client`."""
         return (self.python, *ISOLATED, self.zipapp, name)
 
     def path(self, path: str) -> str:
-        """Where `path` (absolute, as documented, like `/workspace/…`) is for a process inside."""
+        """Return `path` (absolute, as documented, like `/workspace/…`) as seen inside."""
         path = posixpath.normpath(path)
         for target in sorted(self.places, key=len, reverse=True):
             if path == target or path.startswith(target.rstrip("/") + "/"):
@@ -180,26 +180,26 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A container as its runtime sees it now."""
+    """State of a container as its runtime reports it."""
 
     id: str
     state: ContainerState
     labels: dict[str, str]
     runtime_dir: Path
     handle: dict[str, Any] = {}
-    """What the runtime needs to find it again; plain JSON, kept in the store."""
+    """Data of the runtime to find it again; plain JSON, kept in the store."""
     inside: Inside = Inside()
     started_at: float | None = None
     """Wall-clock second."""
     exit_code: int | None = None
-    """128 + the signal for a killed one; None when it is not known."""
+    """128 + the signal for a killed one; None if unknown."""
     isolation: Literal["container", "none"] = "container"
     warnings: tuple[str, ...] = ()
-    """What the user should hear at every start (`best-effort`)."""
+    """Warning for the user at every start (`best-effort`)."""
 
 
 class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a runtime can be used here; `remedy` is what to do if not."""
+    """Availability of a runtime on this machine, with a remedy if it is unavailable."""
 
     ok: bool
     version: str | None = None
@@ -208,29 +208,29 @@ class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that an engine has. Times are wall-clock seconds; None: the engine does not say."""
+    """An engine's image. Times are wall-clock seconds; None: unknown."""
 
     id: str
-    """The engine's, such as `sha256:…`."""
+    """Id at the engine, such as `sha256:…`."""
     size_bytes: int | None = None
-    """On this machine, layers shared with other images counted in full."""
+    """Size on this machine, layers shared with other images counted in full."""
     built_at: float | None = None
     arrived_at: float | None = None
-    """When it was last pulled, built or tagged here, as far as the engine keeps that."""
+    """Time of the last pull, build or tag on this machine, as far as the engine records it."""
 
 
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of what a container's own process has written."""
+    """End of the output of a container's own process."""
 
     text: str
     truncated: bool = False
 
 
 class ContainerRuntime(Protocol):
-    """An engine that runs containers. All methods may be called from one event loop, side by side.
+    """Engine that runs containers. All methods may be called concurrently from one event loop.
 
-    Errors are `RuntimeFailure` (the message says which step failed and what to do), `NotFound` for
-    an id that the runtime does not know, `InvalidParameter` for a spec that it cannot honour.
+    Errors are `RuntimeFailure` (the message names the step and a remedy), `NotFound` for an unknown
+    id, `InvalidParameter` for a spec that the runtime does not support.
     """
 
     @property
@@ -240,26 +240,26 @@ class ContainerRuntime(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this runtime can do on this machine; final after the first `ping`."""
+        """Capabilities of this runtime on this machine; final after the first `ping`."""
         ...
 
     async def ping(self) -> RuntimeStatus:
-        """Try it, with the real thing where that is cheap; never raises."""
+        """Check that it works, with a real container if that is cheap; never raises."""
         ...
 
     async def image_exists(self, image: str) -> bool:
-        """Whether `image` is there without a pull; always true where there are no images."""
+        """Return whether `image` is present without a pull; always true if there are no images."""
         ...
 
     async def image(self, image: str) -> ImageInfo | None:
-        """What is known of `image`; None: it is not there, or there are no images."""
+        """Return the details of `image`; None: it is missing, or the runtime has no images."""
         ...
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
-        """Fetch `image`.
+        """Pull `image`.
 
         Raises:
-            RuntimeFailure: one of `image_errors`, where it is known what went wrong.
+            RuntimeFailure: one of `image_errors`, if the cause is known.
         """
         ...
 
@@ -279,51 +279,51 @@ class ContainerRuntime(Protocol):
         ...
 
     async def create(self, spec: ContainerSpec) -> ContainerInfo:
-        """Make a container without starting it. What is half made when this raises is removed."""
+        """Create a container without starting it. If this raises, partial results are removed."""
         ...
 
     async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
         """Start it and return when its relay listens.
 
-        `key` (32 random bytes, new at each start) reaches the host through `/mcp/key`, which it
+        `key` (32 random bytes, new at each start) reaches the guest through `/mcp/key`, which it
         removes before any agent starts. Starting a running container is an error.
         """
         ...
 
     async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
-        """End it: politely, then after `timeout` seconds for good. Nothing of it lives afterwards.
+        """End it with SIGTERM, then after `timeout` seconds with SIGKILL. All its processes end.
 
-        Stopping one that is not running does nothing.
+        Stopping one that is not running has no effect.
         """
         ...
 
     async def remove(self, container_id: str) -> None:
-        """Kill it if need be and remove every trace; removing twice does nothing."""
+        """Kill it if necessary and remove all its traces; removing twice has no effect."""
         ...
 
     async def inspect(self, container_id: str) -> ContainerInfo:
-        """Look at it now."""
+        """Return its current state."""
         ...
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """The last `tail` lines of what its own process wrote, at most 1 MiB."""
+        """Return the last `tail` lines of its own process's output, at most 1 MiB."""
         ...
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:
-        """Every container with our instance label, running or not, half-made ones included.
+        """Return every container with our instance label, running or not, incomplete ones included.
 
-        They are known to this object afterwards. Containers of other instances are not touched.
+        This object can use them afterwards. Containers of other instances are not touched.
         """
         ...
 
     async def watch(self, container_id: str) -> ContainerInfo:
-        """Wait until it has ended. Adopted ones too; no polling. Cancelling ends only the wait."""
+        """Wait until it has ended, adopted or not; no polling. Cancelling ends only the wait."""
         ...
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """How `HostLink.connect` reaches its relay."""
+        """Return how `ControlLink.connect` reaches its relay."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of what this object holds. Containers go on."""
+        """Release this object's resources. Containers go on."""
         ...

@@ -1,4 +1,4 @@
-"""What can be wrong with an engine, told apart by what is to be done about it."""
+"""Errors of an engine, distinguished by their remedy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from oubliette.errors import NotFound, RuntimeFailure, Unavailable
 
 
 class EngineMissing(Unavailable):
-    """Nobody answers where the engine should be, or we may not talk to it."""
+    """The engine does not listen at its address, or refuses access."""
 
     code = "engine_missing"
 
 
 class EngineRefused(RuntimeFailure):
-    """The engine answered, and said no."""
+    """The engine answered with an error."""
 
     code = "engine_refused"
 
@@ -22,4 +22,4 @@ class EngineRefused(RuntimeFailure):
 
 
 class EngineNotFound(NotFound):
-    """The engine does not know this container, image or network."""
+    """The engine has no such container, image or network."""

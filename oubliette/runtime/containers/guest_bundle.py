@@ -1,4 +1,4 @@
-"""What every container of the process runtime gets read-only: the zipapp and its wrappers.
+"""Read-only bundle of every container of the process runtime: the zipapp and its wrappers.
 
 A copy named by its content, so that neither a new release nor a rebuilt checkout changes what a
 running container sees, and so that every agent's user may read it.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Kit(msgspec.Struct, frozen=True):
-    """Where the copy lies on this side."""
+    """Location of the copy on this machine."""
 
     zipapp: Path
     wrappers: Path
@@ -38,8 +38,8 @@ def _wrapper(python: str, zipapp: str, command: str) -> str:
 def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit:
     """Copy `zipapp` to `base/kit-<hash>` with wrappers that call it as `inside`.
 
-    Without `inside` (nothing is mounted) the wrappers call the copy where it lies. Whoever needs
-    it has a record of a container in `base` by now: see `remove_unused`.
+    Without `inside` (nothing is mounted) the wrappers call the copy at its own path. The caller
+    must have written a container's record to `base` before: see `remove_unused`.
     """
     content = zipapp.read_bytes()
     digest = hashlib.sha256(b"\0".join((content, python.encode(), (inside or "").encode())))
@@ -51,10 +51,10 @@ def install(base: Path, zipapp: Path, *, python: str, inside: str | None) -> Kit
 
 
 def remove_unused(base: Path) -> None:
-    """Remove the copies in `base` if there is no container that could use one.
+    """Remove the copies in `base` if it has no container that could use one.
 
-    Servers of the same user share the folder. One that is about to start a container has its
-    record there already, or makes its copy after this.
+    Servers of the same user share the folder. One that is about to start a container has written
+    its record already, or makes its copy after this.
     """
     try:
         with _locked(base, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -62,7 +62,7 @@ def remove_unused(base: Path) -> None:
                 for folder in base.glob("kit-*"):
                     host_paths.clear_away(folder)
     except OSError:
-        return  # another server uses it, or the folder is gone
+        return  # another server uses it, or the folder was removed
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Folders on this side: where relay sockets live, and folders that belong to an agent's user.
+"""Folders on this machine for relay sockets, and folders that belong to an agent's user.
 
-What an agent owns it may replace by a link to something else at any moment, so nothing here
-follows one: folders are opened from their parent with `O_NOFOLLOW` and changed by descriptor.
+An agent may replace what it owns by a link to something else at any moment, so nothing here follows
+one: folders are opened from their parent with `O_NOFOLLOW` and changed by descriptor.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _OPEN_PATH: Final = os.O_PATH | os.O_CLOEXEC if hasattr(os, "O_PATH") else os.O_
 _MAX_LINKS: Final = 40
 
 HALF_MADE: Final = re.compile(r"\..+\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
-"""The name of a file that is being written, or of a kit that is being made: by whom."""
+"""Pattern of names of unfinished files and kits: it has the writer's process."""
 
 
 def runtime_base(configured: Path | str | None = None, *, stranger: int | None = None) -> Path:
-    """The folder `oubliette-<uid>` that holds all runtime folders of this user; made if missing.
+    """Return the folder `oubliette-<uid>` of all runtime folders of this user; made if missing.
 
     It lies in `configured`, else in `XDG_RUNTIME_DIR`, else in `/run/user/<uid>`, else in the
-    folder for temporary files. What user `stranger` may not pass to is left out there.
+    folder for temporary files. Folders that user `stranger` may not pass to are skipped.
 
     Raises:
-        ConfigError: it is a link, belongs to somebody else, may be entered by others, or its path
+        ConfigError: it is a link, belongs to another user, may be entered by others, or its path
             is too long for a socket in it.
     """
     uid = os.geteuid()
@@ -69,7 +69,7 @@ def runtime_base(configured: Path | str | None = None, *, stranger: int | None =
                 f"{base} belongs to user {status.st_uid}, not to {uid}",
                 hint="somebody may have planted it; remove it, or set containers.runtime_dir",
             )
-        # Only what others could use: 0711 is what best-effort as root needs and sets by itself.
+        # Only what others could use: 0711 is required, and set, by best-effort as root.
         if stat.S_IMODE(status.st_mode) & 0o066:
             os.fchmod(fd, 0o700)
     finally:
@@ -87,10 +87,10 @@ def _usual_parent(uid: int, stranger: int | None) -> Path:
 
 
 def temporary_folder(stranger: int | None = None, *, longest: int = 0) -> Path:
-    """The folder for temporary files, or the machine's if that one does not suit.
+    """Return the folder for temporary files, or the machine's if that one is unsuitable.
 
-    User `stranger` must be able to pass to it, and the path of a socket have room, of which
-    `longest` bytes come after this one's. Where none suits it is the usual one.
+    User `stranger` must be able to pass to it, and the path of a socket must fit, of which
+    `longest` bytes come after this one's. If none is suitable it is the usual one.
     """
     usual = Path(tempfile.gettempdir())
     others = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 -- a new folder, 0700, is made in it
@@ -116,10 +116,10 @@ def _check_length(socket: Path) -> None:
 
 
 def new_runtime_dir(base: Path) -> Path:
-    """A new folder `<8 hex>` (0700) in `base`, for `ContainerSpec.runtime_dir`.
+    """Make a new folder `<8 hex>` (0700) in `base`, for `ContainerSpec.runtime_dir`.
 
     Raises:
-        ConfigError: the path of its socket would be too long.
+        ConfigError: the path of its socket is too long.
     """
     while True:
         folder = base / secrets.token_hex(4)
@@ -136,11 +136,11 @@ def new_runtime_dir(base: Path) -> Path:
 def make_owned(parent: Path, name: str, *, uid: int | None, mode: int = 0o700) -> Path:
     """Make `parent/name` if it is missing and give it to `uid` (and the group of that number).
 
-    `parent` is opened as it is; `name` is one component and is never followed when it is a link.
-    Without `uid`, or when this process may not give files away, it stays ours.
+    `parent` is opened as it is; `name` is one component and is never followed if it is a link.
+    Without `uid`, or if this process may not change owners, it stays ours.
 
     Raises:
-        RuntimeFailure: it is there and is not a folder.
+        RuntimeFailure: the name exists and is not a folder.
     """
     parent_fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -153,10 +153,10 @@ def make_owned(parent: Path, name: str, *, uid: int | None, mode: int = 0o700) -
 
 
 def give_folder(folder: Path, *, uid: int | None, mode: int | None = None) -> None:
-    """Give an existing folder to `uid`; nothing in it is touched, links are refused.
+    """Give an existing folder to `uid`; its content is not touched, links are refused.
 
     Raises:
-        RuntimeFailure: it is a link or not a folder.
+        RuntimeFailure: the path is a link or not a folder.
     """
     parent_fd = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -182,14 +182,14 @@ def _give(name: str, parent_fd: int, *, uid: int | None, mode: int | None, shown
 
 
 def open_source(path: Path) -> int:
-    """Open a mount's source (`O_PATH`) so that no agent decides what it is.
+    """Open a mount's source (`O_PATH`) in a way that no agent can redirect.
 
-    A link on the way counts only in a folder of root's: everywhere else an agent may have put it
-    there, to have something of the server's mounted at the next start (CVE-2024-42472 was that).
+    A link on the way is only followed in a folder of root's: everywhere else an agent may have put
+    it there, to have something of the server's mounted at the next start (CVE-2024-42472 was that).
 
     Raises:
-        RuntimeFailure: there is such a link; the message names it.
-        OSError: it cannot be opened.
+        RuntimeFailure: the path has such a link; the message names it.
+        OSError: the source cannot be opened.
     """
     todo = list(reversed(path.parts[1:]))
     links = 0
@@ -223,12 +223,12 @@ def _check_link(link: Path, *, owner: int, links: int) -> None:
 
 
 def half_made(name: str) -> str:
-    """A name for what is to be `name` once it is whole; see `HALF_MADE`."""
+    """Return a name for the unfinished `name`; see `HALF_MADE`."""
     return f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
 
 
 def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None = None) -> None:
-    """Write a file as a whole: a new file beside it, then a rename, so that no reader sees half.
+    """Write a file atomically: a new file beside it, then a rename, so that no reader sees half.
 
     Neither a planted link nor a planted file is written through.
     """
@@ -246,9 +246,9 @@ def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None
 
 
 def closed_folders(path: Path, uid: int) -> list[Path]:
-    """The folders on the way to `path`, itself included, that user `uid` may not pass.
+    """Return the folders on the way to `path`, itself included, that user `uid` may not pass.
 
-    Group rights are not counted: our agents are in no group but their own.
+    Group rights are not counted: our agents are only in their own group.
     """
     path = path.resolve()
     closed: list[Path] = []
@@ -265,7 +265,7 @@ def closed_folders(path: Path, uid: int) -> list[Path]:
 
 
 def let_pass(folder: Path) -> None:
-    """Let everybody pass through a folder of ours (`o+x`), not list it."""
+    """Let every user pass through a folder of ours (`o+x`), not list it."""
     fd = os.open(folder, _OPEN_DIR)
     try:
         status = os.fstat(fd)
@@ -276,7 +276,7 @@ def let_pass(folder: Path) -> None:
 
 
 def clear_away(folder: Path) -> None:
-    """Remove a runtime folder with all in it; links in it are removed, never followed."""
+    """Remove a runtime folder and its content; links in it are removed, never followed."""
     if folder.is_symlink():
         folder.unlink()
         return

@@ -1,4 +1,4 @@
-"""What went wrong with an image, by name: each error says what it means and what to do."""
+"""Errors of images by cause; each message has the meaning and a remedy."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from typing import Final
 
 from oubliette.errors import DeadlineExceeded, RuntimeFailure
 
-SAID: Final = 600  # characters of an engine's own words that an error repeats
+SAID: Final = 600  # characters of an engine's own message that an error repeats
 
 
 class ImageError(RuntimeFailure):
-    """An image cannot be had; a sub-class says why where the engine's words tell it."""
+    """An image is unavailable; a subclass has the cause if the engine's message shows it."""
 
     code = "image"
 
 
 class ImageNotFound(ImageError):
-    """The registry answers, and has no such image or tag, or does not show it to us."""
+    """The registry answers, and has no such image or tag, or hides it."""
 
     code = "image_not_found"
 
 
 class RegistryUnreachable(ImageError):
-    """Nobody answers where the registry should be."""
+    """The registry does not answer."""
 
     code = "registry_unreachable"
 
 
 class RegistryDenied(ImageError):
-    """The registry wants a login, or another one."""
+    """The registry requires a login, or another one."""
 
     code = "registry_denied"
 
 
 class RegistryUntrusted(ImageError):
-    """What the registry says of itself over TLS is not believed, or it speaks none."""
+    """The registry's TLS certificate is not trusted, or it has no TLS."""
 
     code = "registry_untrusted"
 
 
 class RegistryBusy(ImageError):
-    """The registry gives no more to this address or user now."""
+    """The registry has reached its rate limit for this address or user."""
 
     code = "registry_busy"
 
 
 class PullTimeout(ImageError, DeadlineExceeded):
-    """The image was not there in time."""
+    """The pull did not end in time."""
 
     code = "pull_timeout"
 
@@ -65,10 +65,10 @@ class BuildTimeout(BuildFailed, DeadlineExceeded):
 
 
 BUILT: Final = "localhost/"
-"""How the names of images begin that `image_rebuild` builds."""
+"""Prefix of the names of images that `image_rebuild` builds."""
 REBUILD: Final = "oubliette image rebuild TYPE builds it"
 _OWN: Final = "or load an image yourself and set containers.image"
-# In this order: an engine wraps one error into another, the innermost says most.
+# In this order: an engine wraps one error into another, the innermost is the most specific.
 _KINDS: Final[tuple[tuple[str, type[ImageError], str, str], ...]] = (
     (
         r"toomanyrequests|rate limit",
@@ -83,7 +83,7 @@ _KINDS: Final[tuple[tuple[str, type[ImageError], str, str], ...]] = (
         "give {engine} its certificate, or list it among {engine}'s insecure registries",
     ),
     (
-        # Docker Hub says so of images that are not there as well.
+        # Docker Hub reports this for missing images as well.
         r"pull access denied|requested access to the resource is denied",
         RegistryDenied,
         "the registry {registry} does not show it",
@@ -122,7 +122,7 @@ _KINDS: Final[tuple[tuple[str, type[ImageError], str, str], ...]] = (
 
 
 def registry_of(image: str) -> str:
-    """The registry that a name leads to."""
+    """Return the registry of a name."""
     first, slash, _ = image.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return first
@@ -130,7 +130,7 @@ def registry_of(image: str) -> str:
 
 
 def pull_failed(engine: str, image: str, said: str) -> ImageError:
-    """The error for what an engine said when it could not pull `image`."""
+    """Return the error for an engine's message about a failed pull of `image`."""
     if image.startswith(BUILT):
         return ImageNotFound(
             f"the image {image} is not built: its name is that of images which are built on this"
@@ -152,7 +152,7 @@ def pull_failed(engine: str, image: str, said: str) -> ImageError:
 
 
 def pull_timeout(engine: str, image: str, timeout: float, got: str) -> PullTimeout:
-    """The error for a pull that was not done in time; `got` is how far it was."""
+    """Return the error for a pull that was not done in time; `got` is its progress."""
     return PullTimeout(
         f"the image {image} was not pulled within {timeout:g} s ({got or 'nothing came'})",
         hint=f"{engine} pull {image}, or raise containers.pull_timeout_seconds",
@@ -166,7 +166,7 @@ _NO_PYTHON: Final = (
 
 
 def python_hint(image: str | None, said: str) -> str | None:
-    """What to do about a container whose host did not start for want of a Python; None: else."""
+    """Return the remedy if a container's guest did not start for want of a Python, else None."""
     if not re.search(_NO_PYTHON, said, re.IGNORECASE):
         return None
     return (
@@ -176,7 +176,7 @@ def python_hint(image: str | None, said: str) -> str | None:
 
 
 def build_timeout(image: str, timeout: float, lines: str) -> BuildTimeout:
-    """The error for a build that was not done in time."""
+    """Return the error for a build that was not done in time."""
     return BuildTimeout(
         f"the image {image} was not built within {timeout:g} s: {lines.strip()[-SAID:]}",
         hint="raise containers.build_timeout_seconds",
@@ -184,7 +184,7 @@ def build_timeout(image: str, timeout: float, lines: str) -> BuildTimeout:
 
 
 def build_failed(image: str, reason: str, lines: str) -> BuildFailed:
-    """The error for a build of which a step failed."""
+    """Return the error for a build of which a step failed."""
     end = f"\n{lines.strip()[-2000:]}" if lines.strip() else ""
     return BuildFailed(
         f"the image {image} cannot be built: {reason.strip()[-SAID:]}{end}",

@@ -1,4 +1,4 @@
-"""Make the image of a container type, or fetch it again."""
+"""Build and refresh of the images of container types."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerRuntime, Progress
 
 FOLDER: Final = Path(dockerfile.__file__).parent
-"""Where our Dockerfile lies."""
+"""Folder of our Dockerfile."""
 OURS: Final = "localhost/"
-"""Names that no registry has: those are built, not fetched."""
+"""Names that no registry has: those are built, not pulled."""
 
 
 class Imaging:
@@ -29,15 +29,15 @@ class Imaging:
         self._config = config
 
     def image_of(self, container_type: str, project: Project | None = None) -> str:
-        """The image's name, of a type or of a project of that type.
+        """Return the image's name, of a type or of a project of that type.
 
         Raises:
-            InvalidParameter: this runtime has no images.
+            InvalidParameter: this runtime does not use images.
         """
         return self._options(container_type, project).image
 
     def memory_mb(self, project: Project) -> int | None:
-        """What the containers of a project may have; None: no limit, as without an engine."""
+        """Return the memory limit of a project's containers; None: no limit, or no engine."""
         if not self._runtime.capabilities.images:
             return None
         return self._options(project.container_type or "base", project).memory_mb
@@ -52,13 +52,13 @@ class Imaging:
         return container_options.options_of(self._config, container_type, project)
 
     async def rebuild(self, container_type: str, progress: Progress | None = None) -> str:
-        """Build it from its type's Dockerfile, or from ours; the end of the build's output.
+        """Build it from its type's Dockerfile, or from ours; return the end of the build's output.
 
-        `progress` is told how far it is, as far as the engine tells.
+        `progress` gets the engine's progress.
 
         Raises:
-            InvalidParameter: its name is a registry's, and its type has no Dockerfile.
-            ConfigError: its type's folder has no Dockerfile.
+            InvalidParameter: the name is a registry's, and the type has no Dockerfile.
+            ConfigError: the type's folder has no Dockerfile.
             BuildFailed: a step of the build failed.
         """
         options = self._options(container_type, None)
@@ -90,19 +90,19 @@ class Imaging:
         project: Project | None = None,
         progress: Progress | None = None,
     ) -> str | None:
-        """Fetch it again; how that went, None where there is nothing to fetch from.
+        """Pull it again; return the outcome, None if it has no registry.
 
-        `progress` is told how far it is, as far as the engine tells.
+        `progress` gets the engine's progress.
 
         Raises:
-            ImageError: the registry has not got it, or does not answer.
+            ImageError: the registry lacks it, or does not answer.
         """
         options = self._options(container_type, project)
         if options.build_dir is not None or options.image.startswith(OURS):
             return None
         lines: list[str] = []
 
-        def told(line: str) -> None:
+        def report(line: str) -> None:
             lines.append(line)
             if progress is not None:
                 progress(line)
@@ -110,13 +110,13 @@ class Imaging:
         await self._runtime.pull(
             options.image,
             timeout=self._config.containers.pull_timeout_seconds,
-            progress=told,
+            progress=report,
         )
         return "".join(f"{line}\n" for line in lines)
 
 
 def built_from(options: ContainerOptions) -> str | None:
-    """The folder that the image is built from; None: it is fetched from a registry."""
+    """Return the folder that the image is built from; None: it is pulled from a registry."""
     ours = options.build_dir is not None or options.image.startswith(OURS)
     return str(_folder(options)) if ours else None
 

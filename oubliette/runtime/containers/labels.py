@@ -1,6 +1,6 @@
-"""What an engine keeps of a container for us, and says about it.
+"""Labels of a container at an engine, and fields of its inspection.
 
-What it was made of stands in a label, so that a server that was killed finds all of it again.
+A label holds the spec, so that a new server finds all of it again after a kill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LABEL_MADE_OF: Final = "dev.oubliette.made-of"
 """The whole spec as JSON; not shown to others."""
 
 LABEL_BRIDGED: Final = "dev.oubliette.bridged"
-"""There, and empty, on containers whose relay is reached by a bridge (`docker.relay_transport`)."""
+"""Present, and empty, on containers with bridged links (`docker.relay_transport`)."""
 
 _STATES: Final[dict[str, ContainerState]] = {
     "created": "created",
@@ -41,17 +41,17 @@ _STATES: Final[dict[str, ContainerState]] = {
 
 
 def name_of(container_id: str) -> str:
-    """The container's name at the engine."""
+    """Return the container's name at the engine."""
     return f"oubliette-{container_id}"
 
 
 def state_of(now: Mapping[str, Any]) -> ContainerState:
-    """The state in `State` of an inspection."""
+    """Return the state in `State` of an inspection."""
     return _STATES.get(str(now.get("Status")), "unknown")
 
 
 def seconds(text: object) -> float | None:
-    """A moment as engines write it; None for none."""
+    """Parse a time as engines write it; None for none."""
     with contextlib.suppress(ValueError, OverflowError):
         when = datetime.fromisoformat(str(text)).timestamp()
         return when if when > 0 else None
@@ -59,15 +59,15 @@ def seconds(text: object) -> float | None:
 
 
 def write_spec(spec: ContainerSpec) -> str:
-    """The value of `LABEL_MADE_OF`."""
+    """Return the value of `LABEL_MADE_OF`."""
     return _encoder.encode(spec).decode()
 
 
 def read_spec(labels: Mapping[str, str]) -> ContainerSpec:
-    """What `write_spec` wrote.
+    """Parse the value written by `write_spec`.
 
     Raises:
-        msgspec.MsgspecError: another release wrote something else.
+        msgspec.MsgspecError: another release wrote another format.
     """
     return _decoder.decode(labels.get(LABEL_MADE_OF, "").encode())
 

@@ -1,7 +1,7 @@
-"""What the configuration means for containers of each runtime, type and project.
+"""Options of containers by runtime, type and project, from the configuration.
 
-`[containers]` has the defaults. What a container type's table has goes before them, and what a
-project's has, by its name or by its id, before that.
+`[containers]` has the defaults. A container type's table takes precedence over them, and a
+project's table, by its name or by its id, over that.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
     from oubliette.records import Project
 
-NOFILE_SOFT: Final = 4096  # what a process begins with
+NOFILE_SOFT: Final = 4096  # soft limit at the start of a process
 
 
 def types_of(config: Config, *, images: bool) -> tuple[str, ...]:
-    """The container types that a project can have; those with a table only, without images."""
+    """Return the container types that a project can have; without images, those with a table."""
     built_in = (BASE, DEV) if images else (BASE,)
     return tuple(dict.fromkeys((*built_in, *config.container_types)))
 
@@ -29,7 +29,7 @@ def check_type(config: Config, container_type: str) -> None:
     """Refuse a type that was configured when its project was made, and is not any more.
 
     Raises:
-        RuntimeFailure: it would get what is not meant for it.
+        RuntimeFailure: the type has no table.
     """
     if container_type not in types_of(config, images=True):
         raise RuntimeFailure(
@@ -41,13 +41,13 @@ def check_type(config: Config, container_type: str) -> None:
 def options_of(
     config: Config, container_type: str = BASE, project: Project | None = None
 ) -> ContainerOptions:
-    """All options of a container."""
+    """Return all options of a container."""
     names = () if project is None else (project.name, project.id)
     return _options(config, container_type, names)
 
 
 def uid_of(config: Config, container_type: str | None, name: str) -> int | None:
-    """The user id for a project of that name which is being made; None = one of its own."""
+    """Return the user id for a new project of that name; None = one of its own."""
     return _options(config, container_type or BASE, (name,)).uid
 
 
@@ -67,19 +67,19 @@ def _options(config: Config, container_type: str, names: tuple[str, ...]) -> Con
 
 
 def accepts_bare(config: Config, project: Project) -> bool:
-    """Whether clients without a secret are let in, in containers of that project."""
+    """Return whether containers of that project accept clients without a secret."""
     return config.relay.accept_bare if project.accept_bare is None else project.accept_bare
 
 
 def image_of(config: Config, container_type: str, project: Project | None = None) -> str:
-    """The image of a container type, or of a project of that type."""
+    """Return the image of a container type, or of a project of that type."""
     return options_of(config, container_type, project).image
 
 
 def network_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> str:
-    """What containers of that runtime reach."""
+    """Return the network of containers of that runtime."""
     if runtime == "process":
         return config.process.network
     return options_of(config, container_type, project).network
@@ -88,7 +88,7 @@ def network_of(
 def limits_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> ContainerLimits:
-    """Limits of a whole container; the process runtime knows the size of /tmp alone."""
+    """Return limits of a whole container; the process runtime only limits the size of /tmp."""
     part = options_of(config, container_type, project)
     if runtime == "process":
         return ContainerLimits(tmp_bytes=part.tmp_mb * MIB)
@@ -103,7 +103,7 @@ def limits_of(
 def hardening_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> Hardening:
-    """How containers of an engine are closed."""
+    """Return the hardening of an engine's containers."""
     part = options_of(config, container_type, project)
     own = {"docker": config.docker.oci_runtime, "podman": config.podman.oci_runtime}
     return Hardening(

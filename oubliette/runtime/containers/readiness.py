@@ -1,4 +1,4 @@
-"""Wait on a pipe until the host at its other end says that it listens."""
+"""Wait for the guest at the other end of a pipe to report that it listens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 
 async def read_ready(fd: int) -> None:
-    """Return when `ready` was read from `fd` (not blocking; it stays open)."""
+    """Return when `ready` was read from `fd` (non-blocking; it stays open)."""
     loop = asyncio.get_running_loop()
     said = b""
     while b"\n" not in said:

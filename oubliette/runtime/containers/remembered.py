@@ -1,4 +1,4 @@
-"""Which runtime a home had last: `auto` does not put its agents behind a weaker wall unasked."""
+"""Record of a home's last runtime, so that `auto` does not silently choose a weaker isolation."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
 
 FILE: Final = "runtime"
-"""In the home: the wall's name, one of `WALLS`."""
+"""In the home: the name of the isolation, one of `WALLS`."""
 WALLS: Final = {"best-effort": 1, "bubblewrap": 2, "podman": 3, "docker": 3, "apple": 3}
-"""What keeps agents in → how well; engines are as good as each other."""
+"""Isolation of agents → its strength; engines are equal."""
 
 
 def wall(runtime: str, config: Config) -> str:
-    """What keeps the agents of a runtime in."""
+    """Return the isolation of a runtime's agents."""
     return config.process.sandbox if runtime == "process" else runtime
 
 
 def check(home: Path, runtime: str, config: Config, why: str) -> None:
-    """See that `auto` did not come upon less than the home had.
+    """Check that `auto` did not choose a weaker isolation than the home had.
 
-    A runtime that is named by the configuration is wanted, whatever was before.
+    A runtime that the configuration names is accepted, whatever was before.
 
     Raises:
-        ConfigError: it is less; says what was, and how to have it or to do without.
+        ConfigError: the isolation is weaker; the message names the last one and the remedy.
     """
     if config.containers.runtime != "auto":
         return
@@ -45,7 +45,7 @@ def check(home: Path, runtime: str, config: Config, why: str) -> None:
 
 
 def recall(home: Path) -> str | None:
-    """The wall of the last start; None: there was none, or it is not known."""
+    """Return the isolation of the last start; None: there was none, or it is unknown."""
     try:
         found = (home / FILE).read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def recall(home: Path) -> str | None:
 
 
 def remember(home: Path, runtime: str, config: Config) -> None:
-    """Note the wall for the next start."""
+    """Store the isolation for the next start."""
     now = wall(runtime, config)
     if recall(home) != now:
         write_private(home / FILE, f"{now}\n".encode())

@@ -1,9 +1,9 @@
-"""The folders of one container of an engine on this side: relay, spool, a mark that they are ours.
+"""Folders of an engine's container on this machine: relay, spool, a mark of ownership.
 
-`<base>/<8 hex>/` becomes `/mcp` and belongs to the container's user. Beside it, out of its sight:
-`<8 hex>.spool/` and `<8 hex>.json`, the mark. It is written first and removed last, so that a
-crash leaves nothing that cannot be told to be ours; and it keeps others from taking the folder for
-one that nobody needs (`adoption.clear_empty`).
+`<base>/<8 hex>/` becomes `/mcp` and belongs to the container's user. Beside it, invisible inside:
+`<8 hex>.spool/` and `<8 hex>.json`, the mark. It is written first and removed last, so that all
+remains of a crash are known to be ours; and it keeps others from taking the folder for an unused
+one (`adoption.clear_empty`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file beside a runtime folder says."""
+    """Content of the file beside a runtime folder."""
 
     engine: str
     container: str
     instance: str
 
 
-_marks = msgspec.json.Decoder(Mark)  # made before there are threads: see store/codec.py
+_marks = msgspec.json.Decoder(Mark)  # made before threads start: see store/codec.py
 
 
 def spool_of(spec: ContainerSpec) -> Path:
-    """Where output is kept that nobody has read."""
+    """Return the folder for unread output."""
     return spec.spool_dir or state_file.beside(spec.runtime_dir, "spool")
 
 
 def make(spec: ContainerSpec, *, engine: str, uid: int | None) -> None:
-    """Make them, and again before each start (cleaners of /tmp do clear them away).
+    """Make the folders; called again before each start (cleaners of /tmp remove them).
 
     Raises:
-        RuntimeFailure, OSError: something stands in their place.
+        RuntimeFailure, OSError: another file has their name.
     """
     mark = Mark(engine=engine, container=spec.id, instance=spec.labels[LABEL_INSTANCE])
     host_paths.write_private(state_file.beside(spec.runtime_dir, "json"), msgspec.json.encode(mark))
@@ -57,7 +57,7 @@ def make(spec: ContainerSpec, *, engine: str, uid: int | None) -> None:
 
 
 def empty(runtime_dir: Path) -> None:
-    """Remove all that agents may have left in the folder of the relay; links are not followed."""
+    """Remove all files of agents in the folder of the relay; links are not followed."""
     for entry in os.scandir(runtime_dir):
         if entry.is_dir(follow_symlinks=False):
             host_paths.clear_away(Path(entry.path))
@@ -66,7 +66,7 @@ def empty(runtime_dir: Path) -> None:
 
 
 def arm(spec: ContainerSpec, key: bytes, *, uid: int | None) -> int:
-    """Lay the key down and return the reading end of the FIFO on which the host says `ready`."""
+    """Write the key and return the reading end of the FIFO on which the guest sends `ready`."""
     empty(spec.runtime_dir)
     host_paths.write_private(spec.runtime_dir / KEY_FILE, key, uid=uid)
     fifo = spec.runtime_dir / READY
@@ -82,7 +82,7 @@ def arm(spec: ContainerSpec, key: bytes, *, uid: int | None) -> int:
 
 
 def disarm(runtime_dir: Path, *, started: bool) -> None:
-    """Remove what only a start needs; and the socket and the key, if it did not come to one."""
+    """Remove what only a start needs; and the socket and the key, if it failed."""
     names = (READY,) if started else (READY, KEY_FILE, RELAY_SOCKET)
     for name in names:
         with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def clear(spec: ContainerSpec) -> None:
 
 
 def marked(base: Path, engine: str, instance: str) -> Iterator[tuple[Path, str]]:
-    """Runtime folders of `instance` on `engine`, each with the id of its container."""
+    """Return runtime folders of `instance` on `engine`, each with the id of its container."""
     for path in sorted(base.glob("*.json")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             mark = _marks.decode(path.read_bytes())

@@ -1,9 +1,9 @@
-"""Which runtime a server uses, and why: docker, podman, process, in this order.
+"""Selection of a server's runtime: docker, podman, process, in this order.
 
-On a Mac with Apple silicon, Apple's `container` comes before them. An engine is taken when it
-answers and has the image that containers are to be made of. Where engines answer and none has it,
-the first one fetches it; if that fails the start is refused. The sandbox is for machines without
-an engine: nobody's agents get a weaker wall for want of an image.
+On a Mac with Apple silicon, Apple's `container` comes before them. An engine is chosen if it
+answers and has the image of the containers. If engines answer and none has it, the first one pulls
+it; if that fails the start is refused. The sandbox is for machines without an engine: agents never
+get a weaker isolation for want of an image.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ RUNTIMES: Final = (*ENGINES, "process")
 
 
 def order() -> tuple[str, ...]:
-    """The runtimes that `auto` tries on this machine, one after the other."""
+    """Return the runtimes that `auto` tries on this machine, in order."""
     apple = (platform.system(), platform.machine()) == ("Darwin", "arm64")
     return RUNTIMES if apple else tuple(name for name in RUNTIMES if name != "apple")
 
 
 def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
-    """The runtime of that name, not tried yet.
+    """Return the runtime of that name, not tried yet.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is unknown.
     """
     if name == "process":
         return ProcessRuntime(base, zipapp, sandbox=config.process.sandbox, home=home)
@@ -73,11 +73,11 @@ def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> Con
 async def choose(
     config: Config, base: Path, zipapp: Path, home: Path
 ) -> tuple[ContainerRuntime, str]:
-    """The runtime to use, tried, and why it is this one.
+    """Return the runtime to use, tried, and the reason for it.
 
     Raises:
-        ConfigError: the configured one, or none at all, can be used, or an engine has no image and
-            cannot fetch it; says what to do.
+        ConfigError: the configured runtime, or every one, is unusable, or an engine has no image
+            and cannot pull it; the message has the remedy.
     """
     wanted = config.containers.runtime
     if wanted != "auto":
@@ -89,7 +89,7 @@ async def choose(
         return runtime, f"containers.runtime = {wanted}"
     passed_over: list[str] = []
     hint: str | None = None
-    bare: str | None = None  # the first engine that lacks the image alone
+    bare: str | None = None  # the first engine that lacks only the image
     for name in order():
         if name == "process" and bare is not None:
             runtime = make(bare, config, base, zipapp, home)
@@ -105,15 +105,15 @@ async def choose(
         await runtime.aclose()
         passed_over.append(f"not {name}: {refusal[0]}")
         hint = refusal[1]
-    # The last one tried is the process runtime: what it takes is the least.
+    # The last one tried is the process runtime: it needs the least.
     raise ConfigError(f"no container runtime can be used; {'; '.join(passed_over)}", hint=hint)
 
 
 async def _fetch(runtime: ContainerRuntime, config: Config) -> None:
-    """Build or pull the image of containers, and tell the log how far that is.
+    """Build or pull the image of containers, and log the progress.
 
     Raises:
-        ConfigError: it cannot be had; says why, and what else can be done.
+        ConfigError: the image is unavailable; the message has the reason and alternatives.
     """
     image = options.image_of(config, "base")
     built = built_from(options.options_of(config, "base")) is not None
@@ -156,7 +156,7 @@ async def _lacks_image(runtime: ContainerRuntime, config: Config) -> tuple[str, 
 
 
 def pull_command(engine: str, image: str) -> str:
-    """What its user types to fetch an image, or to build one that no registry has."""
+    """Return the command that pulls an image, or builds one that no registry has."""
     if image.startswith(image_errors.BUILT):
         return image_errors.REBUILD
     return f"{'container image' if engine == 'apple' else engine} pull {image}"

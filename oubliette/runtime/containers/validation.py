@@ -1,4 +1,4 @@
-"""What every runtime refuses in a spec, with the field's name."""
+"""Validation of specs common to all runtimes; errors name the field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_spec(spec: ContainerSpec, base: Path) -> None:
-    """Labels that would not be found again, a foreign runtime folder, root, broken mounts.
+    """Refuse labels that cannot be found again, a foreign runtime folder, root and broken mounts.
 
     Raises:
         InvalidParameter: names the field.
@@ -39,11 +39,11 @@ def check_spec(spec: ContainerSpec, base: Path) -> None:
 
 
 def check_mount(mount: Mount) -> None:
-    """Refuse what is not there, is not plain, or leads somewhere else by an agent's link.
+    """Refuse a source that is missing, irregular, or redirected by an agent's link.
 
     Raises:
-        InvalidParameter: the source or the target is no good.
-        RuntimeFailure: a link.
+        InvalidParameter: the source or the target is invalid.
+        RuntimeFailure: an agent has planted a link.
     """
     source, target = mount.source, mount.target
     if not target.startswith("/") or os.path.normpath(target) != target or target == "/":
@@ -59,10 +59,10 @@ def check_mount(mount: Mount) -> None:
 
 
 def check_oci_runtime(spec: ContainerSpec, engine: str, runtimes: Collection[str]) -> None:
-    """Refuse an OCI runtime that the engine has not got; podman would run its default instead.
+    """Refuse an OCI runtime that the engine lacks; podman would silently run its default instead.
 
     Raises:
-        RuntimeFailure: names it, and those that are there.
+        RuntimeFailure: the runtime is missing; names it and the available ones.
     """
     wanted = spec.hardening.oci_runtime if spec.hardening is not None else None
     if wanted is not None and wanted not in runtimes:

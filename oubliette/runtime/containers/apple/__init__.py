@@ -1,1 +1,1 @@
-"""The container runtime on Apple's `container`."""
+"""Container runtime on Apple's `container`."""

@@ -1,9 +1,9 @@
-"""Command lines for Apple's `container`, built and checked here so that none is ever misread.
+"""Command lines for Apple's `container`, with checked arguments.
 
-Its rules: options come before the first positional, and what
-follows that belongs to the process in the container, `--` included, so `--` is never sent; a value
-that begins with `-` goes as `--opt=-v`; processors are whole numbers, memory is in MiB; volumes and
-sockets are split at each `:`, mounts at each `,`.
+Its rules: options come before the first positional, and what follows that belongs to the process
+in the container, `--` included, so `--` is never sent; a value that begins with `-` is passed as
+`--opt=-v`; processors are whole numbers, memory is in MiB; volumes and sockets are split at each
+`:`, mounts at each `,`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ KIT: Final = f"{bubblewrap.OPT}/kit"
 """Inside: the zipapp and its wrappers, as one shared folder; agents' programs lie beside it."""
 ZIPAPP: Final = f"{KIT}/oubliette.pyz"
 KEY_DIR: Final = "/var/lib/oubliette"
-"""Inside: the folder that is shared for the key alone. A socket cannot lie in a shared folder."""
+"""Inside: the folder that is shared only for the key. A socket cannot lie in a shared folder."""
 READY: Final = f"{RELAY_DIR}/ready"
-"""Inside: the FIFO on which the host says that it listens."""
+"""Inside: the FIFO on which the guest reports that it listens."""
 RELAY: Final = f"{RELAY_DIR}/{RELAY_SOCKET}"
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,62}")
@@ -38,7 +38,7 @@ _RELAY_DIR_BYTES: Final = MIB
 
 
 def option(name: str, value: str) -> list[str]:
-    """One option with its value.
+    """Return one option with its value.
 
     Raises:
         ValueError: the value cannot be an argument of a program.
@@ -49,10 +49,10 @@ def option(name: str, value: str) -> list[str]:
 
 
 def name_of(container_id: str) -> str:
-    """What a container of ours is called.
+    """Return the name of a container of ours.
 
     Raises:
-        InvalidParameter: it would not be a name.
+        InvalidParameter: the id does not form a valid name.
     """
     name = f"oubliette-{container_id}"
     if _NAME.fullmatch(name) is None:
@@ -61,20 +61,20 @@ def name_of(container_id: str) -> str:
 
 
 def processors(cpus: float) -> str:
-    """A whole number, rounded up."""
+    """Return the number of processors, rounded up."""
     return str(max(1, math.ceil(cpus)))
 
 
 def memory(size: int) -> str:
-    """MiB, rounded up."""
+    """Return the memory in MiB, rounded up."""
     return f"{max(1, math.ceil(size / MIB))}M"
 
 
 def volume(mount: Mount) -> list[str]:
-    """The option for a folder or file of this side.
+    """Return the option for a folder or file of this machine.
 
     Raises:
-        InvalidParameter: there is no way to write its path.
+        InvalidParameter: its path cannot be written.
     """
     source, target = str(mount.source), mount.target
     if ":" not in source + target:
@@ -90,12 +90,12 @@ def volume(mount: Mount) -> list[str]:
 
 
 def tmpfs(target: str, size: int, mode: str = "1777") -> list[str]:
-    """The option for a folder in memory."""
+    """Return the option for an in-memory folder."""
     return option("--mount", f"type=tmpfs,target={target},size={memory(size)},mode={mode}")
 
 
 def published(host: Path) -> list[str]:
-    """The option for the relay's socket.
+    """Return the option for the relay's socket.
 
     Raises:
         InvalidParameter: its path cannot be written.
@@ -110,25 +110,25 @@ def published(host: Path) -> list[str]:
 
 
 def network(name: str) -> list[str]:
-    """The options for a network that was checked before."""
+    """Return the options for a network that was checked before."""
     if name == "none":
         return ["--network", "none", "--no-dns"]
     return [] if name == "bridge" else option("--network", name)
 
 
 def inside_environment() -> dict[str, str]:
-    """What every program in there needs."""
+    """Return the environment variables that every program inside needs."""
     found = create_body.inside_environment()
     return {**found, "PATH": found["PATH"].replace(bubblewrap.BIN, f"{KIT}/bin")}
 
 
 def environment(spec: ContainerSpec) -> dict[str, str]:
-    """Environment of the host and, but for HOME, of all that it starts."""
+    """Return the environment of the guest, inherited by all that it starts except for HOME."""
     return {**create_body.environment(spec), **inside_environment(), **spec.env}
 
 
 def host_command(spec: ContainerSpec) -> list[str]:
-    """What runs as the container: the host of the zipapp, or what the spec names."""
+    """Return the command of the container: the guest of the zipapp, or the spec's command."""
     if spec.command is not None:
         return list(spec.command)
     command = ["python3", *ISOLATED, ZIPAPP, "host", "--socket", RELAY]
@@ -136,7 +136,7 @@ def host_command(spec: ContainerSpec) -> list[str]:
     command += ["--orphan-grace", f"{spec.orphan_grace:g}", "--ready", READY]
     if spec.accept_bare:
         command.append("--accept-bare")
-    # For those who look at `ps`.
+    # Shown by `ps`.
     return [*command, "--label", f"dev.oubliette.container={spec.id}"]
 
 
@@ -149,12 +149,12 @@ def create(
     labels: Mapping[str, str],
     folders: Sequence[Mount],
 ) -> list[str]:
-    """`container create` for a spec; `folders` are mounted besides the spec's own.
+    """Return `container create` for a spec; `folders` are mounted besides the spec's own.
 
-    `hard` is for specs that do not say how they are closed.
+    `hard` is for specs without their own hardening.
 
     Raises:
-        InvalidParameter: the spec cannot be said in this grammar; names the field.
+        InvalidParameter: the spec cannot be expressed in this grammar; names the field.
     """
     limits, hard = spec.limits, spec.hardening or hard
     argv = ["create", *option("--name", name_of(spec.id))]
@@ -179,7 +179,7 @@ def create(
     argv += tmpfs("/run", 16 * MIB, "755")
     if not any(mount.target == bubblewrap.AGENT_HOME for mount in spec.mounts):
         argv += tmpfs(bubblewrap.AGENT_HOME, hard.home_bytes)
-    # Below another mount's target must come after it.
+    # A mount below another one's target must come after it.
     for mount in sorted((*folders, *spec.mounts), key=lambda each: each.target.count("/")):
         argv += volume(mount)
     argv += published(spec.runtime_dir / RELAY_SOCKET)
@@ -188,12 +188,12 @@ def create(
 
 
 def execute(container: str, command: Sequence[str], *, stdin: bool = False) -> list[str]:
-    """`container exec`."""
+    """Return `container exec`."""
     return ["exec", *(["--interactive"] if stdin else []), _positional(container), *command]
 
 
 def build(image: str, folder: Path, arguments: Mapping[str, str]) -> list[str]:
-    """`container build`."""
+    """Return `container build`."""
     argv = ["build", *option("--tag", image), "--progress", "plain"]
     argv += _each("--build-arg", (f"{name}={value}" for name, value in sorted(arguments.items())))
     return [*argv, _positional(str(folder))]
@@ -215,7 +215,7 @@ def _ulimits(spec: ContainerSpec, hard: Hardening) -> list[str]:
         found.append(f"nofile={hard.nofile[0]}:{hard.nofile[1]}")
     pids = spec.limits.pids or hard.pids
     if pids is not None:
-        # There is no limit of a container's processes. But each has a kernel of its own and all in
-        # it are one user, so the limit of that user's processes comes to the same.
+        # The number of a container's processes cannot be limited. But each has a kernel of its own
+        # and all in it are one user, so that user's process limit has the same effect.
         found.append(f"nproc={pids}:{pids}")
     return found

@@ -1,8 +1,7 @@
-"""Calls of Apple's `container` program: with a deadline, its output bounded, its errors explained.
+"""Calls of Apple's `container` program, with a deadline, bounded output and explained errors.
 
-The program has no other interface that is documented. Each call is a process of its own session
-(a terminal's Ctrl-C is for the server alone) that is ended with SIGTERM, then SIGKILL, at its
-deadline.
+The program has no other documented interface. Each call is a process in its own session (a
+terminal's Ctrl-C is for the server only) that is ended with SIGTERM, then SIGKILL, at its deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CALLS_AT_ONCE: Final = 8
 OUTPUT_BYTES: Final = 8 << 20
 ERROR_BYTES: Final = 64 << 10
 USAGE: Final = 64
-"""Exit code of a command line that it does not understand."""
+"""Exit code for a command line that it does not understand."""
 
 INSTALL: Final = (
     "install container 1.0 or later (https://github.com/apple/container/releases; macOS 26 on Apple"
@@ -40,7 +39,7 @@ START: Final = "container system start --enable-kernel-install"
 
 
 class Done(msgspec.Struct, frozen=True):
-    """One call that has ended."""
+    """Result of a completed call."""
 
     code: int
     """Its exit code; negative for a signal."""
@@ -48,8 +47,8 @@ class Done(msgspec.Struct, frozen=True):
     err: bytes
 
     @property
-    def said(self) -> str:
-        """What it said of its failure, in one line."""
+    def error_text(self) -> str:
+        """Error message of the call, in one line."""
         text = self.err.decode("utf-8", "replace").strip() or self.out.decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         kept = [line for line in lines if not line.startswith("Usage:")]
@@ -57,7 +56,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class AppleCli:
-    """The program, found once; calls may be made side by side.
+    """The `container` program, looked up once; calls may run concurrently.
 
     Args:
         path: the program; None = `container` on PATH.
@@ -68,10 +67,10 @@ class AppleCli:
         self._limiter = asyncio.Semaphore(CALLS_AT_ONCE)
 
     def program(self) -> str:
-        """Its path.
+        """Path of the program.
 
         Raises:
-            EngineMissing: it is not there.
+            EngineMissing: the program is missing.
         """
         found = shutil.which(self._configured or PROGRAM)
         if found is None:
@@ -81,10 +80,10 @@ class AppleCli:
         return found
 
     async def spawn(self, argv: Sequence[str], *, stdin: bool = False) -> Process:
-        """Start a call. Who calls this ends it (`end`) and reads its output.
+        """Start a call. The caller ends it (`end`) and reads its output.
 
         Raises:
-            EngineMissing: it cannot be started.
+            EngineMissing: the program cannot be started.
         """
         program = self.program()
         pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -92,7 +91,7 @@ class AppleCli:
             return await asyncio.create_subprocess_exec(
                 program,
                 *argv,
-                # Never ours: the program makes its standard input non-blocking.
+                # Not our standard input: the program would make it non-blocking.
                 stdin=pipe if stdin else nothing,
                 stdout=pipe,
                 stderr=pipe,
@@ -103,11 +102,11 @@ class AppleCli:
             raise EngineMissing(f"{program}: {error.strerror}", hint=INSTALL) from error
 
     async def attempt(self, argv: Sequence[str], *, timeout: float = CALL_SECONDS) -> Done:
-        """One call to its end, whatever its exit code.
+        """Run one call to its end, whatever its exit code.
 
         Raises:
-            EngineMissing: there is no such program.
-            DeadlineExceeded: it did not end in time, and was ended.
+            EngineMissing: the program is missing.
+            DeadlineExceeded: the call did not end in time, and was killed.
         """
         async with self._limiter:
             process = await self.spawn(argv)
@@ -127,14 +126,14 @@ class AppleCli:
                 await end(process)
 
     async def call(self, step: str, argv: Sequence[str], *, timeout: float = CALL_SECONDS) -> bytes:
-        """One call that must succeed; its standard output. `step` names it in errors.
+        """Run one call that must succeed; return its standard output. `step` names it in errors.
 
-        A cancelled call is waited for: the services do it anyway, and what undoes it must come
-        after it.
+        A cancelled call is awaited: the services carry it out anyway, and the call that undoes it
+        must come after it.
 
         Raises:
-            EngineMissing, Missing, Refused: what the program said.
-            DeadlineExceeded: it did not end in time.
+            EngineMissing, EngineNotFound, EngineRefused: the program reported an error.
+            DeadlineExceeded: the call did not end in time.
         """
         task = asyncio.ensure_future(self.attempt(argv, timeout=timeout))
         try:
@@ -142,7 +141,7 @@ class AppleCli:
         except asyncio.CancelledError:
             await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # seen; there is nobody to tell
+                task.exception()  # retrieved, so that asyncio does not log it
             raise
         if done.code != 0:
             raise explained(step, done)
@@ -150,24 +149,24 @@ class AppleCli:
 
 
 def explained(step: str, done: Done) -> OublietteError:
-    """The error of ours that says what a failed call means."""
-    said = done.said
-    low = said.lower()
+    """Return the error that explains a failed call."""
+    message = done.error_text
+    low = message.lower()
     if "xpc connection error" in low or "container system start" in low:
         return EngineMissing("the services of container do not run", hint=START)
     if done.code == USAGE:
         return EngineRefused(
-            f"apple: {step}: {said}",
+            f"apple: {step}: {message}",
             status=USAGE,
             hint="this release of container takes other options than 1.0 to 1.2; please report it",
         )
     if "not found" in low or "no such container" in low:
-        return EngineNotFound(f"apple: {step}: {said}")
-    return EngineRefused(f"apple: {step}: {said}")
+        return EngineNotFound(f"apple: {step}: {message}")
+    return EngineRefused(f"apple: {step}: {message}")
 
 
 async def read_end(reader: StreamReader | None, limit: int) -> bytes:
-    """Read all, to the end, and keep the last `limit` bytes."""
+    """Read to the end, and return the last `limit` bytes."""
     if reader is None:
         return b""
     kept = bytearray()
@@ -186,7 +185,7 @@ async def end(process: Process) -> None:
     try:
         await asyncio.shield(waiting)
     except asyncio.CancelledError:
-        await waiting  # a few seconds at the most; nothing is left behind
+        await waiting  # a few seconds at most; no process is left behind
         raise
 
 

@@ -1,9 +1,9 @@
-"""A link to the relay of an Apple container whose published socket has ended.
+"""Link to the relay of an Apple container whose published socket has ended.
 
-A published socket ends for good when one connection cannot be passed on, and only a new start of
-the container brings it back: that would end every agent in it. So what engines without sockets do
-for every link is done here for those that the socket does not take any more: one `exec -i` of
-`oubliette.pyz bridge` for each (`docker.exec_bridge`).
+A published socket ends when one connection cannot be passed on, and only a restart of the container
+restores it, which would end every agent in it. So links that the socket does not accept any more
+use the method of engines without sockets: one `exec -i` of `oubliette.pyz bridge` for each
+(`docker.exec_bridge`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COMMAND: Final = ("python3", *ISOLATED, apple_argv.ZIPAPP, "bridge", apple_argv.
 async def dial(
     cli: AppleCli, published: Path, container: str, limit: int
 ) -> tuple[StreamReader, StreamWriter]:
-    """One more link: over the published socket, or over an exec where that has ended.
+    """Open one more link: over the published socket, or over an exec if that has ended.
 
     Raises:
-        OSError: there is none to be had; `ConnectionRefusedError` where nobody listens inside.
+        OSError: no link can be opened; `ConnectionRefusedError` if the relay does not listen.
     """
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
         return await asyncio.open_unix_connection(sock=_connected(published), limit=limit)
@@ -62,7 +62,7 @@ async def dial(
 
 
 def _connected(path: Path) -> socket.socket:
-    # It connects at once or not at all; asyncio takes the EAGAIN of a full backlog for a beginning.
+    # It connects at once or not at all; asyncio takes the EAGAIN of a full backlog for progress.
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         link.setblocking(False)
@@ -74,7 +74,7 @@ def _connected(path: Path) -> socket.socket:
 
 
 class _Streams(asyncio.SubprocessProtocol):
-    """What comes from the exec goes to the bridge."""
+    """Subprocess protocol that passes the exec's output to the bridge."""
 
     def __init__(self, bridge: BridgeTransport) -> None:
         self._bridge = bridge
@@ -103,7 +103,7 @@ class _Streams(asyncio.SubprocessProtocol):
 
 
 class _Lower(asyncio.Transport):
-    """The standard streams of the exec as one transport."""
+    """Transport over the standard streams of the exec."""
 
     def __init__(self, process: asyncio.SubprocessTransport) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Lower(asyncio.Transport):
             self._input.write(data)
 
     def close(self) -> None:
-        self._input.close()  # what is left is written; the bridge ends with its input
+        self._input.close()  # pending input is written first; the bridge ends with its input
 
     def abort(self) -> None:
         if not self._input.is_closing():

@@ -1,10 +1,10 @@
-"""How we learn that an Apple container is ready, and that it has ended, without asking again.
+"""Notification that an Apple container is ready, and that it has ended, without polling.
 
-`container` has no events. `logs -f` goes on after the end, `start -a` cannot be had for a container
-that runs already, and whoever connects to the published socket before the relay listens may end
-that for good. So one process is run inside (`exec -i`) that does nothing but wait for the end of
-its input. It lives as long as the container does and we hold the other end of its input; with a
-killed server that closes by itself. At a start it first waits, inside, for the host to listen.
+`container` has no events. `logs -f` goes on after the end, `start -a` does not work for a running
+container, and a connection to the published socket before the relay listens may end that socket.
+So one process is run inside (`exec -i`) that only waits for the end of its input. It runs as long
+as the container does and we hold the other end of its input; if the server is killed, that closes.
+At a start it first waits, inside, for the guest to listen.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ os.close(fd)
 os.write(1, b"ready\\n")
 os.execvp("cat", ["cat"])
 """
-"""The host listens first and says so then, to a FIFO that is open. So: open it, look whether it
-listens, and only if it does not, wait to be told. Nothing can slip through in between."""
+"""The guest listens first and reports it then, to an open FIFO. So: open it, check whether the
+guest listens, and only if not, wait for the report. This order has no race."""
 
 
-class Lifeline:
-    """One `exec` that is held open; `close` it, or it lasts as long as the container."""
+class ExitWatch:
+    """One `exec` that runs as long as the container, or until `close`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ended = asyncio.create_task(self._run(), name="container lifeline")
+        self._ended = asyncio.create_task(self._run(), name="container exit watch")
 
     @classmethod
-    async def open(cls, cli: AppleCli, container: str, *, await_ready: bool = False) -> Lifeline:
-        """Run it in a container that runs.
+    async def open(cls, cli: AppleCli, container: str, *, await_ready: bool = False) -> ExitWatch:
+        """Run it in a running container.
 
         Raises:
-            EngineMissing: the program is not there.
+            EngineMissing: the program is missing.
         """
         command = ["cat"]
         if await_ready:
@@ -66,15 +66,15 @@ class Lifeline:
         return cls(await cli.spawn(argv, stdin=True))
 
     async def _run(self) -> str:
-        """Read to the end; what it said of a failure."""
+        """Read the output to its end; return the error text of a failure."""
         process = self._process
         assert process.stdout is not None
         errors = asyncio.create_task(apple_cli.read_end(process.stderr, apple_cli.ERROR_BYTES))
         try:
-            said = b""
+            received = b""
             while piece := await process.stdout.read(4096):
-                said = (said + piece)[:16]
-                if said.startswith(b"ready\n") and not self._ready.done():
+                received = (received + piece)[:16]
+                if received.startswith(b"ready\n") and not self._ready.done():
                     self._ready.set_result(None)
             await process.wait()
             return (await errors).decode("utf-8", "replace").strip()[-500:]
@@ -85,7 +85,7 @@ class Lifeline:
 
     @property
     def alive(self) -> bool:
-        """Whether it is still held."""
+        """Whether the exec still runs."""
         return not self._ended.done()
 
     async def ready(self) -> bool:
@@ -98,7 +98,7 @@ class Lifeline:
         await asyncio.wait({self._ended})
 
     async def close(self) -> None:
-        """Let go of it."""
+        """End the exec."""
         self._ready.cancel()
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -1,8 +1,8 @@
-"""What Apple's `container` says of containers, in JSON of both generations.
+"""Parser of the JSON output of Apple's `container`, in both generations.
 
 Up to 0.12 `status` is a word and dates are seconds since 2001; from 1.0 on `status` is an object
-and dates are ISO 8601. What is missing or odd is read as
-unknown: a listing must not fail for one container of somebody else's.
+and dates are ISO 8601. Missing or malformed values are read as unknown: a listing must not fail
+because of another program's container.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPOCH_2001: Final = 978_307_200.0
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One container."""
+    """One container as listed."""
 
     id: str
     state: str
@@ -34,19 +34,19 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock second; known while it runs."""
 
 
-def containers(said: bytes) -> list[Seen]:
-    """Read what `inspect` or `list --format json` wrote.
+def containers(reply: bytes) -> list[Seen]:
+    """Parse the output of `inspect` or `list --format json`.
 
     Raises:
-        RuntimeFailure: that is no JSON array.
+        RuntimeFailure: the output is no JSON array.
     """
-    found = (_seen(entry) for entry in _array(said))
+    found = (_seen(entry) for entry in _array(reply))
     return [each for each in found if each is not None]
 
 
-def _array(said: bytes) -> list[Any]:
+def _array(reply: bytes) -> list[Any]:
     try:
-        return msgspec.json.decode(said, type=list[Any])
+        return msgspec.json.decode(reply, type=list[Any])
     except msgspec.MsgspecError as error:
         raise RuntimeFailure(f"apple: what container says cannot be read: {error}") from error
 
@@ -79,7 +79,7 @@ def _seen(entry: object) -> Seen | None:
 
 
 def seconds(value: object) -> float | None:
-    """A date of either generation as a wall-clock second."""
+    """Return a date of either generation as a wall-clock second."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return EPOCH_2001 + value
     if isinstance(value, str):
@@ -89,7 +89,7 @@ def seconds(value: object) -> float | None:
 
 
 def versions(text: bytes) -> list[str]:
-    """The version of the program and, where its services run, theirs (`system version`)."""
+    """Return the versions of the program and, if they run, of its services (`system version`)."""
     with contextlib.suppress(msgspec.MsgspecError):
         read = msgspec.json.decode(text)
         entries = cast("list[object]", read) if isinstance(read, list) else [read]
@@ -98,9 +98,9 @@ def versions(text: bytes) -> list[str]:
     return []
 
 
-def image(said: bytes) -> ImageInfo | None:
-    """The first image of what `image inspect` wrote; None: there is none."""
-    entries = _array(said) if said.strip() else []
+def image(reply: bytes) -> ImageInfo | None:
+    """Return the first image of `image inspect`'s output, or None."""
+    entries = _array(reply) if reply.strip() else []
     if not entries:
         return None
     whole = _mapping(entries[0])
@@ -121,8 +121,8 @@ def image(said: bytes) -> ImageInfo | None:
     )
 
 
-def service_state(said: bytes) -> str:
-    """`running`, `not running` or `unregistered`, from `system status --format json`."""
+def service_state(reply: bytes) -> str:
+    """Return `running`, `not running` or `unregistered`, from `system status --format json`."""
     with contextlib.suppress(msgspec.MsgspecError):
-        return str(_mapping(msgspec.json.decode(said)).get("status") or "unknown")
+        return str(_mapping(msgspec.json.decode(reply)).get("status") or "unknown")
     return "unknown"

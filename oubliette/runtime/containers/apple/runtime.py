@@ -1,9 +1,9 @@
-"""Apple's `container`: every container a small virtual machine, on macOS.
+"""Container runtime on Apple's `container`: each container is a small virtual machine, on macOS.
 
-As with docker, the services remember what a container was made of in its labels, and the process in
-it is our host. What differs is how one reaches it: sockets do not cross a shared folder, so the
-relay listens in the machine and `--publish-socket` carries its connections; and there are no events
-(`apple.exit_watch`). docs/runtimes.md says what was read in the sources and not tried on a Mac.
+As with docker, a container's labels hold its spec, and the process in it is our guest. The
+connection differs: sockets do not cross a shared folder, so the relay listens in the machine and
+`--publish-socket` carries its connections; and there are no events (`apple.exit_watch`).
+docs/runtimes.md lists what was read in the sources and not tried on a Mac.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from oubliette.runtime.containers import runtime_dirs as shared_dirs
 from oubliette.runtime.containers.apple import argv as apple_argv
 from oubliette.runtime.containers.apple import exec_bridge, runtime_dirs
 from oubliette.runtime.containers.apple.cli import AppleCli
-from oubliette.runtime.containers.apple.exit_watch import Lifeline
+from oubliette.runtime.containers.apple.exit_watch import ExitWatch
 from oubliette.runtime.containers.apple.output import Seen
 from oubliette.runtime.containers.apple.services import AppleServices
 from oubliette.runtime.containers.base import (
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerState, Progress
 
 KILL_SECONDS: Final = 15.0  # from SIGKILL to the end of the machine
-STOP_SECONDS: Final = 30.0  # for the services, beyond the time that the container is given
+STOP_SECONDS: Final = 30.0  # for the services, beyond the container's own timeout
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 2.0
 
 
 class _AppleContainer:
-    """One container that this object knows."""
+    """State of one known container."""
 
     def __init__(self, spec: ContainerSpec) -> None:
         self.spec = spec
         self.name = apple_argv.name_of(spec.id)
         self.lock = asyncio.Lock()
-        self.lifeline: Lifeline | None = None
+        self.exit_watch: ExitWatch | None = None
         self.opening = asyncio.Lock()
         self.removed = False
         self.last: ContainerInfo | None = None
@@ -83,10 +83,10 @@ class AppleRuntime:
     """`ContainerRuntime` on Apple's `container`, 1.0 or later.
 
     Args:
-        base: what `folders.runtime_base` gave.
-        zipapp: the zipapp with the host.
+        base: the result of `host_paths.runtime_base`.
+        zipapp: the zipapp with the guest.
         path: the program; None = `container` on PATH.
-        hard: how containers are closed, as far as it goes here.
+        hard: hardening of containers, as far as supported here.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class AppleRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Capabilities of this runtime."""
         return Capabilities(
             survives_server=True,
             sockets_cross=True,
             network_none=True,
-            network_host=False,  # a machine of its own has none of ours
+            network_host=False,  # a virtual machine has no network of this machine
             images=True,
             uid_per_container=self._root,
             isolation="container",
@@ -124,7 +124,7 @@ class AppleRuntime:
     # ------------------------------------------------------------------ the services
 
     async def ping(self) -> RuntimeStatus:
-        """Ask the program for its version and whether its services run."""
+        """Query the program's version and whether its services run."""
         try:
             status = await self._services.status()
         except OublietteError as error:
@@ -142,15 +142,15 @@ class AppleRuntime:
     # ------------------------------------------------------------------ images
 
     async def image_exists(self, image: str) -> bool:
-        """Whether it is there without a pull."""
+        """Return whether it is present without a pull."""
         return await self.image(image) is not None
 
     async def image(self, image: str) -> ImageInfo | None:
-        """What `container` says of it."""
+        """Return what `container` reports of it."""
         return await self._services.image(image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
-        """Fetch it; no progress is told, `container` writes it for terminals only."""
+        """Pull it; progress is not reported, because `container` writes it for terminals only."""
         del progress
         await self._services.pull(image, timeout=timeout)
 
@@ -170,7 +170,7 @@ class AppleRuntime:
     # ------------------------------------------------------------------ create
 
     async def create(self, spec: ContainerSpec) -> ContainerInfo:
-        """Check the spec, make the folders and the container."""
+        """Check the spec, create the folders and the container."""
         await self._ready()
         if spec.id in self._containers or spec.id in self._creating:
             raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
@@ -193,7 +193,7 @@ class AppleRuntime:
             await self._make_folders(spec)
             await self._make(container, image)
         except BaseException as error:
-            await self._unmake(container)
+            await self._cleanup(container)
             if isinstance(error, OSError) and not isinstance(error, OublietteError):
                 raise RuntimeFailure(f"the container's folders: {error}") from error
             raise
@@ -211,8 +211,8 @@ class AppleRuntime:
         argv = await asyncio.to_thread(self._create_argv, spec, image)
         await self._cli.call("create a container", argv)
 
-    def _kit(self) -> Path:
-        """The folder of the zipapp and its wrappers, made if it is missing."""
+    def _bundle_dir(self) -> Path:
+        """Return the folder of the zipapp and its wrappers, made if it is missing."""
         tools = guest_bundle.install(
             self._base, self._zipapp, python="python3", inside=apple_argv.ZIPAPP
         )
@@ -221,7 +221,7 @@ class AppleRuntime:
     def _create_argv(self, spec: ContainerSpec, image: str) -> list[str]:
         uid = self._uid(spec)
         folders = (
-            Mount(self._kit(), apple_argv.KIT, read_only=True),
+            Mount(self._bundle_dir(), apple_argv.KIT, read_only=True),
             Mount(shared_dirs.spool_of(spec), bubblewrap.SPOOL),
             Mount(runtime_dirs.key_dir(spec), apple_argv.KEY_DIR),
         )
@@ -234,13 +234,13 @@ class AppleRuntime:
             folders=folders,
         )
 
-    async def _unmake(self, container: _AppleContainer) -> None:
+    async def _cleanup(self, container: _AppleContainer) -> None:
         with contextlib.suppress(OublietteError):
             await self._services.delete(container.name)
         await asyncio.to_thread(shared_dirs.clear, container.spec)
 
     def _owner(self, spec: ContainerSpec) -> int | None:
-        """The user of this side that owns the shared folders; None = ours."""
+        """Return the user of this machine that owns the shared folders; None = ours."""
         return self._uid(spec) if self._root else None
 
     def _uid(self, spec: ContainerSpec) -> int:
@@ -251,31 +251,31 @@ class AppleRuntime:
     # ------------------------------------------------------------------ start
 
     async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
-        """Run the host and wait until it listens."""
+        """Start the guest and wait until it listens."""
         container = self._get(container_id)
         async with container.lock:
             await self._ready()
-            if (await self._look(container)).state == "running":
+            if (await self._inspect(container)).state == "running":
                 raise RuntimeFailure(f"container {container_id} is running already")
             try:
                 await self._start(container, key, timeout)
             except (OSError, OublietteError) as error:
-                said = await self._last_words(container)
+                log_tail = await self._tail_of_log(container)
                 await self._reset(container)
                 kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
                 hint = error.hint if isinstance(error, OublietteError) else None
-                if "executable file not found" in str(error) or "python3" in said:
+                if "executable file not found" in str(error) or "python3" in log_tail:
                     hint = f"the image {container.spec.image} needs python3 (3.9 or later)"
                 message = error.message if isinstance(error, OublietteError) else str(error)
                 raise kind(
-                    f"container {container_id} did not start: {message}{said}", hint=hint
+                    f"container {container_id} did not start: {message}{log_tail}", hint=hint
                 ) from error
             except BaseException:
                 await self._reset(container)
                 raise
             if container.spec.command is not None:
-                return await self._look(container)
-            # Not asked for: it has just said that it listens, and waits for its server now.
+                return await self._inspect(container)
+            # Not inspected: it has just reported that it listens, and waits for its server now.
             now = Seen(id=container.name, state="running", labels={}, started_at=time.time())
             container.last = self._info(container, now)
             return container.last
@@ -285,7 +285,7 @@ class AppleRuntime:
         for mount in spec.mounts:
             await asyncio.to_thread(validation.check_mount, mount)
         await self._make_folders(spec)
-        await asyncio.to_thread(self._kit)  # cleaners of /tmp take it away
+        await asyncio.to_thread(self._bundle_dir)  # cleaners of /tmp remove it
         await asyncio.to_thread(runtime_dirs.arm, spec, key, uid=self._owner(spec))
         try:
             async with asyncio.timeout(timeout):
@@ -307,20 +307,20 @@ class AppleRuntime:
             )
 
     async def _until_listening(self, container: _AppleContainer) -> None:
-        lifeline = await Lifeline.open(self._cli, container.name, await_ready=True)
-        container.lifeline = lifeline
-        if await lifeline.ready():
+        exit_watch = await ExitWatch.open(self._cli, container.name, await_ready=True)
+        container.exit_watch = exit_watch
+        if await exit_watch.ready():
             return
         raise RuntimeFailure("its host ended before it was ready")
 
-    async def _last_words(self, container: _AppleContainer) -> str:
+    async def _tail_of_log(self, container: _AppleContainer) -> str:
         with contextlib.suppress(OublietteError):
             text = (await self._services.logs(container.name, 5)).text.strip()
             return f": {text[-500:]}" if text else ""
         return ""
 
     async def _reset(self, container: _AppleContainer) -> None:
-        """Make it as it was when it was created: a start that failed leaves nothing."""
+        """Undo a failed start: restore the state after `create`."""
         await self._let_go(container)
         with contextlib.suppress(OublietteError):
             await self._services.delete(container.name)
@@ -328,18 +328,18 @@ class AppleRuntime:
             await self._make(container, container.spec.image or "")
         runtime_dirs.disarm(container.spec, started=False)
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ exit
 
     async def _until_ended(self, container: _AppleContainer) -> ContainerInfo:
-        """Wait until it does not run; while the services are away nothing is known, so wait."""
+        """Wait until it does not run, or until its state is known again."""
         pause = _FIRST_RETRY
         while True:
             held = None
             with contextlib.suppress(EngineMissing, DeadlineExceeded):
-                info = await self._look(container)
+                info = await self._inspect(container)
                 if info.state != "running":
-                    # The services remove it too, a moment later: until then it would be accepted
-                    # by nobody. A start that is under way has its own.
+                    # The services remove it too, a moment later: until then connections would not
+                    # be accepted. A start in progress has its own.
                     if not container.lock.locked():
                         runtime_dirs.socket_of(container.spec).unlink(missing_ok=True)
                     return info
@@ -349,51 +349,51 @@ class AppleRuntime:
                 if asyncio.get_running_loop().time() - began > _LAST_RETRY:
                     pause = _FIRST_RETRY
                     continue
-            # Its end was not the container's, or there are no services: not at once again. An agent
-            # can end the process that we hold, and must not keep us busy with it.
+            # The exec ended but not the container, or the services are down: do not retry at once.
+            # An agent can end the exec, and must not keep us busy with it.
             if held is None or (await self._still_runs(container)):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LAST_RETRY)
 
     async def _still_runs(self, container: _AppleContainer) -> bool:
         with contextlib.suppress(EngineMissing, DeadlineExceeded):
-            return (await self._look(container)).state == "running"
+            return (await self._inspect(container)).state == "running"
         return True
 
-    async def _hold(self, container: _AppleContainer) -> Lifeline:
-        """The lifeline of a running container, made if there is none."""
+    async def _hold(self, container: _AppleContainer) -> ExitWatch:
+        """Return the exit watch of a running container, opened if there is none."""
         async with container.opening:
-            if container.lifeline is None or not container.lifeline.alive:
-                container.lifeline = await Lifeline.open(self._cli, container.name)
-            return container.lifeline
+            if container.exit_watch is None or not container.exit_watch.alive:
+                container.exit_watch = await ExitWatch.open(self._cli, container.name)
+            return container.exit_watch
 
     async def _let_go(self, container: _AppleContainer) -> None:
-        lifeline, container.lifeline = container.lifeline, None
-        if lifeline is not None:
-            await lifeline.close()
+        exit_watch, container.exit_watch = container.exit_watch, None
+        if exit_watch is not None:
+            await exit_watch.close()
 
     async def watch(self, container_id: str) -> ContainerInfo:
-        """Wait for its end.
+        """Wait until it has ended.
 
         Raises:
-            ContainerLost: somebody else has removed it.
+            ContainerLost: another program has removed it.
         """
         return await self._until_ended(self._get(container_id))
 
     async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
-        """SIGTERM, `timeout` seconds (rounded up), SIGKILL; the machine ends with all in it."""
+        """End it: SIGTERM, `timeout` seconds (rounded up), SIGKILL; the machine ends."""
         container = self._get(container_id)
         async with container.lock:
-            info = await self._look(container)
+            info = await self._inspect(container)
             if info.state != "running":
                 return info
             if timeout > 0:
                 seconds = math.ceil(timeout)
                 argv = ["stop", "--time", str(seconds), container.name]
                 limit = seconds + STOP_SECONDS
-                with contextlib.suppress(OublietteError):  # the next look says what that means
+                with contextlib.suppress(OublietteError):  # the next inspection explains it
                     await self._cli.call("stop the container", argv, timeout=limit)
-                info = await self._look(container)
+                info = await self._inspect(container)
                 if info.state != "running":
                     return info
             with contextlib.suppress(OublietteError):
@@ -409,7 +409,7 @@ class AppleRuntime:
                 ) from error
 
     async def remove(self, container_id: str) -> None:
-        """Kill it and remove it, its runtime folder and its spool."""
+        """Kill it, and remove it, its runtime folder and its spool."""
         container = self._containers.get(container_id)
         if container is None:
             return
@@ -420,15 +420,15 @@ class AppleRuntime:
             await asyncio.to_thread(shared_dirs.clear, container.spec)
             self._containers.pop(container_id, None)
 
-    # ------------------------------------------------------------------ look
+    # ------------------------------------------------------------------ inspect
 
     async def inspect(self, container_id: str) -> ContainerInfo:
-        """Ask the services.
+        """Query the services.
 
         Raises:
-            ContainerLost: somebody else has removed it.
+            ContainerLost: another program has removed it.
         """
-        return await self._look(self._get(container_id))
+        return await self._inspect(self._get(container_id))
 
     def _get(self, container_id: str) -> _AppleContainer:
         container = self._containers.get(container_id)
@@ -436,7 +436,7 @@ class AppleRuntime:
             raise NotFound(f"there is no container {container_id}")
         return container
 
-    async def _look(self, container: _AppleContainer) -> ContainerInfo:
+    async def _inspect(self, container: _AppleContainer) -> ContainerInfo:
         seen = await self._services.look(container.name)
         if seen is None:
             if container.removed and container.last is not None:
@@ -466,11 +466,11 @@ class AppleRuntime:
         )
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """The end of what the host wrote to its standard streams."""
+        """Return the end of what the guest wrote to its standard streams."""
         return await self._services.logs(self._get(container_id).name, tail)
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Its socket is published on this side; where that has ended, a bridge for each link."""
+        """Return its published socket; if that has ended, a bridge for each link."""
         return functools.partial(
             exec_bridge.dial,
             self._cli,
@@ -478,10 +478,10 @@ class AppleRuntime:
             apple_argv.name_of(info.id),
         )
 
-    # ------------------------------------------------------------------ other servers' traces
+    # ------------------------------------------------------------------ adoption
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:
-        """Find the instance's containers by label; clear folders away that have none."""
+        """Find the instance's containers by label; remove folders without one."""
         await self._ready()
         found: list[tuple[_AppleContainer, Seen]] = []
         for seen in await self._services.list_all():
@@ -509,14 +509,14 @@ class AppleRuntime:
         try:
             spec = read_spec(seen.labels)
         except msgspec.MsgspecError:
-            # Ours by its instance, of a release that wrote something else: nobody can use it.
+            # Ours by its instance, but of a release with another format: it cannot be used.
             await self._services.delete(seen.id)
             return None
         known = self._containers[container_id] = _AppleContainer(spec)
         return known
 
     async def aclose(self) -> None:
-        """Let go of the lifelines; containers go on."""
+        """Close the exit watches; containers go on."""
         containers = list(self._containers.values())
         self._containers.clear()
         await asyncio.gather(*(self._let_go(container) for container in containers))

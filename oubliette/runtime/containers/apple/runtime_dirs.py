@@ -1,9 +1,9 @@
-"""The folders of one Apple container on this side.
+"""Folders of one Apple container on this machine.
 
-`<base>/<8 hex>/` stays ours: the published socket `relay.sock` lies in it, and `in/`, the one
-folder of it that is shared, for the key. Beside it are `<8 hex>.spool/`, the mark `<8 hex>.json`
-(see `runtime_dirs`) and `<8 hex>.status`, which says that it was started: `container` itself
-calls one that was never started and one that has ended both `stopped`.
+`<base>/<8 hex>/` stays ours: the published socket `relay.sock` lies in it, and `in/`, its only
+shared folder, for the key. Beside it are `<8 hex>.spool/`, the mark `<8 hex>.json` (see
+`runtime_dirs`) and `<8 hex>.status`, which marks a started container: `container` itself calls one
+that was never started and one that has ended both `stopped`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _STARTED: Final = "status"
 
 
 def key_dir(spec: ContainerSpec) -> Path:
-    """The folder that the key is handed over in."""
+    """Return the folder through which the key is passed."""
     return spec.runtime_dir / "in"
 
 
 def socket_of(spec: ContainerSpec) -> Path:
-    """Where the relay's socket is published."""
+    """Return the path of the relay's published socket."""
     return spec.runtime_dir / RELAY_SOCKET
 
 
 def make(spec: ContainerSpec, *, uid: int | None) -> None:
-    """Make them, and again before each start.
+    """Make the folders; called again before each start.
 
     Raises:
-        RuntimeFailure, OSError: something stands in their place.
+        RuntimeFailure, OSError: another file has their name.
     """
     runtime_dirs.make(spec, engine=ENGINE, uid=None)
     host_paths.give_folder(runtime_dirs.spool_of(spec), uid=uid, mode=0o700)
@@ -47,7 +47,7 @@ def make(spec: ContainerSpec, *, uid: int | None) -> None:
 
 
 def arm(spec: ContainerSpec, key: bytes, *, uid: int | None) -> None:
-    """Lay the key down, clear an old socket away, and note that it is started."""
+    """Write the key, remove an old socket, and note that the container is started."""
     runtime_dirs.empty(key_dir(spec))
     socket_of(spec).unlink(missing_ok=True)
     host_paths.write_private(key_dir(spec) / KEY_FILE, key, uid=uid)
@@ -55,7 +55,7 @@ def arm(spec: ContainerSpec, key: bytes, *, uid: int | None) -> None:
 
 
 def published(spec: ContainerSpec) -> bool:
-    """Whether the socket is there; closed to others, whatever mode the services gave it."""
+    """Return whether the socket exists; makes it private, whatever mode the services gave it."""
     try:
         is_socket = stat.S_ISSOCK(socket_of(spec).lstat().st_mode)
         if is_socket:
@@ -66,7 +66,7 @@ def published(spec: ContainerSpec) -> bool:
 
 
 def disarm(spec: ContainerSpec, *, started: bool) -> None:
-    """Remove the key; and what says that it was started, if it was not."""
+    """Remove the key, and the note of the start unless it succeeded."""
     with contextlib.suppress(OSError):
         (key_dir(spec) / KEY_FILE).unlink(missing_ok=True)
     if not started:
@@ -76,5 +76,5 @@ def disarm(spec: ContainerSpec, *, started: bool) -> None:
 
 
 def was_started(spec: ContainerSpec) -> bool:
-    """Whether a start of it was begun, and not taken back."""
+    """Return whether a start was begun, and not undone."""
     return state_file.beside(spec.runtime_dir, _STARTED).exists()

@@ -1,6 +1,6 @@
-"""What Apple's `container` is asked for besides the life of a container: itself, images, networks.
+"""Calls of Apple's `container` for its services, images and networks.
 
-Thin: each method is one call of the program, and what its answer means.
+Each method is one call of the program, and the parsing of its answer.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ BUILD_LOG_BYTES: Final = 64 << 10
 
 
 class AppleServices:
-    """The services behind the program."""
+    """Client of the services behind the program."""
 
     def __init__(self, cli: AppleCli) -> None:
         self._cli = cli
 
     async def status(self) -> RuntimeStatus:
-        """Which release it is, and whether its services run.
+        """Return its release, and whether its services run.
 
         Raises:
-            EngineMissing: the program is not there.
-            DeadlineExceeded: it does not answer.
+            EngineMissing: the program is missing.
+            DeadlineExceeded: the program does not answer.
         """
         asked = ["system", "version", "--format", "json"]
         done = await self._cli.attempt(asked, timeout=PING_SECONDS)
-        said = output.versions(done.out) if done.code == 0 else []
-        if not said:  # the first releases had no such verb
+        reply = output.versions(done.out) if done.code == 0 else []
+        if not reply:  # the first releases had no such command
             done = await self._cli.attempt(["--version"], timeout=PING_SECONDS)
-            said = [done.out.decode("utf-8", "replace")]
-        version = re.search(r"(\d+)\.(\d+)(\.\d+)?", said[0])
+            reply = [done.out.decode("utf-8", "replace")]
+        version = re.search(r"(\d+)\.(\d+)(\.\d+)?", reply[0])
         if version is None:
             return RuntimeStatus(
                 ok=False,
-                reason=f"{self._cli.program()} does not say its version: it says {done.said!r}",
+                reason=f"{self._cli.program()} does not say its version:"
+                f" it says {done.error_text!r}",
                 remedy=apple_cli.INSTALL,
             )
         if (int(version[1]), int(version[2])) < OLDEST:
@@ -75,18 +76,18 @@ class AppleServices:
         return RuntimeStatus(ok=True, version=version[0])
 
     async def image(self, image: str) -> ImageInfo | None:
-        """What is known of it; None: it is not there without a pull."""
+        """Return its details; None if it is not present without a pull."""
         try:
-            said = await self._cli.call("look for an image", ["image", "inspect", image])
+            reply = await self._cli.call("look for an image", ["image", "inspect", image])
         except EngineNotFound:
             return None
-        return output.image(said)
+        return output.image(reply)
 
     async def pull(self, image: str, *, timeout: float) -> None:
-        """Fetch it from its registry.
+        """Pull it from its registry.
 
         Raises:
-            RuntimeFailure: the registry has not got it, or does not answer; says what to do.
+            RuntimeFailure: the registry lacks it, or does not answer; the message has a remedy.
             DeadlineExceeded: not within `timeout` seconds.
         """
         argv = ["image", "pull", "--progress", "none", image]
@@ -123,12 +124,12 @@ class AppleServices:
         return Logs(text=text[-BUILD_LOG_BYTES:], truncated=len(text) > BUILD_LOG_BYTES)
 
     async def check_image(self, image: str) -> None:
-        """Refuse an image that is not there.
+        """Refuse a missing image.
 
         Raises:
-            RuntimeFailure: says what to do.
+            RuntimeFailure: the image is missing; the message has a remedy.
         """
-        # `create` would pull it, without a word and without a deadline of its own.
+        # `create` would pull it, without progress and without a deadline of its own.
         if await self.image(image) is None:
             raise RuntimeFailure(
                 f"apple has no image {image}",
@@ -137,10 +138,10 @@ class AppleServices:
             )
 
     async def check_network(self, network: str) -> None:
-        """Refuse a network that a machine of its own cannot have.
+        """Refuse a network that a virtual machine cannot have.
 
         Raises:
-            InvalidParameter: it names the field.
+            InvalidParameter: the network is not supported; names the field.
         """
         if network == "host":
             raise InvalidParameter(
@@ -161,7 +162,7 @@ class AppleServices:
         )
 
     async def delete(self, name: str) -> None:
-        """Remove a container, running or not; whoever was first, it is gone afterwards."""
+        """Remove a container, running or not; a missing one is ignored."""
         try:
             await self._cli.call("remove a container", ["delete", "--force", name])
         except EngineNotFound:
@@ -173,20 +174,20 @@ class AppleServices:
                 raise
 
     async def list_all(self) -> list[Seen]:
-        """All containers, those of others too."""
+        """Return all containers, including those of other programs."""
         argv = ["list", "--all", "--format", "json"]
         return output.containers(await self._cli.call("list containers", argv))
 
     async def look(self, name: str) -> Seen | None:
-        """One container now; None if it is not there."""
+        """Return one container; None if it is missing."""
         try:
-            said = await self._cli.call("look at a container", ["inspect", name])
+            reply = await self._cli.call("look at a container", ["inspect", name])
         except EngineNotFound:
             return None
-        return next((each for each in output.containers(said) if each.id == name), None)
+        return next((each for each in output.containers(reply) if each.id == name), None)
 
     async def logs(self, name: str, tail: int) -> Logs:
-        """The last lines of what its first process wrote, at most `LOG_BYTES`."""
+        """Return the last lines of its first process's output, at most `LOG_BYTES`."""
         if tail <= 0:
             return Logs(text="")
         raw = await self._cli.call("read the logs", ["logs", "-n", str(tail + 1), name])

@@ -1,1 +1,1 @@
-"""The container runtime on engines that speak the Docker API: docker and podman."""
+"""Container runtime on engines with the Docker API: docker and podman."""

@@ -1,8 +1,8 @@
-"""Where an engine is: as configured, or as its own command line would find it.
+"""Address of an engine: as configured, or as its own command line would find it.
 
 The order is that of the docker CLI (verified against 28.2): `DOCKER_HOST`, then `DOCKER_CONTEXT`,
-then the context of `~/.docker/config.json`, then the usual sockets. The SDK is given the result, so
-that it and our own few requests talk to the same engine with the same certificates.
+then the context of `~/.docker/config.json`, then the usual sockets. The SDK gets the result, so
+that it and our own few requests use the same engine with the same certificates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """The certificates for an engine; None where there is no such file."""
+    """Certificate files for an engine; None for a missing file."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -36,10 +36,10 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """For our own requests.
+        """Return an SSL context, for our own requests.
 
         Raises:
-            EngineMissing: a file is missing or is no certificate.
+            EngineMissing: a file is missing or not a certificate.
         """
         try:
             made = ssl.create_default_context(cafile=self.ca if self.verify else None)
@@ -57,7 +57,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine's place."""
+    """Address of one engine."""
 
     url: str
     """`unix:///…` or `tcp://host:port`."""
@@ -65,7 +65,7 @@ class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str | None:
-        """The unix socket, if it is one."""
+        """Path of the unix socket, if it is one."""
         return self.url.removeprefix("unix://") if self.url.startswith("unix://") else None
 
     @property
@@ -76,16 +76,16 @@ class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loopback(self) -> bool:
-        """Its name is one of this machine's own."""
+        """Whether its name is one of this machine's own."""
         return self.path is not None or self.host_port[0] in _LOOPBACK
 
 
 def find(flavour: Flavour, configured: str | None = None) -> EngineAddress:
-    """The address of the engine that this server is to use.
+    """Return the address of the engine that this server uses.
 
     Raises:
-        EngineMissing: a context is named that is not there, or the address is of a kind that we
-            cannot use; the hint says what to do.
+        EngineMissing: the named context does not exist, or the address is of an unsupported
+            kind; the hint has a remedy.
     """
     if configured:
         return parse(configured, _tls_of_environment(), source=f"{flavour}.host")
@@ -102,10 +102,10 @@ def find(flavour: Flavour, configured: str | None = None) -> EngineAddress:
 
 
 def parse(text: str, tls: Tls | None, *, source: str) -> EngineAddress:
-    """An address as people write it.
+    """Parse an address as users write it.
 
     Raises:
-        EngineMissing: it is not one of a kind that we can use.
+        EngineMissing: the address is of an unsupported kind.
     """
     if text.startswith("/"):
         text = f"unix://{text}"
@@ -168,7 +168,7 @@ class _Config(msgspec.Struct, frozen=True):
     current: str | None = msgspec.field(name="currentContext", default=None)
 
 
-_config_decoder = msgspec.json.Decoder(_Config)  # made before there are threads: see store/codec.py
+_config_decoder = msgspec.json.Decoder(_Config)  # made before threads start: see store/codec.py
 
 
 def _current_context() -> str | None:

@@ -1,4 +1,4 @@
-"""What is asked of an engine about containers; each runs in a thread, by `Engine.call`."""
+"""Blocking calls of the engine's API about containers; `Engine.call` runs each in a thread."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ KILL_TIMEOUT: Final = 10.0  # seconds from SIGKILL to the end of the container
 
 
 def create(api: Any, body: dict[str, Any], name: str) -> Any:
-    """Make a container of `body`; the answer has its `Id`."""
+    """Create a container from `body`; the answer has its `Id`."""
     return api.create_container_from_config(body, name)
 
 
 def ping(api: Any) -> None:
-    """Whether it answers."""
+    """Check that the engine answers."""
     api.ping()
 
 
 def start(api: Any, engine_id: str) -> None:
-    """Start it."""
+    """Start a container."""
     api.start(engine_id)
 
 
 def kill(api: Any, engine_id: str, signal: str) -> None:
-    """Signal its first process."""
+    """Send a signal to its first process."""
     api.kill(engine_id, signal)
 
 
 def inspect(api: Any, engine_id: str) -> Any:
-    """Look at it."""
+    """Return the inspection of a container."""
     return api.inspect_container(engine_id)
 
 
 def network(api: Any, name: str) -> Any:
-    """Look at a network."""
+    """Return the inspection of a network."""
     return api.inspect_network(name)
 
 
 def labelled(api: Any, label: str) -> Any:
-    """All containers with `name=value`, running or not."""
+    """Return all containers with `name=value`, running or not."""
     return api.containers(all=True, filters={"label": [label]})
 
 
 def read_logs(api: Any, engine_id: str, tail: int) -> bytes:
-    """The last lines that its first process wrote."""
+    """Return the last lines of its first process's output."""
     return api.logs(engine_id, stdout=True, stderr=True, tail=tail)
 
 
 def remove(api: Any, engine_id: str) -> None:
-    """Remove it with its anonymous volumes; whoever was first, it is gone afterwards."""
+    """Remove it with its anonymous volumes; a missing one is ignored."""
     errors: Any = __import__("docker").errors
     deadline = time.monotonic() + KILL_TIMEOUT
     try:
@@ -60,6 +60,6 @@ def remove(api: Any, engine_id: str) -> None:
     except errors.APIError as error:
         if error.status_code != 409:
             raise
-        # Somebody else removes it right now: the engine says so when it is done.
+        # Another client removes it right now: the engine reports when it is done.
         with contextlib.suppress(errors.NotFound):
             api.wait(engine_id, timeout=deadline - time.monotonic(), condition="removed")

@@ -1,8 +1,8 @@
-"""An engine that speaks the Docker API: where it is, calls in threads, errors that explain.
+"""Client of an engine with the Docker API: its address, calls in threads, explained errors.
 
 The SDK blocks, so its calls run in worker threads, at most 16 at once: its connection pool breaks
-above about 25 requests in flight (docker-py closes the least recently used of 25 pools, even one
-in use). Nothing here knows what a container is to us.
+above about 25 requests in flight (docker-py closes the least recently used of 25 pools, even one in
+use). Nothing here depends on our use of containers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _INSTALL: Final[dict[str, str]] = {
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine says about itself."""
+    """Facts that the engine reports of itself."""
 
     version: str
     api_version: str
@@ -54,17 +54,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """OCI runtimes by name; `runc`, `crun`, `runsc`."""
     rootless: bool
     local: bool
-    """It runs on this very kernel: its processes have pids here, it sees this side's folders."""
+    """It runs on this very kernel: its processes have pids here, it sees this machine's folders."""
     cgroups: str
     memory_limit: bool
     pids_limit: bool
 
 
 def sdk() -> Any:
-    """The docker SDK.
+    """Return the docker SDK.
 
     Raises:
-        EngineMissing: it is not installed.
+        EngineMissing: the SDK is not installed.
     """
     try:
         import docker
@@ -77,7 +77,7 @@ def sdk() -> Any:
 
 
 class Engine:
-    """Calls to one engine. Made on first use; may be used from one event loop only."""
+    """Client of one engine. Created on first use; may be used from one event loop only."""
 
     def __init__(self, flavour: Flavour, host: str | None = None) -> None:
         self.flavour: Flavour = flavour
@@ -91,7 +91,7 @@ class Engine:
 
     @property
     def where(self) -> str:
-        """The address, to be shown."""
+        """Address for display."""
         try:
             return self.address.url
         except EngineMissing:
@@ -99,20 +99,20 @@ class Engine:
 
     @property
     def address(self) -> EngineAddress:
-        """Where it is, found at the first use.
+        """Address of the engine, looked up at the first use.
 
         Raises:
-            EngineMissing: it cannot be told, or is of a kind that we cannot use.
+            EngineMissing: the address is unknown or of an unsupported kind.
         """
         if self._address is None:
             self._address = docker_address.find(self.flavour, self._configured)
         return self._address
 
     def connect(self, *, timeout: float = CALL_SECONDS) -> Any:
-        """A new `docker.APIClient`. Blocks.
+        """Return a new `docker.APIClient`. Blocks.
 
         Raises:
-            EngineMissing: there is no engine; the hint says what to do.
+            EngineMissing: no engine answers; the hint has a remedy.
         """
         docker = sdk()
         address = self.address
@@ -130,10 +130,10 @@ class Engine:
     async def open(
         self, protocol: Callable[[], asyncio.Protocol], *, timeout: float = PING_SECONDS
     ) -> asyncio.Transport:
-        """A connection of one's own, for the few requests that the SDK cannot be used for.
+        """Open a connection of its own, for the few requests that the SDK cannot make.
 
         Raises:
-            EngineMissing: nobody listens there.
+            EngineMissing: the address does not listen.
         """
         loop = asyncio.get_running_loop()
         address = self.address
@@ -153,7 +153,7 @@ class Engine:
             raise self._explained("connect", error) from error
 
     async def version(self) -> str:
-        """The version of the API that both sides speak, for paths: `v1.41`."""
+        """Return the version of the API that both sides support, for paths: `v1.41`."""
         return await self.call("ask for its version", _api_version)
 
     async def call(
@@ -161,11 +161,11 @@ class Engine:
     ) -> _Result:
         """Run `act(api, …)` in a thread; `step` names it in errors.
 
-        A cancelled call is waited for: the engine does it anyway, and what undoes it must come
-        after it.
+        A cancelled call is awaited: the engine carries it out anyway, and the call that undoes it
+        must come after it.
 
         Raises:
-            EngineMissing, Missing, Refused: what the engine said, or that it said nothing.
+            EngineMissing, EngineNotFound, EngineRefused: the engine failed or did not answer.
         """
         run = anyio.to_thread.run_sync(
             functools.partial(self._blocking, step, act, arguments, named), limiter=self._limiter
@@ -176,7 +176,7 @@ class Engine:
         except asyncio.CancelledError:
             await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # seen; there is nobody to tell
+                task.exception()  # retrieved, so that asyncio does not log it
             raise
 
     def _blocking(
@@ -198,18 +198,18 @@ class Engine:
             raise self._explained(step, error) from error
 
     def _explained(self, step: str, error: Exception) -> OublietteError:
-        """The error of ours that says what this one of the SDK or of a library below means."""
+        """Return the error that explains this one of the SDK or of a library below."""
         import requests
 
         docker: Any = sdk()
         if isinstance(error, docker.errors.APIError):
             any_error: Any = error
             status = int(any_error.status_code or 500)
-            said = str(any_error.explanation or any_error).strip()
-            # podman says so with 500 while it removes one
-            if status == 404 or "no such container" in said:
-                return EngineNotFound(f"{self.flavour}: {step}: {said}")
-            return EngineRefused(f"{self.flavour}: {step}: {said}", status=status)
+            message = str(any_error.explanation or any_error).strip()
+            # podman answers 500 while it removes one
+            if status == 404 or "no such container" in message:
+                return EngineNotFound(f"{self.flavour}: {step}: {message}")
+            return EngineRefused(f"{self.flavour}: {step}: {message}", status=status)
         causes = _causes(error)
         for cause in causes:
             if isinstance(cause, PermissionError):
@@ -232,10 +232,10 @@ class Engine:
         return RuntimeFailure(f"{self.flavour}: {step}: {error!r}")
 
     async def facts(self) -> Facts:
-        """What the engine says about itself, asked once.
+        """Return the facts that the engine reports of itself, queried once.
 
         Raises:
-            EngineMissing: it does not answer.
+            EngineMissing: the engine does not answer.
         """
         if self._facts is None:
             version, info = await self.call("ask for its version", _ask)
@@ -251,15 +251,15 @@ class Engine:
 
 @functools.cache
 def _client_class(docker: Any) -> Any:
-    """The SDK's client, deaf to variables that are meant for the web.
+    """Return the SDK's client class, made to ignore variables that are meant for the web.
 
     REQUESTS_CA_BUNDLE would replace the engine's own authority (requests prefers it to that of a
-    session), HTTP_PROXY would come between, and our own requests heed neither.
+    session), HTTP_PROXY would insert a proxy, and our own requests use neither.
     """
     transport: Any = docker.transport.unixconn
 
     class SdkConnection(transport.UnixHTTPConnection):
-        """The SDK's connection, which closes its socket when nobody answers."""
+        """Connection of the SDK that closes its socket if there is no answer."""
 
         def connect(self) -> None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -273,7 +273,7 @@ def _client_class(docker: Any) -> Any:
             self.sock = sock
 
     class Adapter(transport.UnixHTTPAdapter):
-        """The SDK's adapter, with these connections."""
+        """Adapter of the SDK with these connections."""
 
         def get_connection(self, url: str, proxies: Any = None) -> Any:
             pool: Any = transport.UnixHTTPAdapter.get_connection(self, url, proxies)
@@ -306,15 +306,15 @@ def _sdk_tls(address: EngineAddress) -> Any:
 
 
 def _keep_alive(link: socket.socket) -> None:
-    """Let the kernel find out within a minute that the other machine is gone without a word."""
+    """Enable keep-alive, so that the kernel detects a lost machine within a minute."""
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):  # macOS names the first one otherwise
+        if hasattr(socket, name):  # macOS has another name for the first one
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error and what lies beneath it, urllib3's and docker's wrappings included."""
+    """Iterate over the error and its causes, urllib3's and docker's wrappings included."""
     found: list[BaseException] = []
     todo: list[Any] = [error]
     while todo:
@@ -341,14 +341,14 @@ def _read(version: dict[str, Any], info: dict[str, Any], address: EngineAddress)
     options = [str(option) for option in info.get("SecurityOptions") or ()]
     local = _is_local(info, address) and "Docker Desktop" not in system
     runtimes: dict[str, dict[str, Any]] = info.get("Runtimes") or {}
-    # podman names those that it has heard of, installed or not
+    # podman names all that it supports, installed or not
     there = {name for name, about in runtimes.items() if not local or _installed(name, about)}
     return Facts(
         version=str(version.get("Version") or "?"),
         api_version=str(version.get("ApiVersion") or "?"),
         system=system,
         runtimes=frozenset(there),
-        # docker says it among its security options, podman in a field of its own
+        # docker reports it among its security options, podman in a field of its own
         rootless=any("rootless" in option for option in options) or bool(info.get("Rootless")),
         local=local,
         cgroups=str(info.get("CgroupVersion") or "1"),
@@ -358,11 +358,11 @@ def _read(version: dict[str, Any], info: dict[str, Any], address: EngineAddress)
 
 
 def _is_local(info: dict[str, Any], address: EngineAddress) -> bool:
-    """Whether the engine's kernel is ours; a socket may lead into a virtual machine, or away."""
+    """Check that the engine's kernel is ours; a socket may lead into a virtual machine, or away."""
     here = os.uname()
     if here.sysname != "Linux" or info.get("KernelVersion", here.release) != here.release:
         return False
-    # By TCP: two machines may well run the same kernel, but not by the same name on one loopback.
+    # By TCP: two machines may well run the same kernel, but not with one name on one loopback.
     return address.path is not None or (address.loopback and info.get("Name") == here.nodename)
 
 

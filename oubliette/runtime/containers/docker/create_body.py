@@ -1,4 +1,4 @@
-"""How a container of an engine is made: everything closed that need not be open.
+"""Body of the request that creates a container: everything closed that need not be open.
 
 Each option is on by default, and each of them is a setting.
 """
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 __all__ = ("READY", "Hardening", "HostPaths", "host_command", "request")
 
 READY: Final = "ready"
-"""Name of the FIFO in the runtime folder on which the host says that it listens."""
+"""Name of the FIFO in the runtime folder on which the guest reports that it listens."""
 
 STOP_SIGNAL: Final = "SIGTERM"
 PODMAN_PROCESSES: Final = 16_384
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders and files of this side that the container is given."""
+    """Folders and files of this machine that are mounted into the container."""
 
     zipapp: Path
     wrappers: Path
@@ -44,7 +44,7 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
-    """What runs as the container: the host of the zipapp, or what the spec names."""
+    """Return the command of the container: the guest of the zipapp, or the spec's command."""
     if spec.command is not None:
         return list(spec.command)
     command = ["python3", *ISOLATED, bubblewrap.ZIPAPP, "host"]
@@ -54,18 +54,18 @@ def host_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
     if spec.accept_bare:
         command.append("--accept-bare")
     if not hard.no_new_privileges:
-        command.append("--new-privileges")  # the host forbids them to what it starts
-    # For those who look at `ps`.
+        command.append("--new-privileges")  # the guest forbids them to the programs it starts
+    # Shown by `ps`.
     return [*command, "--label", f"dev.oubliette.container={spec.id}"]
 
 
 def environment(spec: ContainerSpec) -> dict[str, str]:
-    """Environment of the host and, but for HOME, of all that it starts."""
+    """Return the environment of the guest, inherited by all that it starts except for HOME."""
     return {**inside_environment(), "HOME": bubblewrap.AGENT_HOME, **spec.env}
 
 
 def inside_environment() -> dict[str, str]:
-    """What every program in there needs."""
+    """Return the environment variables that every program inside needs."""
     return {"PATH": bubblewrap.PATH, "LANG": "C.UTF-8"}
 
 
@@ -78,9 +78,9 @@ def request(
     labels: Mapping[str, str],
     flavour: Flavour,
 ) -> dict[str, Any]:
-    """The body of the engine's create call (Docker API 1.41).
+    """Return the body of the engine's create call (Docker API 1.41).
 
-    `hard` is for specs that do not say how they are closed.
+    `hard` is for specs without their own hardening.
     """
     hard = spec.hardening or hard
     command = host_command(spec, hard)
@@ -89,7 +89,7 @@ def request(
     return {
         **healthcheck,
         "Image": spec.image,
-        # Entrypoint is given, so the image's own is not run; its Cmd is dropped with it.
+        # Entrypoint is set, so the image's own is not run; its Cmd is dropped with it.
         "Entrypoint": command[:1],
         "Cmd": command[1:],
         "User": user,
@@ -121,19 +121,19 @@ def _host_config(
         "ReadonlyRootfs": hard.read_only,
         "CapDrop": ["ALL"] if hard.drop_capabilities else [],
         "CapAdd": list(hard.cap_add),
-        # podman knows the option without a value only
+        # podman only accepts the option without a value
         "SecurityOpt": ["no-new-privileges" + (":true" if flavour == "docker" else "")]
         if hard.no_new_privileges
         else [],
         "Init": hard.init,
         "IpcMode": hard.ipc,
-        "RestartPolicy": {"Name": "no"},  # one that the engine restarts would have no key
+        "RestartPolicy": {"Name": "no"},  # one restarted by the engine would have no key
         "LogConfig": _log_config(hard, flavour),
         "Ulimits": _ulimits(hard, flavour),
         "Privileged": False,
     }
     if hard.ipc != "host":
-        config["ShmSize"] = hard.shm_bytes  # podman refuses a size for what is the machine's
+        config["ShmSize"] = hard.shm_bytes  # podman refuses a size for the machine's own
     if memory is not None:
         config |= {"Memory": memory, "MemorySwap": memory}
     if cpus is not None:
@@ -152,8 +152,8 @@ def _ulimits(hard: Hardening, flavour: Flavour) -> list[dict[str, Any]]:
     if hard.nofile is not None:
         limits.append({"Name": "nofile", "Soft": hard.nofile[0], "Hard": hard.nofile[1]})
     if flavour == "podman":
-        # Unasked, podman raises this one to 2^20, which fails where its service may not raise any.
-        # It counts all that a user id runs; what holds a container is its pids limit.
+        # By default podman raises this one to 2^20, which fails if its service may not raise any.
+        # It counts all processes of a user id; a container is limited by its pids limit.
         limits.append({"Name": "nproc", "Soft": PODMAN_PROCESSES, "Hard": PODMAN_PROCESSES})
     return limits
 
@@ -171,7 +171,7 @@ def _mounts(spec: ContainerSpec, place: HostPaths) -> list[dict[str, Any]]:
         (place.wrappers, bubblewrap.BIN, True),
         (spec.runtime_dir, RELAY_DIR, False),
         (place.spool, bubblewrap.SPOOL, False),
-        # Below another mount's target must come after it.
+        # A mount below another one's target must come after it.
         *sorted(
             ((mount.source, mount.target, mount.read_only) for mount in spec.mounts),
             key=lambda item: item[1].count("/"),
@@ -185,7 +185,7 @@ def _mounts(spec: ContainerSpec, place: HostPaths) -> list[dict[str, Any]]:
 
 def _tmpfs(spec: ContainerSpec, hard: Hardening) -> dict[str, str]:
     # Without `exec` docker mounts it noexec, and builds and test runners work in /tmp. Owners
-    # cannot be given (podman 4 refuses uid=), hence the modes.
+    # cannot be set (podman 4 refuses uid=), hence the modes.
     room = spec.limits.tmp_bytes or 256 * MIB
     found = {
         "/tmp": f"rw,nosuid,nodev,exec,size={room},mode=1777",  # noqa: S108 -- inside

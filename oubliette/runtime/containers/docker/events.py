@@ -1,11 +1,11 @@
-"""One stream of the engine's events for all containers: who watches is woken, nobody polls.
+"""Stream of the engine's events for all containers, so that waiting needs no polling.
 
-An event is only a hint to look again, so one that comes twice, late or for an old start of the
-same container does no harm. After each reconnection everybody looks again.
+An event is only a hint to inspect the container again, so a duplicate, late or outdated one does no
+harm. After each reconnection every waiter inspects again.
 
-The SDK would need a thread for this, which cannot be ended while the engine has not yet answered
-(podman does so with its first event). So this one request is written here: HTTP/1.0 over a
-connection of its own, one JSON object a line.
+The SDK would need a thread for this, which cannot be ended before the engine answers (podman does
+so with its first event). So this one request is written here: HTTP/1.0 over a connection of its
+own, one JSON object a line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.containers.docker.client import Engine
 
-_SLACK: Final = 5  # seconds that the engine's clock may be behind ours
+_SLACK: Final = 5  # seconds that the engine's clock may lag behind ours
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 2.0
 _LINE_BYTES: Final = 1 << 20  # an event carries all labels of its container
@@ -36,10 +36,10 @@ log = structlog.get_logger(__name__)
 
 
 class EngineEvents:
-    """Owns the task that reads the stream; started by the first who waits.
+    """Owner of the task that reads the stream; started by the first waiter.
 
     Args:
-        engine: whose events; podman's filters have gaps, so with it all of containers are read.
+        engine: the engine; podman's filters have gaps, so all its container events are read.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -48,19 +48,19 @@ class EngineEvents:
         self._task: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        """Begin to read, if nobody does. What ends from now on is heard."""
+        """Start reading, unless it runs already. Exits from now on are noticed."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(time.time()), name="engine events")
 
     def hint(self, engine_id: str) -> asyncio.Future[None]:
-        """A future that is set at the next event of that container; `drop` it afterwards."""
+        """Return a future that is set at the next event of that container; `drop` it afterwards."""
         self.listen()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(engine_id, set()).add(future)
         return future
 
     def drop(self, engine_id: str, future: asyncio.Future[None]) -> None:
-        """Nobody waits for it any more."""
+        """Remove the future of a waiter."""
         future.cancel()
         others = self._waiting.get(engine_id)
         if others is not None:
@@ -76,7 +76,7 @@ class EngineEvents:
                     future.set_result(None)
 
     async def _run(self, began: float) -> None:
-        """Read until cancelled; whatever breaks the stream, begin again from before it broke."""
+        """Read until cancelled; if the stream breaks, restart from before the break."""
         retry = _FIRST_RETRY
         since = began
         while True:

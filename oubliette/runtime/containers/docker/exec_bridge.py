@@ -1,4 +1,4 @@
-"""Links to a relay over the engine's exec, where its socket cannot be opened.
+"""Links to a relay over the engine's exec, if its socket cannot be opened.
 
 One exec of `oubliette.pyz bridge` for each link; its frames are defined in
 `incontainer/bridges/exec_frames.py`.
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.containers.docker.client import Engine
 
-OPEN_SECONDS: Final = 30.0  # until the bridge has said hello
-SAID_BYTES: Final = 4096  # of its standard error that go to the log
+OPEN_SECONDS: Final = 30.0  # until the hello of the bridge
+STDERR_BYTES: Final = 4096  # of its standard error that are logged
 
 COMMAND: Final = (
     "python3",
@@ -44,18 +44,18 @@ log = structlog.get_logger(__name__)
 async def dial(
     engine: Engine, engine_id: str, user: str, limit: int, *, command: Sequence[str] = COMMAND
 ) -> tuple[StreamReader, StreamWriter]:
-    """One more link to the relay of a container.
+    """Open one more link to the relay of a container.
 
     Args:
-        engine: where the container is.
-        engine_id: its id there.
+        engine: the engine of the container.
+        engine_id: its id at the engine.
         user: `uid:gid` of the bridge.
         limit: the reader's, in bytes.
-        command: what is run in the container.
+        command: the program to run in the container.
 
     Raises:
-        ConnectionRefusedError: there is none to be had: the container does not run, its relay does
-            not listen, or the engine is away; the text says which.
+        ConnectionRefusedError: no link can be opened: the container does not run, its relay does
+            not listen, or the engine does not answer; the text has the reason.
     """
     loop = asyncio.get_running_loop()
     reader = StreamReader(limit=limit, loop=loop)
@@ -83,10 +83,10 @@ def _exec_create(api: Any, engine_id: str, command: list[str], user: str) -> Any
 
 
 class BridgeTransport(asyncio.Transport):
-    """Between the engine's stream and who uses the link: packs, unpacks, and passes ends on.
+    """Transport between the engine's stream and the user of the link.
 
-    It holds nothing back itself: what it is given is in the lower transport's buffer, what comes is
-    the protocol's at once. So the bounds are theirs.
+    It buffers nothing itself: output is in the lower transport's buffer, input is passed to the
+    protocol at once. So their limits apply.
     """
 
     def __init__(self, protocol: asyncio.StreamReaderProtocol) -> None:
@@ -106,7 +106,7 @@ class BridgeTransport(asyncio.Transport):
         protocol.connection_made(self)
 
     def begin(self, lower: asyncio.Transport) -> None:
-        """The engine has agreed; what is said from now on goes there."""
+        """Start: the engine has accepted, and output goes to `lower` from now on."""
         self._lower = lower
         if self._closing:
             lower.abort()
@@ -114,7 +114,7 @@ class BridgeTransport(asyncio.Transport):
     # ------------------------------------------------------------------ from the engine
 
     def output(self, kind: int, data: bytes) -> None:
-        """Bytes of the bridge."""
+        """Process bytes of the bridge."""
         if kind == STDERR:
             self._aside(data)
         elif self._greeted:
@@ -123,10 +123,10 @@ class BridgeTransport(asyncio.Transport):
             self._greeting(data)
 
     def _aside(self, data: bytes) -> None:
-        room = SAID_BYTES - self._said
+        room = STDERR_BYTES - self._said
         self._said += len(data)
         if room > 0:
-            log.warning("bridge", said=data[:room].decode(errors="replace").strip())
+            log.warning("bridge", stderr=data[:room].decode(errors="replace").strip())
 
     def _greeting(self, data: bytes) -> None:
         self._first += data
@@ -134,7 +134,7 @@ class BridgeTransport(asyncio.Transport):
         if not newline and len(self._first) < wire.MAX_HEADER:
             return
         if line + newline != exec_frames.HELLO:
-            # An engine may put its own words there: that python3 is missing, for example.
+            # An engine may write its own error there: that python3 is missing, for example.
             reason = wire.parse_error(line + newline) or line.decode(errors="replace")[:300]
             self._lose(ConnectionRefusedError(errno.ECONNREFUSED, reason))
             return
@@ -154,7 +154,7 @@ class BridgeTransport(asyncio.Transport):
                 self.close()
 
     def ended(self, error: Exception | None) -> None:
-        """The engine's connection is gone."""
+        """Note that the engine's connection is closed."""
         if not self._greeted:
             said = self._first.decode(errors="replace").strip()[:300]
             error = ConnectionRefusedError(errno.ECONNREFUSED, said or "the bridge said nothing")
@@ -174,15 +174,15 @@ class BridgeTransport(asyncio.Transport):
             self._lower.abort()
         if not self.hello.done():
             self.hello.set_exception(error or ConnectionAbortedError(errno.ECONNABORTED, "aborted"))
-            self.hello.exception()  # whoever gave up does not look
+            self.hello.exception()  # retrieved, in case the opener was cancelled
         self._upper.connection_lost(error)
 
     def pause_writing(self) -> None:
-        """The engine does not take what was written."""
+        """Pause the user's writes: the engine's buffer is full."""
         self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Resume the user's writes."""
         self._upper.resume_writing()
 
     # ------------------------------------------------------------------ from the user
@@ -197,24 +197,24 @@ class BridgeTransport(asyncio.Transport):
         self._lower.write(data)
 
     def write_eof(self) -> None:
-        """End our direction; the other one goes on."""
+        """End our direction; the other one stays open."""
         if self._lower is not None and not self._eof_sent and not self._closing:
             self._eof_sent = True
             self._lower.write(exec_frames.head(0))
 
     def can_write_eof(self) -> bool:
-        """Always, over TLS too."""
+        """Return True: half-closes work over TLS too."""
         return True
 
     def close(self) -> None:
-        """Send what is left, then let the connection go: the bridge ends with its input."""
+        """Send pending output, then close the connection: the bridge ends with its input."""
         if not self._closing:
             self._closing = True
             if self._lower is not None:
                 self._lower.close()
 
     def abort(self) -> None:
-        """Let it go at once."""
+        """Close at once."""
         self._closing = True
         if self._lower is not None:
             self._lower.abort()
@@ -222,41 +222,41 @@ class BridgeTransport(asyncio.Transport):
             self._lose(None)
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether it is closed or closing."""
         return self._closing or (self._lower is not None and self._lower.is_closing())
 
     def pause_reading(self) -> None:
-        """Leave the rest with the engine, which holds the bridge back."""
+        """Stop reading from the engine, which blocks the bridge."""
         if self._lower is not None and not self._closing:
             self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on."""
+        """Resume reading."""
         if self._lower is not None and not self._closing:
             self._lower.resume_reading()
 
     def is_reading(self) -> bool:
-        """Whether what comes is taken."""
+        """Return whether input is read."""
         return self._lower is not None and self._lower.is_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes not yet taken."""
+        """Return the bytes not yet sent."""
         return 0 if self._lower is None else self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """When `drain` waits."""
+        """Return the limits at which `drain` waits."""
         return (0, 0) if self._lower is None else self._lower.get_write_buffer_limits()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When `drain` is to wait."""
+        """Set the limits at which `drain` waits."""
         if self._lower is not None:
             self._lower.set_write_buffer_limits(high, low)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who gets what comes."""
+        """Return the protocol that gets the input."""
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Nothing of the lower connection is the link's."""
+        """Return the default: nothing of the lower connection applies to the link."""
         _ = name
         return default

@@ -1,8 +1,8 @@
-"""Streams of an engine: one request, after which the connection carries a program's streams.
+"""Hijacked connection of an engine: one request, after which it carries a program's streams.
 
 Written here because the SDK's own reads past the head of the answer, may lose what came with it,
-and blocks. What comes is cut into frames of 8 bytes and a payload, by standard stream; payloads are
-handed on as they arrive, whole or not.
+and blocks. Input is cut into frames of 8 bytes and a payload, by standard stream; payloads are
+passed on as they arrive, whole or not.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ _MAX_BODY: Final = 1 << 16  # of a refusal
 
 
 class ExecOutput(Protocol):
-    """Whoever gets what the program says; called from the loop."""
+    """Receiver of the program's output; called from the loop."""
 
     def output(self, kind: int, data: bytes) -> None:
-        """Bytes of one of its streams."""
+        """Process bytes of one of its streams."""
         ...
 
     def ended(self, error: Exception | None) -> None:
-        """The connection is gone; told once, and only after the engine had agreed."""
+        """Note that the connection is closed; called once, only after the engine had accepted."""
         ...
 
     def pause_writing(self) -> None:
-        """What was written is not taken."""
+        """Pause writing: the buffer is full."""
         ...
 
     def resume_writing(self) -> None:
-        """It is taken again."""
+        """Resume writing."""
         ...
 
 
 async def open_stream(
     engine: Engine, path: str, body: object, sink: ExecOutput
 ) -> asyncio.Transport:
-    """POST `body` to `path` and give what the engine then streams to `sink`.
+    """POST `body` to `path`; what the engine then streams goes to `sink`.
 
     Raises:
-        EngineMissing: it does not answer.
-        Missing, Refused: it says no.
+        EngineMissing: the engine does not answer.
+        EngineNotFound, EngineRefused: the engine refused.
     """
     version = await engine.version()
     content = b"" if body is None else json.dumps(body).encode()
@@ -73,7 +73,7 @@ async def open_stream(
 
 
 class _Hijack(asyncio.Protocol):
-    """The connection: first an HTTP answer, then frames."""
+    """Protocol of the connection: first an HTTP answer, then frames."""
 
     def __init__(self, sink: ExecOutput) -> None:
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,7 +118,7 @@ class _Hijack(asyncio.Protocol):
             return
         length = fields.get("content-length", "")
         if length.isdigit() and len(rest) < min(int(length), _MAX_BODY):
-            return  # the reason is still under way
+            return  # the reason is still being received
         said = _message(rest) or lines[0]
         self._fail(
             EngineNotFound(said) if status == 404 else EngineRefused(said, status=status or 500)

@@ -1,4 +1,4 @@
-"""Images of an engine: there or not, fetched, built."""
+"""Images of an engine: inspection, pull and build."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.docker.client import Engine
 
 LOG_LINES: Final = 400  # of a build, kept for its log
-TOLD_EVERY: Final = 1.0  # seconds between two lines of progress, at least
+REPORT_SECONDS: Final = 1.0  # seconds between two lines of progress, at least
 
 log = structlog.get_logger(__name__)
 
 
 def not_there(flavour: str, image: str) -> RuntimeFailure:
-    """The error for an image that the engine has not got."""
+    """Return the error for an image that the engine lacks."""
     return image_errors.ImageNotFound(
         f"{flavour} has no image {image}",
         hint=f"{flavour} pull {image}, or build it with image_rebuild, or set containers.image",
@@ -41,18 +41,18 @@ def not_there(flavour: str, image: str) -> RuntimeFailure:
 
 
 async def look(engine: Engine, image: str) -> ImageInfo | None:
-    """What the engine knows of `image`; None: it has not got it."""
+    """Return the engine's details of `image`; None if it is missing."""
     try:
-        said = await engine.call("look for an image", _inspect, image)
+        reply = await engine.call("look for an image", _inspect, image)
     except EngineNotFound:
         return None
-    size = said.get("Size")
-    metadata = cast("dict[str, Any]", said.get("Metadata") or {})
+    size = reply.get("Size")
+    metadata = cast("dict[str, Any]", reply.get("Metadata") or {})
     return ImageInfo(
-        id=str(said.get("Id", "")),
+        id=str(reply.get("Id", "")),
         size_bytes=size if isinstance(size, int) and size >= 0 else None,
-        built_at=_moment(said.get("Created")),
-        arrived_at=_moment(metadata.get("LastTagTime")),
+        built_at=_timestamp(reply.get("Created")),
+        arrived_at=_timestamp(metadata.get("LastTagTime")),
     )
 
 
@@ -60,10 +60,10 @@ def _inspect(api: Any, image: str) -> dict[str, Any]:
     return api.inspect_image(image)
 
 
-def _moment(said: object) -> float | None:
-    """A date of the engine; what it does not know has the year 1."""
+def _timestamp(reply: object) -> float | None:
+    """Parse a date of the engine; an unknown one has the year 1."""
     with contextlib.suppress(ValueError, OverflowError):
-        seconds = datetime.fromisoformat(str(said)).timestamp()
+        seconds = datetime.fromisoformat(str(reply)).timestamp()
         return seconds if seconds > 0 else None
     return None
 
@@ -71,30 +71,30 @@ def _moment(said: object) -> float | None:
 async def pull(
     engine: Engine, image: str, *, timeout: float, progress: Progress | None = None
 ) -> None:
-    """Fetch `image`; how far it is goes to the log and to `progress`.
+    """Pull `image`; progress goes to the log and to `progress`.
 
     Raises:
-        ImageError: the registry has not got it, or does not answer; says what to do.
-        PullTimeout: not within `timeout` seconds; the engine has given it up.
+        ImageError: the registry lacks it, or does not answer; the message has a remedy.
+        PullTimeout: not within `timeout` seconds; the engine has stopped.
         EngineMissing: the engine does not answer.
     """
     repository, tag = parse(image)
-    told = _Told(f"the pull of {image}", progress)
+    reports = _Progress(f"the pull of {image}", progress)
     try:
         async with asyncio.timeout(timeout):
             headers = await engine.call("read the logins", _login, repository)
             query = {"fromImage": repository, "tag": tag}
-            await told.follow(work(engine, "/images/create", query, headers=headers))
+            await reports.follow(work(engine, "/images/create", query, headers=headers))
     except TimeoutError as error:
         raise image_errors.pull_timeout(
-            engine.flavour, image, timeout, told.progress.line
+            engine.flavour, image, timeout, reports.progress.line
         ) from error
     except (EngineRefused, EngineNotFound) as error:
         raise image_errors.pull_failed(engine.flavour, image, error.message) from error
 
 
 def _login(api: Any, repository: str) -> dict[str, str]:
-    """What `login` has kept for the registry of `repository`."""
+    """Return the credentials that `login` has stored for the registry of `repository`."""
     auth: Any = sdk().auth
     registry, _ = auth.resolve_repository_name(repository)
     header = auth.get_config_header(api, registry)
@@ -112,29 +112,29 @@ async def build(
     arguments: Mapping[str, str],
     progress: Progress | None = None,
 ) -> Logs:
-    """Build the Dockerfile of `folder` as `image`; the end of its output.
+    """Build the Dockerfile of `folder` as `image`; return the end of its output.
 
     Raises:
-        InvalidParameter: there is no Dockerfile.
-        BuildFailed: a step failed; the message ends with the build's last lines. Nothing of it
-            is left but the layers that the next build begins with.
-        BuildTimeout: not within `timeout` seconds; the engine has given it up.
+        InvalidParameter: the folder has no Dockerfile.
+        BuildFailed: a step failed; the message ends with the build's last lines. Only the layers
+            that the next build begins with are kept.
+        BuildTimeout: not within `timeout` seconds; the engine has stopped.
         EngineMissing: the engine does not answer.
     """
-    told = _Told(f"the build of {image}", progress)
-    # No BuildKit: it takes another protocol. What a failed build made is removed as well.
+    reports = _Progress(f"the build of {image}", progress)
+    # No BuildKit: it needs another protocol. Results of a failed build are removed as well.
     query = {"t": image, "rm": "1", "forcerm": "1", "buildargs": json.dumps(dict(arguments))}
     try:
         async with asyncio.timeout(timeout):
             context = await asyncio.to_thread(_context, folder)
             with contextlib.closing(context):
                 headers = {"Content-Type": "application/x-tar"}
-                await told.follow(work(engine, "/build", query, headers=headers, body=context))
+                await reports.follow(work(engine, "/build", query, headers=headers, body=context))
     except TimeoutError as error:
-        raise image_errors.build_timeout(image, timeout, told.tail(5)) from error
+        raise image_errors.build_timeout(image, timeout, reports.tail(5)) from error
     except (EngineRefused, EngineNotFound) as error:
-        raise image_errors.build_failed(image, error.message, told.tail(20)) from error
-    return Logs(text=told.tail(LOG_LINES), truncated=told.count > LOG_LINES)
+        raise image_errors.build_failed(image, error.message, reports.tail(20)) from error
+    return Logs(text=reports.tail(LOG_LINES), truncated=reports.count > LOG_LINES)
 
 
 async def drop_replaced(engine: Engine, image_id: str) -> None:
@@ -146,12 +146,12 @@ async def drop_replaced(engine: Engine, image_id: str) -> None:
 
     try:
         await engine.call("remove_image", remove)
-    except OublietteError as error:  # the engine says no while it is used
+    except OublietteError as error:  # the engine refuses while it is used
         log.info("a replaced image is left", image=image_id, reason=error.message)
 
 
 def _context(folder: Path) -> BinaryIO:
-    """A tar of the folder, without what its `.dockerignore` names."""
+    """Return a tar of the folder, without files named by its `.dockerignore`."""
     utils: Any = sdk().utils
     if not (folder / "Dockerfile").is_file():
         raise InvalidParameter(f"there is no Dockerfile in {folder}", field="folder")
@@ -162,8 +162,8 @@ def _context(folder: Path) -> BinaryIO:
     return utils.tar(os.fspath(folder), exclude=left_out, dockerfile=("Dockerfile", None))
 
 
-class _Told:
-    """What an engine tells of something long."""
+class _Progress:
+    """Progress of a long call, from the parts of its stream."""
 
     def __init__(self, what: str, progress: Progress | None) -> None:
         self.count = 0
@@ -171,29 +171,29 @@ class _Told:
         self._what = what
         self._listener = progress
         self._lines: deque[str] = deque(maxlen=LOG_LINES)
-        self._told = ""
+        self._reported = ""
         self._again: asyncio.TimerHandle | None = None
 
-    def _tell(self) -> None:
-        """Tell how far it is unless that was told; the next time a little later."""
+    def _report(self) -> None:
+        """Report the progress if it changed; the next report follows a little later."""
         line = self.progress.line
         self._again = None
-        if line and line != self._told:
-            self._told = line
+        if line and line != self._reported:
+            self._reported = line
             log.info("image", what=self._what, progress=line)
             if self._listener is not None:
                 self._listener(line)
-            self._again = asyncio.get_running_loop().call_later(TOLD_EVERY, self._tell)
+            self._again = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._report)
 
     def tail(self, lines: int) -> str:
-        """The last lines."""
+        """Return the last lines."""
         return "".join(list(self._lines)[-lines:])
 
     async def follow(self, parts: AsyncGenerator[dict[str, Any]]) -> None:
-        """Read it to its end.
+        """Read the stream to its end.
 
         Raises:
-            Refused: the stream tells of an error.
+            EngineRefused: the stream reports an error.
         """
         reason: str | None = None
         try:
@@ -205,7 +205,7 @@ class _Told:
                         self._read(part)
             if reason is not None:
                 raise EngineRefused(reason)
-            self._tell()
+            self._report()
         finally:
             if self._again is not None:
                 self._again.cancel()
@@ -220,11 +220,11 @@ class _Told:
             self.count += 1
         self.progress.feed(part)
         if self._again is None:
-            self._tell()
+            self._report()
 
 
 def parse(image: str) -> tuple[str, str]:
-    """Name and tag (or digest); `latest` where none is given."""
+    """Return name and tag (or digest); `latest` if there is none."""
     name, at, digest = image.partition("@")
     if at:
         return name, digest

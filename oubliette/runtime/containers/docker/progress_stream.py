@@ -1,9 +1,9 @@
-"""Long work of an engine, a pull or a build: a request whose answer is a stream of JSON objects.
+"""Long calls of an engine, pull and build: requests whose answer is a stream of JSON objects.
 
-The SDK would need a thread for it, which cannot be ended while an engine waits for a registry and
-says nothing. So this one request is written here, over a connection of its own: HTTP/1.1, whose
-answer has an end of its own, so that an engine that dies in the midst of it is told from one that
-is done. An engine whose client has left gives the work up.
+The SDK would need a thread for it, which cannot be ended while an engine waits silently for a
+registry. So this one request is written here, over a connection of its own: HTTP/1.1, whose answer
+has an explicit end, so that an engine that fails halfway is distinguished from one that is done. An
+engine whose client has disconnected stops the call.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ async def work(
     headers: Mapping[str, str],
     body: BinaryIO | None = None,
 ) -> AsyncGenerator[dict[str, Any]]:
-    """POST `body` to `path`, and give what the engine tells until it is done.
+    """POST `body` to `path`, and yield the engine's objects until it is done.
 
     Raises:
-        EngineMissing: it does not answer.
-        Refused: it says no, or goes away in the midst of it.
+        EngineMissing: the engine does not answer.
+        EngineRefused: the engine refused, or disconnected halfway.
     """
     version = await engine.version()
     reader = asyncio.StreamReader(limit=_LINE_BYTES)
@@ -54,8 +54,8 @@ async def work(
             await _send(writer, body)
         rest = b""
         async for data in _body(reader, await _head(reader)):
-            *told, rest = (rest + data).split(b"\n")
-            for line in told:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
                 if line.strip():
                     yield json.loads(line)
         if rest.strip():
@@ -75,11 +75,11 @@ async def _send(writer: asyncio.StreamWriter, body: BinaryIO) -> None:
         try:
             await writer.drain()
         except ConnectionError:
-            return  # it has seen enough: its answer says why
+            return  # its answer has the reason
 
 
 async def _head(reader: asyncio.StreamReader) -> dict[str, str]:
-    """The fields of an answer that says yes."""
+    """Read the header fields of a successful answer."""
     words = (await reader.readline()).split(None, 2)
     status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
     fields: dict[str, str] = {}
@@ -88,20 +88,20 @@ async def _head(reader: asyncio.StreamReader) -> dict[str, str]:
         fields[name.strip().lower()] = value.strip().lower()
     if status == 200:
         return fields
-    said = b""
+    body = b""
     async for data in _body(reader, fields):
-        said = (said + data)[:_CHUNK]
-    text = said.decode(errors="replace").strip()
+        body = (body + data)[:_CHUNK]
+    text = body.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(json.loads(text)["message"])
     raise EngineRefused(text or "no answer", status=status or 500)
 
 
 async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> AsyncGenerator[bytes]:
-    """What comes after the head, as it comes.
+    """Yield the body after the head, as it arrives.
 
     Raises:
-        EOFError: it ends before its end.
+        EOFError: the connection closed before the end.
     """
     if fields.get("transfer-encoding") == "chunked":
         while size := int((await reader.readuntil(b"\n")).partition(b";")[0], 16):

@@ -1,4 +1,4 @@
-"""How far a pull or a build is, in one line, from what an engine says."""
+"""Progress of a pull or a build in one line, from an engine's stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DONE: Final = {"Pull complete", "Already exists", "Download complete"}
 
 
 class ImageProgress:
-    """Reads the parts of a stream: layers of a pull, steps of a build."""
+    """Progress from the parts of a stream: layers of a pull, steps of a build."""
 
     def __init__(self) -> None:
         self._layers: dict[str, bool] = {}
@@ -24,7 +24,7 @@ class ImageProgress:
         self._step = ""
 
     def feed(self, part: Mapping[str, Any]) -> None:
-        """One part of the stream."""
+        """Process one part of the stream."""
         status = str(part.get("status") or part.get("stream") or "").strip()
         layer = str(part.get("id") or "")
         detail: Mapping[str, Any] = part.get("progressDetail") or {}
@@ -42,9 +42,9 @@ class ImageProgress:
 
     @property
     def line(self) -> str:
-        """How far it is, like `2 of 5 layers, 31.4 of 60.2 MB` or `step 3 of 7: RUN make`.
+        """Return the progress, like `2 of 5 layers, 31.4 of 60.2 MB` or `step 3 of 7: RUN make`.
 
-        Empty before anything was said.
+        Empty before the first part.
         """
         if not self._layers or self._step:
             return self._step + self._status[:200]
@@ -58,12 +58,12 @@ class ImageProgress:
 
 
 def share_of(line: str) -> float | None:
-    """How much of it a `line` of `ImageProgress` says is done, from 0 to 1; None: it does not."""
+    """Return the completed share in a `line` of `ImageProgress`, from 0 to 1, or None."""
     if found := _BYTES.search(line):
         done, total = float(found[1]), float(found[2])
     elif found := _COUNT.match(line):
         done, total = int(found[1]), int(found[2])
-        done -= line.startswith("step ")  # the one that runs is not done
+        done -= line.startswith("step ")  # the running step is not done
     else:
         return None
     return min(1.0, max(0.0, done / total)) if total else None

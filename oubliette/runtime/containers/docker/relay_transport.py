@@ -1,9 +1,9 @@
-"""The two ways over a container's boundary: how its key comes in, and links to its relay come out.
+"""Transports across a container's boundary: its key goes in, and links to its relay come out.
 
-`Mounted`: the runtime folder of this side is `/mcp`; key, FIFO and socket are files in it. That
-needs an engine on this very kernel. `Bridged`: nothing but plain files is shared (Docker Desktop,
-other virtual machines, engines reached by TCP). `/mcp` is in the container's memory, the key goes
-in over its standard input, `ready` comes out of its standard output, and each link is an exec.
+`Mounted`: the runtime folder of this machine is `/mcp`; key, FIFO and socket are files in it. That
+needs an engine on this very kernel. `Bridged`: only regular files are shared (Docker Desktop, other
+virtual machines, engines reached by TCP). `/mcp` is in the container's memory, the key is sent over
+its standard input, `ready` comes over its standard output, and each link is an exec.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 Sockets = Literal["auto", "mount", "bridge"]
 Listening: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
-"""Waits until the host says that it listens."""
+"""Waits until the guest reports that it listens."""
 
 READY: Final = b"ready\n"
 BRIDGE_GID: Final = 65534
-"""Group of the bridges. Agents have the same user, which the relay's socket asks for; as their
+"""Group of the bridges. Agents have the same user, which the relay's socket requires; as their
 group is another one, they can neither trace a bridge nor open its streams."""
 
 HANDLE: Final = "bridge"
-"""In `ContainerInfo.handle`: the user of bridges, where links are bridged."""
+"""In `ContainerInfo.handle`: the user of bridges, if links are bridged."""
 
 _SPOOL_MIB: Final = 256
 _RELAY_MIB: Final = 1
 
 
 def choose(engine: Engine, facts: Facts, wanted: Sockets) -> bool | tuple[str, str]:
-    """Whether links to this engine's containers are bridged, or why it cannot be used."""
+    """Choose whether links to this engine's containers are bridged; raise if it is unusable."""
     if wanted != "auto":
         return wanted == "bridge"
     if engine.address.path is not None:
-        # One that a virtual machine's engine listens on comes with folders of this side in there.
+        # The socket of a virtual machine's engine implies that folders of this machine are shared.
         return not facts.local
     if facts.local:
         return True
@@ -67,13 +67,13 @@ def choose(engine: Engine, facts: Facts, wanted: Sockets) -> bool | tuple[str, s
 
 
 def bridge_user(user: str) -> str:
-    """The user of bridges into containers of `user` (`uid:gid`)."""
+    """Return the user of bridges into containers of `user` (`uid:gid`)."""
     uid, _, gid = user.partition(":")
     return f"{uid}:{BRIDGE_GID if gid != str(BRIDGE_GID) else BRIDGE_GID - 1}"
 
 
 def dial(engine: Engine, info: ContainerInfo) -> Dial:
-    """How links reach the relay."""
+    """Return how links reach the relay."""
     user = info.handle.get(HANDLE)
     if user is None:
         return info.runtime_dir / RELAY_SOCKET
@@ -85,7 +85,7 @@ def dial(engine: Engine, info: ContainerInfo) -> Dial:
 
 @contextlib.asynccontextmanager
 async def mounted(spec: ContainerSpec, key: bytes, owner: int | None) -> AsyncGenerator[Listening]:
-    """Lay the key down; gives what waits until the host listens."""
+    """Write the key; return a function that waits until the guest listens."""
     fifo = runtime_dirs.arm(spec, key, uid=owner)
     try:
         yield lambda: read_ready(fifo)
@@ -109,39 +109,39 @@ async def bridged(engine: Engine, engine_id: str, key: bytes) -> AsyncGenerator[
 
 
 class _FirstLine:
-    """Waits for `ready` on standard output."""
+    """Receiver that waits for `ready` on standard output."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._said = b""
+        self._received = b""
 
     async def wait(self) -> None:
         await self.done
 
     def output(self, kind: int, data: bytes) -> None:
-        if kind == STDOUT and len(self._said) < len(READY):
-            self._said += data
-            if self._said.startswith(READY) and not self.done.done():
+        if kind == STDOUT and len(self._received) < len(READY):
+            self._received += data
+            if self._received.startswith(READY) and not self.done.done():
                 self.done.set_result(None)
 
     def ended(self, error: Exception | None) -> None:
-        """The container has ended, or the engine is away; which of them is told by a look at it."""
+        """Note the end of the container or of the engine; an inspection shows which."""
 
     def pause_writing(self) -> None:
-        """A key fits."""
+        """Do nothing: a key fits into the buffer."""
 
     def resume_writing(self) -> None:
-        """A key fits."""
+        """Do nothing: a key fits into the buffer."""
 
 
 def shape_bridged(body: dict[str, Any], flavour: Flavour) -> None:
-    """Change the body of a create call so that nothing but plain files crosses."""
+    """Change the body of a create call so that only regular files are shared."""
     own = {RELAY_DIR: _RELAY_MIB, bubblewrap.SPOOL: _SPOOL_MIB}
     host: dict[str, Any] = body["HostConfig"]
     host["Mounts"] = [mount for mount in host["Mounts"] if mount["Target"] not in own]
     uid, _, gid = str(body["User"]).partition(":")
-    # An owner, since runc gives a folder that the image has already the mode that it has there.
-    # podman refuses uid= and has an option of its own.
+    # With an owner, since runc gives a folder that the image has already the mode that it has
+    # there. podman refuses uid= and has an option of its own.
     owner = f"uid={uid},gid={gid}" if flavour == "docker" else "U"
     host["Tmpfs"] |= {
         target: f"rw,nosuid,nodev,noexec,size={size << 20},mode=0700,{owner}"
@@ -157,7 +157,7 @@ def shape_bridged(body: dict[str, Any], flavour: Flavour) -> None:
 
 
 def explained(engine: Engine, error: EngineRefused) -> RuntimeFailure:
-    """What the engine's refusal of a new container means: maybe that folders are not shared."""
+    """Return the error for the engine's refusal of a container: maybe folders are not shared."""
     if "bind source path does not exist" not in error.message:
         return error
     return RuntimeFailure(

@@ -1,9 +1,9 @@
-"""Docker and podman: containers of an engine that speaks the Docker API.
+"""Container runtime for docker and podman: engines with the Docker API.
 
-The engine remembers everything: what a container was made of stands in its labels, so that a
-server that was killed finds all of it again. The process in a container is our host;
-agents and execs run through it, so that a spawn is a fork and a kill really kills. The engine's
-own exec carries links where sockets do not (`docker.relay_transport`), and nothing else.
+The engine holds all state: a container's labels hold its spec, so that a new server finds all of it
+again after a kill. The process in a container is our guest; agents and execs run through it, so
+that a spawn is a fork and a kill reaches the process. The engine's own exec carries links if
+sockets do not (`docker.relay_transport`), and nothing else.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ log = structlog.get_logger(__name__)
 
 
 class _EngineContainer:
-    """One container that this object knows."""
+    """State of one known container."""
 
     def __init__(self, spec: ContainerSpec, engine_id: str, *, bridged: bool) -> None:
         self.spec = spec
         self.engine_id = engine_id
         self.bridged = bridged
-        """Its `/mcp` is not on this side."""
+        """Its `/mcp` is not on this machine."""
         self.lock = asyncio.Lock()
         self.removed = False
         self.fresh = False
-        """We have just made it, so it need not be looked at before it is started."""
+        """Just created, so it need not be inspected before it is started."""
         self.last: ContainerInfo | None = None
 
 
@@ -81,12 +81,12 @@ class DockerRuntime:
     """`ContainerRuntime` on docker, or, with `flavour="podman"`, on podman's socket.
 
     Args:
-        base: what `folders.runtime_base` gave.
-        zipapp: the zipapp with the host.
-        flavour: which engine, and whose traps to mind.
+        base: the result of `host_paths.runtime_base`.
+        zipapp: the zipapp with the guest.
+        flavour: the engine, whose peculiarities are handled.
         host: its address (`unix://…`); None = `DOCKER_HOST`, the CLI's context, the usual socket.
-        sockets: how links reach the relay; `auto` asks the engine where it runs.
-        hard: how containers are closed.
+        sockets: transport of links to the relay; `auto` depends on where the engine runs.
+        hard: hardening of containers.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class DockerRuntime:
         self._creating: set[str] = set()
         self._facts: Facts | None = None
         self._usable = False
-        """There is nothing about the engine that keeps containers from running."""
+        """Nothing about the engine prevents containers from running."""
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ class DockerRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; final after the first `ping`."""
+        """Capabilities of this runtime; final after the first `ping`."""
         rootless = self._facts is not None and self._facts.rootless
         return Capabilities(
             survives_server=True,
@@ -136,7 +136,7 @@ class DockerRuntime:
     # ------------------------------------------------------------------ the engine
 
     async def ping(self) -> RuntimeStatus:
-        """Ask the engine who it is, once, and whether it is there and can do what is asked."""
+        """Query the engine's facts, once, and check that it answers and supports the settings."""
         try:
             known = self._facts is not None
             facts = await self._engine.facts()
@@ -154,7 +154,7 @@ class DockerRuntime:
 
     def _refusal(self, facts: Facts) -> tuple[str, str] | None:
         wanted = self._hard.oci_runtime
-        # podman takes an unknown name without a word and runs its default
+        # podman silently accepts an unknown name and runs its default
         if wanted is not None and wanted not in facts.runtimes:
             others = ", ".join(sorted(facts.runtimes)) or "none that it names"
             return (
@@ -170,7 +170,7 @@ class DockerRuntime:
         return None
 
     async def _ready(self) -> Facts:
-        """What is known of the engine; whether it is there now, the next call says."""
+        """Return the engine's facts; whether it still answers is shown by the next call."""
         if self._usable and self._facts is not None:
             return self._facts
         status = await self.ping()
@@ -181,15 +181,15 @@ class DockerRuntime:
     # ------------------------------------------------------------------ images
 
     async def image_exists(self, image: str) -> bool:
-        """Whether the engine has it."""
+        """Return whether the engine has it."""
         return await self.image(image) is not None
 
     async def image(self, image: str) -> ImageInfo | None:
-        """What the engine says of it."""
+        """Return the engine's details of it."""
         return await images.look(self._engine, image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
-        """Fetch it from its registry."""
+        """Pull it from its registry."""
         await images.pull(self._engine, image, timeout=timeout, progress=progress)
 
     async def build(
@@ -219,7 +219,7 @@ class DockerRuntime:
     # ------------------------------------------------------------------ create
 
     async def create(self, spec: ContainerSpec) -> ContainerInfo:
-        """Check the spec, make the folders and the container."""
+        """Check the spec, create the folders and the container."""
         facts = await self._ready()
         validation.check_oci_runtime(spec, self._flavour, facts.runtimes)
         if spec.id in self._containers or spec.id in self._creating:
@@ -240,7 +240,7 @@ class DockerRuntime:
             container.fresh = True
             info = container.last = self._info(container, {"State": {"Status": "created"}})
         except BaseException as error:
-            await self._unmake(spec)
+            await self._cleanup(spec)
             if isinstance(error, OSError) and not isinstance(error, OublietteError):
                 raise RuntimeFailure(f"the container's folders: {error}") from error
             raise
@@ -254,7 +254,7 @@ class DockerRuntime:
             runtime_dirs.make, spec, engine=self._flavour, uid=self._owner(spec)
         )
 
-    def _place(self, spec: ContainerSpec) -> HostPaths:
+    def _host_paths(self, spec: ContainerSpec) -> HostPaths:
         tools = guest_bundle.install(
             self._base, self._zipapp, python="python3", inside=bubblewrap.ZIPAPP
         )
@@ -263,11 +263,11 @@ class DockerRuntime:
         )
 
     async def _make(self, spec: ContainerSpec, *, bridged: bool) -> str:
-        """Have the engine make the container; its id there."""
-        place = await asyncio.to_thread(self._place, spec)
+        """Create the container at the engine; return its id there."""
+        paths = await asyncio.to_thread(self._host_paths, spec)
         body = create_body.request(
             spec,
-            place,
+            paths,
             self._hard,
             user=self._user(spec),
             labels={
@@ -291,7 +291,7 @@ class DockerRuntime:
             raise relay_transport.explained(self._engine, error) from error
         return str(made["Id"])
 
-    async def _unmake(self, spec: ContainerSpec) -> None:
+    async def _cleanup(self, spec: ContainerSpec) -> None:
         with contextlib.suppress(OublietteError):
             await self._engine.call(
                 "remove a container", api.remove, container_labels.name_of(spec.id)
@@ -299,7 +299,7 @@ class DockerRuntime:
         await asyncio.to_thread(runtime_dirs.clear, spec)
 
     def _owner(self, spec: ContainerSpec) -> int | None:
-        """The user of this side that owns the container's folders; None = ours."""
+        """Return the user of this machine that owns the container's folders; None = ours."""
         return self._uid(spec) if self.capabilities.uid_per_container else None
 
     def _uid(self, spec: ContainerSpec) -> int:
@@ -309,7 +309,7 @@ class DockerRuntime:
 
     def _user(self, spec: ContainerSpec) -> str:
         if self._facts is not None and self._facts.rootless and self._flavour == "docker":
-            # Rootless docker maps its root, without any capability, to the user that it runs as.
+            # Rootless docker maps its root, without any capability, to its own user.
             return "0:0"
         uid = self._uid(spec)
         return f"{uid}:{uid if self._root else os.getegid()}"
@@ -329,17 +329,17 @@ class DockerRuntime:
     # ------------------------------------------------------------------ start
 
     async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
-        """Run the host and wait until it listens."""
+        """Start the guest and wait until it listens."""
         container = self._get(container_id)
         async with container.lock:
             await self._ready()
-            if not container.fresh and (await self._look(container)).state == "running":
+            if not container.fresh and (await self._inspect(container)).state == "running":
                 raise RuntimeFailure(f"container {container_id} is running already")
             container.fresh = False
             try:
                 return await self._start(container, key, timeout)
             except (OSError, OublietteError) as error:
-                said = await self._last_words(container)
+                said = await self._tail_of_log(container)
                 await self._reset(container)
                 kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
                 hint = error.hint if isinstance(error, OublietteError) else None
@@ -368,7 +368,7 @@ class DockerRuntime:
                 failpoint("container.launched")
                 if spec.command is None:
                     return await self._until_listening(container, listening)
-                return await self._look(container)
+                return await self._inspect(container)
         except TimeoutError as error:
             if isinstance(error, OublietteError):
                 raise
@@ -377,11 +377,11 @@ class DockerRuntime:
             ) from error
 
     def _prepare(self, spec: ContainerSpec) -> None:
-        """See that all is there that it mounts: cleaners of /tmp take folders and zipapp away."""
+        """Restore missing mount sources: cleaners of /tmp remove folders and zipapp."""
         for mount in spec.mounts:
             validation.check_mount(mount)
         runtime_dirs.make(spec, engine=self._flavour, uid=self._owner(spec))
-        self._place(spec)
+        self._host_paths(spec)
 
     async def _until_listening(
         self, container: _EngineContainer, listening: Listening
@@ -400,14 +400,14 @@ class DockerRuntime:
             for task in (ready, ended):
                 task.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
-        # Mostly it was looked at meanwhile, and that its host has spoken says that it runs.
+        # It was usually inspected in between, and a connected guest proves that it runs.
         now = container.last
         if now is not None and now is not before and now.state == "running":
             return now
-        return await self._look(container)
+        return await self._inspect(container)
 
-    async def _last_words(self, container: _EngineContainer) -> str:
-        # Podman's log of a container that has just ended may come a moment after its end.
+    async def _tail_of_log(self, container: _EngineContainer) -> str:
+        # Podman's log of a container that has just ended may be complete a moment after its end.
         again = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(operator.not_),
             wait=tenacity.wait_fixed(0.1),
@@ -424,7 +424,7 @@ class DockerRuntime:
         return ""
 
     async def _reset(self, container: _EngineContainer) -> None:
-        """Make it as it was when it was created: a start that failed leaves nothing."""
+        """Undo a failed start: restore the state after `create`."""
         spec = container.spec
         with contextlib.suppress(OublietteError):
             await self._engine.call("remove a container", api.remove, container.engine_id)
@@ -432,15 +432,15 @@ class DockerRuntime:
             container.fresh = True
         runtime_dirs.disarm(spec.runtime_dir, started=False)
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ exit
 
     async def _until_ended(self, container: _EngineContainer) -> ContainerInfo:
-        """Wait until it does not run; while the engine is away nothing is known, so wait."""
+        """Wait until it does not run, or until its state is known again."""
         while True:
             hint = self._events.hint(container.engine_id)
             try:
                 with contextlib.suppress(EngineMissing):
-                    info = await self._look(container)
+                    info = await self._inspect(container)
                     if info.state != "running":
                         return info
                 await hint
@@ -448,18 +448,18 @@ class DockerRuntime:
                 self._events.drop(container.engine_id, hint)
 
     async def watch(self, container_id: str) -> ContainerInfo:
-        """Wait for its end.
+        """Wait until it has ended.
 
         Raises:
-            ContainerLost: somebody else has removed it.
+            ContainerLost: another program has removed it.
         """
         return await self._until_ended(self._get(container_id))
 
     async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
-        """SIGTERM, `timeout` seconds, SIGKILL; the kernel ends all that is in it."""
+        """End it: SIGTERM, `timeout` seconds, SIGKILL; the kernel ends all that is in it."""
         container = self._get(container_id)
         async with container.lock:
-            info = await self._look(container)
+            info = await self._inspect(container)
             if info.state != "running":
                 return info
             if timeout > 0:
@@ -481,14 +481,14 @@ class DockerRuntime:
         try:
             await self._engine.call("end the container", api.kill, container.engine_id, name)
         except EngineNotFound:
-            pass  # the next look says what that means
+            pass  # the next inspection explains it
         except EngineRefused as error:
-            # "is not running": it ended by itself in between
-            if (await self._look(container)).state == "running":
+            # "is not running": it ended in between
+            if (await self._inspect(container)).state == "running":
                 raise error from None
 
     async def remove(self, container_id: str) -> None:
-        """Kill it and remove it, its runtime folder and its spool."""
+        """Kill it, and remove it, its runtime folder and its spool."""
         container = self._containers.get(container_id)
         if container is None:
             return
@@ -498,15 +498,15 @@ class DockerRuntime:
             await asyncio.to_thread(runtime_dirs.clear, container.spec)
             self._containers.pop(container_id, None)
 
-    # ------------------------------------------------------------------ look
+    # ------------------------------------------------------------------ inspect
 
     async def inspect(self, container_id: str) -> ContainerInfo:
-        """Ask the engine.
+        """Query the engine.
 
         Raises:
-            ContainerLost: somebody else has removed it.
+            ContainerLost: another program has removed it.
         """
-        return await self._look(self._get(container_id))
+        return await self._inspect(self._get(container_id))
 
     def _get(self, container_id: str) -> _EngineContainer:
         container = self._containers.get(container_id)
@@ -514,7 +514,7 @@ class DockerRuntime:
             raise NotFound(f"there is no container {container_id}")
         return container
 
-    async def _look(self, container: _EngineContainer) -> ContainerInfo:
+    async def _inspect(self, container: _EngineContainer) -> ContainerInfo:
         try:
             said = await self._engine.call("look at a container", api.inspect, container.engine_id)
         except EngineNotFound as error:
@@ -549,7 +549,7 @@ class DockerRuntime:
         )
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """The end of what the host wrote to its standard streams."""
+        """Return the end of what the guest wrote to its standard streams."""
         return await self._logs(self._get(container_id), tail)
 
     async def _logs(self, container: _EngineContainer, tail: int) -> Logs:
@@ -561,13 +561,13 @@ class DockerRuntime:
         return Logs(text=text[-LOG_BYTES:], truncated=len(lines) > tail or len(text) > LOG_BYTES)
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Its socket, or a bridge for each link."""
+        """Return its socket, or a bridge for each link."""
         return relay_transport.dial(self._engine, info)
 
-    # ------------------------------------------------------------------ other servers' traces
+    # ------------------------------------------------------------------ adoption
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:
-        """Find the instance's containers by label; clear folders away that have none."""
+        """Find the instance's containers by label; remove folders without one."""
         await self._ready()
         listed = await self._engine.call(
             "list containers", api.labelled, f"{LABEL_INSTANCE}={instance}"
@@ -588,7 +588,7 @@ class DockerRuntime:
         infos: list[ContainerInfo] = []
         for container in found:
             with contextlib.suppress(ContainerLost):
-                infos.append(await self._look(container))
+                infos.append(await self._inspect(container))
         return infos
 
     async def _recognise(self, entry: Mapping[str, Any]) -> _EngineContainer | None:
@@ -602,7 +602,7 @@ class DockerRuntime:
         try:
             spec = container_labels.read_spec(labels)
         except msgspec.MsgspecError:
-            # Ours by its instance, of a release that wrote something else: nobody can use it.
+            # Ours by its instance, but of a release with another format: it cannot be used.
             await self._engine.call("remove a container", api.remove, str(entry["Id"]))
             return None
         bridged = container_labels.LABEL_BRIDGED in labels
@@ -611,7 +611,7 @@ class DockerRuntime:
         return known
 
     async def aclose(self) -> None:
-        """Let go of the engine; containers go on."""
+        """Close the connections to the engine; containers go on."""
         self._containers.clear()
         await self._events.aclose()
         await self._engine.aclose()

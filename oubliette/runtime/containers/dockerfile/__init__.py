@@ -1,1 +1,1 @@
-"""The Dockerfile of agents' containers."""
+"""Dockerfile of agents' containers."""

@@ -1,1 +1,1 @@
-"""The container runtime without an engine: bubblewrap, or no isolation at all."""
+"""Container runtime without an engine: bubblewrap, or no isolation at all."""

@@ -1,7 +1,7 @@
-"""Find the containers of this instance again after the server that made them was killed.
+"""Discovery of this instance's containers after the server that made them was killed.
 
-Records say what was made; `/proc` says what lives. A host carries the labels of its container on
-its command line, so that even one is found whose server was killed before it could note the pid.
+Records list the containers; `/proc` shows which run. A guest carries the labels of its container on
+its command line, so that one is found even if its server was killed before it could store the pid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RUNTIME_DIR: Final = re.compile("[0-9a-f]{8}")
 
 
 class Living(msgspec.Struct, frozen=True):
-    """A host that runs."""
+    """A running guest."""
 
     process: procfs.HostProcess
     monitor: procfs.HostProcess | None = None
@@ -34,7 +34,7 @@ class Living(msgspec.Struct, frozen=True):
 
 
 def find(base: Path, instance: str, *, sandboxed: bool) -> list[StoredContainer]:
-    """Every container of `instance`; `process` is set for those that live, and only for them."""
+    """Return every container of `instance`; `process` is set for running ones only."""
     clear_empty(base)
     living = find_living(instance, sandboxed=sandboxed)
     found: list[StoredContainer] = []
@@ -50,9 +50,9 @@ def find(base: Path, instance: str, *, sandboxed: bool) -> list[StoredContainer]
 
 
 def clear_empty(base: Path) -> None:
-    """Remove runtime folders whose server died before it wrote their record.
+    """Remove runtime folders whose server ended before it wrote their record.
 
-    Only empty ones go, so it does not matter whose they are: `create` makes them again.
+    Only empty ones are removed, so their owner does not matter: `create` makes them again.
     """
     for folder in base.iterdir():
         if _RUNTIME_DIR.fullmatch(folder.name) and not state_file.beside(folder, "json").exists():
@@ -61,7 +61,7 @@ def clear_empty(base: Path) -> None:
 
 
 def clear_half_made(base: Path) -> None:
-    """Remove what a server has left here that was killed while it wrote or made it."""
+    """Remove the unfinished files and folders of a server that was killed."""
     clear_empty(base)
     for entry in base.iterdir():
         made = host_paths.HALF_MADE.fullmatch(entry.name)
@@ -78,9 +78,9 @@ def _lives(pid: int) -> bool:
 
 
 def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:
-    """The hosts of `instance` by container id.
+    """Return the guests of `instance` by container id.
 
-    An agent in a sandbox cannot pass for one: only the host is process 1 of a pid namespace
+    An agent in a sandbox cannot pass for one: only the guest is process 1 of a pid namespace
     directly below ours. Nor can other users: it must run as we do.
     """
     own = procfs.status(os.getpid())
@@ -96,7 +96,7 @@ def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:
         if who is None or process is None:
             continue
         if not sandboxed:
-            # What the host has just forked shows its command line too, until it is replaced.
+            # A child just forked by the guest shows its command line too, until exec.
             parent = procfs.parent_and_session(pid)
             if parent is None or procfs.labels_of(procfs.command_line(parent[0])) != labels:
                 found[container_id] = Living(process)

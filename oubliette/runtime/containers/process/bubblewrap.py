@@ -1,8 +1,8 @@
-"""The bubblewrap command line (bwrap(1)).
+"""Command line of bubblewrap (bwrap(1)).
 
-What is visible inside is built up from nothing: system programs read-only, a handful of files of
-`/etc`, an own `/proc`, `/dev` and `/tmp`, the zipapp, and the mounts of the spec. The host is
-process 1 of its own pid namespace, so the kernel ends everything in it when the host ends.
+The view inside is built up from nothing: system programs read-only, a handful of files of `/etc`, a
+separate `/proc`, `/dev` and `/tmp`, the zipapp, and the mounts of the spec. The guest is process 1
+of its own pid namespace, so the kernel ends everything in it when the guest ends.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _ETC: Final = (
     "ssl/openssl.cnf",
     "timezone",
 )
-"""What programs need to find libraries, names and certificates; nothing that may hold a secret."""
+"""Files for libraries, names and certificates; none that may hold a secret."""
 
 _GIVEN: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/dev", "/tmp", "/run")  # noqa: S108
 
 _ROOT_CAPABILITIES: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
-"""What root's host needs to start agents under another user and to end them; nothing more."""
+"""Capabilities that root's guest needs to start agents under another user and to end them."""
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that decides the command line."""
+    """Parameters of the command line."""
 
     bwrap: str
     root: bool
@@ -68,9 +68,9 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     wrappers: Path
     """Folder with `oubliette-client` and `oubliette-relay`."""
     sizes: bool = True
-    """This bwrap knows `--size`."""
+    """This bwrap supports `--size`."""
     bind_fd: bool = False
-    """This bwrap knows `--bind-fd`: what was checked is what is mounted."""
+    """This bwrap supports `--bind-fd`: the checked file is the mounted one."""
 
 
 def arguments(
@@ -87,12 +87,12 @@ def arguments(
     info_fd: int | None = None,
     status_fd: int | None = None,
 ) -> list[str]:
-    """The whole argv. `data` maps files inside to descriptors that hold what is to be in them.
+    """Return the whole argv. `data` maps files inside to descriptors of their content.
 
     `sources` maps the targets of mounts to descriptors of their sources; bwrap closes both kinds.
 
-    There is no `--die-with-parent`: the container must outlive a killed server. The
-    environment is given by the caller's `exec`, since a command line can be read by everybody.
+    `--die-with-parent` is not used: the container must outlive a killed server. The environment is
+    set by the caller's `exec`, since every process can read a command line.
     """
     argv = [sandbox.bwrap]
     argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -137,13 +137,13 @@ def arguments(
             argv += [option, str(mount.source), mount.target]
         else:
             argv += [f"{option}-fd", str(fd), mount.target]
-    # Last: what is not bound writable is not writable, the root of the sandbox included.
+    # Last: everything not bound writable is read-only, the root of the sandbox included.
     argv += ["--remount-ro", "/", "--chdir", "/"]
     return [*argv, "--", *command]
 
 
 def _folders(targets: list[str]) -> list[str]:
-    """Make what is above the targets passable; bwrap's own choice for parents is 0700."""
+    """Make the parents of the targets passable; bwrap's own mode for them is 0700."""
     parents = {PurePosixPath("/etc")}
     for target in map(PurePosixPath, targets):
         # Below another mount, folders belong to that mount's source.
@@ -174,12 +174,12 @@ def _system() -> list[str]:
 
 
 def _tried() -> list[str]:
-    """What is bound where the machine has it."""
+    """Return the paths that are bound if the machine has them."""
     return ["/nix/store", *(f"/etc/{name}" for name in _ETC)]
 
 
 def passwd(uid: int) -> bytes:
-    """A `/etc/passwd` with root and the agent; the names of the machine's users stay outside."""
+    """Return an `/etc/passwd` with root and the agent; the machine's other users are left out."""
     lines = [
         "root:x:0:0:root:/root:/usr/sbin/nologin",
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
@@ -190,7 +190,7 @@ def passwd(uid: int) -> bytes:
 
 
 def group(gid: int) -> bytes:
-    """A `/etc/group` to go with it."""
+    """Return the `/etc/group` for it."""
     lines = ["root:x:0:", "nogroup:x:65534:"]
     if gid not in {0, 65534}:
         lines.append(f"agent:x:{gid}:")

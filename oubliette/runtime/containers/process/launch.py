@@ -1,4 +1,4 @@
-"""Start the one process of a container and wait until it says that it is ready."""
+"""Start of a container's single process, until it reports that it is ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-END_SECONDS: Final = 5.0  # for what was killed to be gone
+END_SECONDS: Final = 5.0  # for killed processes to end
 
 
 class Pipes(msgspec.Struct, frozen=True):
@@ -34,12 +34,12 @@ class Pipes(msgspec.Struct, frozen=True):
 
 
 class StartedProcess(msgspec.Struct):
-    """A container's process as it has just been started."""
+    """A container's process that has just been started."""
 
     child: subprocess.Popen[bytes]
-    """What we forked: bwrap, or the host itself."""
+    """The child: bwrap, or the guest itself."""
     info: dict[str, int]
-    """What bwrap says on its info descriptor; empty without bwrap."""
+    """bwrap's output on its info descriptor; empty without bwrap."""
 
 
 async def _read_until(fd: int, complete: Callable[[bytes], bool]) -> bytes:
@@ -67,11 +67,11 @@ def _wake(turn: asyncio.Future[None]) -> None:
         turn.set_result(None)
 
 
-def _deathless_pipe() -> tuple[int, int]:
-    """A pipe whose writer needs nobody who reads, since its own end can read too.
+def _unbreakable_pipe() -> tuple[int, int]:
+    """Return a pipe without a broken-pipe error: its writing end can also read.
 
-    bwrap ends when it cannot write what it has to say, because its server was killed, and what it
-    has forked waits for it for ever.
+    bwrap ends if it cannot write its output because its server was killed, and its child would then
+    wait for it indefinitely.
     """
     reading, writing = os.pipe()
     try:
@@ -98,11 +98,11 @@ async def launch(
 ) -> StartedProcess:
     """Fork, exec, and wait for the info and for `ready` within `timeout` seconds.
 
-    `uid` (only as root) is what the child runs as; None = as we do. `data` are further descriptors
-    to inherit; they stay open here.
+    `uid` (only as root) is the user of the child; None = ours. `data` are further descriptors to
+    inherit; they stay open here.
 
     Raises:
-        RuntimeFailure: it could not be started, or ended before it was ready.
+        RuntimeFailure: the process could not be started, or ended before it was ready.
         DeadlineExceeded: it was not ready in time. In both cases it was killed.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -116,7 +116,7 @@ async def launch(
         status_fd = close_later(os.open(status, flags | os.O_TRUNC, 0o600))
         ready_read, ready_write = os.pipe()
         close_later(ready_read)
-        info_read, info_write = _deathless_pipe()
+        info_read, info_write = _unbreakable_pipe()
         close_later(info_read)
         try:
             arguments = argv(Pipes(ready_write, info_write, status_fd))
@@ -127,7 +127,7 @@ async def launch(
                 stderr=log_fd,
                 env=dict(env),
                 cwd="/",
-                # A session of its own: a terminal's Ctrl-C is for the server alone.
+                # A session of its own: a terminal's Ctrl-C is for the server only.
                 start_new_session=True,
                 pass_fds=(ready_write, info_write, status_fd, *data),
                 user=uid,
@@ -165,19 +165,19 @@ async def _wait(
                     raise RuntimeFailure("the sandbox could not be made")
                 started.info = json.loads(raw)
             if ready is not None:
-                said = await _read_until(ready, lambda data: b"\n" in data)
-                if said.strip() != b"ready":
+                received = await _read_until(ready, lambda data: b"\n" in data)
+                if received.strip() != b"ready":
                     raise RuntimeFailure("the container's host ended before it was ready")
     except TimeoutError as error:
         raise DeadlineExceeded(f"the container's host was not ready in {timeout:g} s") from error
 
 
 def kill_now(started: StartedProcess) -> None:
-    """Kill a half-started container, and return when it is gone: a few milliseconds.
+    """Kill a half-started container, and return when it has ended: a few milliseconds.
 
-    Its pid namespace dies with process 1. The child is stopped first, which takes a moment to
-    happen: a bwrap that is killed between its fork and its first word would leave a process that
-    waits for it for ever.
+    Its pid namespace ends with process 1. The child is stopped first, which takes a moment: a bwrap
+    that is killed between its fork and its first output would leave a process that waits for it
+    indefinitely.
     """
     child = started.child
     if child.poll() is not None:
@@ -188,7 +188,7 @@ def kill_now(started: StartedProcess) -> None:
         dying: list[int] = []
         for pid in procfs.children(child.pid):
             with contextlib.suppress(ProcessLookupError):
-                fd = os.pidfd_open(pid)  # a stopped parent reaps nobody: it is still this one
+                fd = os.pidfd_open(pid)  # a stopped parent reaps no child: it is still this one
                 stack.callback(os.close, fd)
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
                 dying.append(fd)

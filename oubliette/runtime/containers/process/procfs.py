@@ -1,7 +1,7 @@
-"""Processes of this machine as `/proc` shows them: who is who, safe against reused pids.
+"""Processes of this machine from `/proc`, identified safely against reused pids.
 
-A pid alone names nothing: it may have been given to another process. With the boot id and the
-start time (clock ticks since boot) it does.
+A pid alone is ambiguous: it may have been given to another process. With the boot id and the start
+time (clock ticks since boot) it is unique.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROC: Final = Path("/proc")
 
 
 class HostProcess(msgspec.Struct, frozen=True):
-    """One process, named for good."""
+    """Unique identity of one process."""
 
     pid: int
     start_time: int
@@ -29,7 +29,7 @@ class HostProcess(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """The id of this boot of the machine."""
+    """Return the id of this boot of the machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -43,7 +43,7 @@ def _stat_fields(pid: int) -> list[str] | None:
 
 
 def identify(pid: int) -> HostProcess | None:
-    """The process that has `pid` now; None if there is none, or only its corpse."""
+    """Return the process that has `pid` now; None if there is none, or only a zombie."""
     fields = _stat_fields(pid)
     if fields is None or fields[0] in {"Z", "X"}:
         return None
@@ -51,18 +51,18 @@ def identify(pid: int) -> HostProcess | None:
 
 
 def is_alive(process: HostProcess) -> bool:
-    """Whether this very process is still there and not a corpse."""
+    """Return whether this very process still runs and is no zombie."""
     return identify(process.pid) == process
 
 
 def parent_and_session(pid: int) -> tuple[int, int] | None:
-    """Parent's pid and session id of `pid`."""
+    """Return parent's pid and session id of `pid`."""
     fields = _stat_fields(pid)
     return None if fields is None else (int(fields[1]), int(fields[3]))
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the processes whose parent is `pid` now."""
+    """Return pids of the processes whose parent is `pid` now."""
     return [
         other
         for other in pids()
@@ -71,7 +71,7 @@ def children(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of `pid`; empty for kernel threads, corpses and those that are gone."""
+    """Return the arguments of `pid`; empty for kernel threads, zombies and ended processes."""
     try:
         raw = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -80,7 +80,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment that `pid` was started with; empty where we may not look."""
+    """Return the initial environment of `pid`; empty where access is denied."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -90,7 +90,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The lines of `/proc/<pid>/status` that we decide by."""
+    """Lines of `/proc/<pid>/status` that decisions depend on."""
 
     uid: int
     """Real user id."""
@@ -99,7 +99,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status(pid: int) -> Status | None:
-    """Who runs `pid`, and its pids in the namespaces below ours."""
+    """Return the user of `pid`, and its pids in the namespaces below ours."""
     try:
         text = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -110,12 +110,12 @@ def status(pid: int) -> Status | None:
 
 
 def pids() -> list[int]:
-    """Every pid that can be seen from here."""
+    """Return every visible pid."""
     return sorted(int(entry) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208
 
 
 def labels_of(arguments: list[str]) -> dict[str, str]:
-    """The `--label K=V` pairs of a command line; the last of a name counts."""
+    """Return the `--label K=V` pairs of a command line; the last of a name counts."""
     found: dict[str, str] = {}
     for option, value in itertools.pairwise(arguments):
         if option == "--label":
@@ -125,12 +125,12 @@ def labels_of(arguments: list[str]) -> dict[str, str]:
 
 
 def to_json(process: HostProcess) -> dict[str, Any]:
-    """As it is kept in a handle."""
+    """Return the form kept in a handle."""
     return msgspec.to_builtins(process)
 
 
 def from_json(value: object) -> HostProcess | None:
-    """What `to_json` gave; None for anything else."""
+    """Parse the result of `to_json`; None for anything else."""
     try:
         return msgspec.convert(value, HostProcess)
     except msgspec.ValidationError:
@@ -138,12 +138,12 @@ def from_json(value: object) -> HostProcess | None:
 
 
 def open_process(process: HostProcess) -> int | None:
-    """A pidfd of this very process (pidfd_open(2)); None if it is gone. The caller closes it."""
+    """Return a pidfd of this very process (pidfd_open(2)), for the caller to close, or None."""
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
-    # The descriptor holds the pid from here on: what we see now is what we will wait for.
+    # The descriptor pins the pid from here on: the process seen now is the one waited for.
     if identify(process.pid) != process:
         os.close(fd)
         return None
@@ -151,7 +151,7 @@ def open_process(process: HostProcess) -> int | None:
 
 
 def send_signal(process: HostProcess, number: int) -> bool:
-    """Send a signal to this very process; False if it is gone, or not ours to signal."""
+    """Send a signal to this very process; False if it has ended, or is not ours to signal."""
     fd = open_process(process)
     if fd is None:
         return False
@@ -165,10 +165,10 @@ def send_signal(process: HostProcess, number: int) -> bool:
 
 
 class Watch:
-    """Waits for the end of one very process; ours or not. A descriptor, no thread, no polling.
+    """Waiter for the end of one process, ours or not: a descriptor, no thread, no polling.
 
     Raises:
-        OSError: no descriptor is left.
+        OSError: the limit of descriptors is reached.
     """
 
     def __init__(self, process: HostProcess) -> None:
@@ -192,7 +192,7 @@ class Watch:
             loop.remove_reader(self._fd)
 
     def close(self) -> None:
-        """Give the descriptor back; does nothing the second time."""
+        """Close the descriptor; a second call has no effect."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)

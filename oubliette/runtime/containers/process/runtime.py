@@ -1,8 +1,8 @@
-"""The process runtime: containers of bubblewrap, or plain processes.
+"""Process runtime: containers of bubblewrap, or plain processes.
 
-No daemon keeps them, so this module keeps what a daemon would: a record beside each runtime
-folder, found again together with the living process by its label in `/proc` (`adopt`), and one
-pidfd per container that says when it has ended.
+Without a daemon, this module keeps the state itself: a record beside each runtime folder, matched
+with the running process by its label in `/proc` (`adopt`), and one pidfd per container that becomes
+readable when it has ended.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ MONITOR_TIMEOUT: Final = 2.0  # seconds from the end of process 1 to bwrap's own
 
 
 class _ProcessContainer:
-    """One container that this object knows."""
+    """State of one known container."""
 
     def __init__(self, kept: StoredContainer, plan: SandboxPlan) -> None:
         self.record = kept
         self.plan = plan
         self.lock = asyncio.Lock()
         self.child: subprocess.Popen[bytes] | None = None
-        """What we forked; None for an adopted one."""
+        """The child process; None for an adopted one."""
         self.over: asyncio.Task[None] | None = None
-        """Runs while it runs; owned by the runtime."""
+        """Task that runs as long as the container; owned by the runtime."""
         self.watch: procfs.Watch | None = None
 
     @property
@@ -80,11 +80,11 @@ class ProcessRuntime:
     """`ContainerRuntime` without a daemon.
 
     Args:
-        base: what `folders.runtime_base` gave.
-        zipapp: the zipapp with the host (`oubliette.runtime.zipapp.zipapp_path`).
-        sandbox: `best-effort` isolates nothing and says so in every `ContainerInfo`.
+        base: the result of `host_paths.runtime_base`.
+        zipapp: the zipapp with the guest (`oubliette.runtime.zipapp.zipapp_path`).
+        sandbox: `best-effort` isolates nothing and warns in every `ContainerInfo`.
         bwrap: path of bubblewrap; None = from PATH.
-        home: the server's own folder. Where root has no sandbox, its agents' user is let through
+        home: the server's own folder. Where root has no sandbox, its agents' user gets access
             (`o+x`, not to list) to the projects in it, since nothing can be mounted for it.
     """
 
@@ -104,7 +104,7 @@ class ProcessRuntime:
         self._home = home
         self._root = os.geteuid() == 0
         self._probe: sandbox_probe.Probe | None = None
-        self._kit: guest_bundle.Kit | None = None
+        self._bundle: guest_bundle.Kit | None = None
         self._containers: dict[str, _ProcessContainer] = {}
 
     @property
@@ -114,7 +114,7 @@ class ProcessRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do here; `network_none` is known after the first `ping`."""
+        """Capabilities of this runtime here; `network_none` is known after the first `ping`."""
         none = self._sandboxed and self._probe is not None and self._probe.network_none
         return Capabilities(
             survives_server=True,
@@ -160,20 +160,20 @@ class ProcessRuntime:
             raise RuntimeFailure(f"containers cannot run: {status.reason}", hint=status.remedy)
         return self._probe
 
-    # There are no images here: what the machine has is what a container has.
+    # There are no images here: containers use the machine's own files.
 
     async def image_exists(self, image: str) -> bool:
-        """Always true: nothing has to be fetched."""
+        """Return True: nothing has to be pulled."""
         del image
         return True
 
     async def image(self, image: str) -> ImageInfo | None:
-        """None: there are no images."""
+        """Return None: there are no images."""
         del image
         return None
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
-        """Refused: there are no images."""
+        """Refuse: there are no images."""
         del timeout, progress
         raise RuntimeFailure(f"the process runtime has no images, {image} cannot be pulled")
 
@@ -186,7 +186,7 @@ class ProcessRuntime:
         arguments: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> Logs:
-        """Refused: there are no images."""
+        """Refuse: there are no images."""
         del folder, timeout, arguments, progress
         raise RuntimeFailure(f"the process runtime has no images, {image} cannot be built")
 
@@ -215,19 +215,19 @@ class ProcessRuntime:
         return SandboxPlan(spec=spec, sandboxed=self._sandboxed, root=self._root, home=self._home)
 
     def _install(self, found: sandbox_probe.Probe) -> guest_bundle.Kit:
-        """Put the kit there, again if something has cleared it away (cleaners of /tmp do)."""
-        self._kit = guest_bundle.install(
+        """Install the bundle, again if it was removed (cleaners of /tmp do that)."""
+        self._bundle = guest_bundle.install(
             self._base,
             self._zipapp,
             python=str(found.python),
             inside=bubblewrap.ZIPAPP if self._sandboxed else None,
         )
-        return self._kit
+        return self._bundle
 
     # ------------------------------------------------------------------ start
 
     async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
-        """Run the host and wait until it listens."""
+        """Start the guest and wait until it listens."""
         container = self._get(container_id)
         async with container.lock:
             if container.running:
@@ -238,9 +238,9 @@ class ProcessRuntime:
             except (OSError, OublietteError) as error:
                 self._after_failure(container)
                 text, _ = state_file.tail(container.plan.log, 5)
-                said = f": {text.strip()[-500:]}" if text.strip() else ""
+                log_tail = f": {text.strip()[-500:]}" if text.strip() else ""
                 kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
-                raise kind(f"container {container_id} did not start: {error}{said}") from error
+                raise kind(f"container {container_id} did not start: {error}{log_tail}") from error
             except BaseException:
                 self._after_failure(container)
                 raise
@@ -316,7 +316,7 @@ class ProcessRuntime:
             self._watch(container, process)
             state_file.save(container.record)
             if self._root and self._sandboxed and spec.command is None:
-                # Made by root's host in a folder that only root can write: no link is planted.
+                # Made by root's guest in a folder that only root can write: no link is planted.
                 uid = plan.agent_uid or 0
                 os.chown(spec.runtime_dir / RELAY_SOCKET, uid, uid)
         except OSError:
@@ -330,7 +330,7 @@ class ProcessRuntime:
         for name in (RELAY_SOCKET, KEY_FILE):
             (runtime_dir / name).unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ exit
 
     def _watch(self, container: _ProcessContainer, process: procfs.HostProcess) -> None:
         container.watch = procfs.Watch(process)
@@ -340,7 +340,7 @@ class ProcessRuntime:
         )
 
     async def _until_over(self, container: _ProcessContainer, watch: procfs.Watch) -> None:
-        """Wait for the end, clear up after it and write down how it ended."""
+        """Wait for the end, clean up and record how it ended."""
         await watch.over()
         watch.close()
         monitor = container.record.monitor
@@ -348,7 +348,7 @@ class ProcessRuntime:
             try:
                 async with asyncio.timeout(MONITOR_TIMEOUT):
                     await procfs.ended(monitor)
-            except OSError:  # too late (TimeoutError), or no descriptor is left to wait with
+            except OSError:  # too late (TimeoutError), or the limit of descriptors is reached
                 procfs.send_signal(monitor, signal.SIGKILL)
         if not self._sandboxed:
             with contextlib.suppress(OSError):  # no descriptor left; `remove` sweeps again
@@ -373,7 +373,7 @@ class ProcessRuntime:
         return None
 
     async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
-        """SIGTERM, `timeout` seconds, SIGKILL; then nothing of it lives."""
+        """End it: SIGTERM, `timeout` seconds, SIGKILL, for all its processes."""
         container = self._get(container_id)
         async with container.lock:
             await self._end(container, timeout)
@@ -395,7 +395,7 @@ class ProcessRuntime:
             )
 
     async def remove(self, container_id: str) -> None:
-        """Kill it and remove its runtime folder, its spool and its record."""
+        """Kill it, and remove its runtime folder, its spool and its record."""
         container = self._containers.get(container_id)
         if container is None:
             return
@@ -411,31 +411,31 @@ class ProcessRuntime:
         host_paths.clear_away(plan.spec.runtime_dir)
         state_file.forget(plan.spec.runtime_dir)
 
-    # ------------------------------------------------------------------ look
+    # ------------------------------------------------------------------ inspect
 
     async def inspect(self, container_id: str) -> ContainerInfo:
-        """What is known of it; the end is noticed by descriptor, so this is current."""
+        """Return its state; the end is noticed by descriptor, so this is current."""
         return self._info(self._get(container_id))
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """The end of what bwrap and the host wrote to their standard streams."""
+        """Return the end of what bwrap and the guest wrote to their standard streams."""
         path = self._get(container_id).plan.log
         text, truncated = await asyncio.to_thread(state_file.tail, path, tail)
         return Logs(text=text, truncated=truncated)
 
     async def watch(self, container_id: str) -> ContainerInfo:
-        """Wait for its end."""
+        """Wait until it has ended."""
         container = self._get(container_id)
         if container.over is not None:
             await asyncio.wait([container.over])
         return self._info(container)
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Its socket is a file on this side."""
+        """Return its socket, a file on this machine."""
         return info.runtime_dir / RELAY_SOCKET
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:
-        """Read the records and match them with what lives."""
+        """Read the records and match them with the running processes."""
         await self._ready()
         found = await asyncio.to_thread(
             adoption.find, self._base, instance, sandboxed=self._sandboxed
@@ -482,7 +482,7 @@ class ProcessRuntime:
         found = self._probe
         inside = Inside()
         if found is not None and found.python is not None:
-            inside = container.plan.inside(found.python, self._kit or self._install(found))
+            inside = container.plan.inside(found.python, self._bundle or self._install(found))
         if container.running:
             state = "running"
         else:
@@ -507,7 +507,7 @@ async def _finishes(task: asyncio.Task[None], timeout: float) -> bool:
 
 
 def _sources(spec: ContainerSpec, stack: contextlib.ExitStack) -> dict[str, int]:
-    """Descriptors of what is to be mounted, by target: agents may have planted links since."""
+    """Open descriptors of the mount sources, by target: agents may have planted links since."""
     sources: dict[str, int] = {}
     for mount in spec.mounts:
         fd = host_paths.open_source(mount.source)
@@ -517,7 +517,7 @@ def _sources(spec: ContainerSpec, stack: contextlib.ExitStack) -> dict[str, int]
 
 
 def _etc(uid: int | None, stack: contextlib.ExitStack) -> dict[str, int]:
-    """Descriptors with the files of `/etc` that are made for the container."""
+    """Open descriptors of the `/etc` files that are made for the container."""
     who = os.geteuid() if uid is None else uid
     contents = {"/etc/passwd": bubblewrap.passwd(who), "/etc/group": bubblewrap.group(who)}
     data: dict[str, int] = {}

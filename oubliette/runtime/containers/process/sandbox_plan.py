@@ -1,4 +1,4 @@
-"""What a spec means for the process runtime: who runs what, and what has to be refused."""
+"""Plan of the process runtime for a spec: users, folders, mounts, and refusals."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ if TYPE_CHECKING:
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One spec, under the circumstances of this server."""
+    """Plan for one spec on this server."""
 
     spec: ContainerSpec
     sandboxed: bool
     root: bool
     """The server runs as root and gives agents another user."""
     home: Path | None = None
-    """The server's own folder: what lies in it may be opened for agents to pass."""
+    """The server's own folder: agents may be given access through it."""
 
     @property
     def agent_uid(self) -> int | None:
-        """The user that agents run as; None = the server's own."""
+        """User of the agents; None = the server's own."""
         if not self.root:
             return None
         return NOBODY if self.spec.uid is None else self.spec.uid
 
     @property
     def host_uid(self) -> int | None:
-        """The user that the host runs as; None = the server's own."""
-        # In the sandbox root's host has three capabilities left; without one it must not be root.
+        """User of the guest; None = the server's own."""
+        # In the sandbox root's guest has three capabilities left; without one it must not be root.
         return None if self.sandboxed else self.agent_uid
 
     @property
     def spool(self) -> Path:
-        """Where the host keeps output that nobody has read."""
+        """Folder where the guest keeps unread output."""
         return self.spec.spool_dir or state_file.beside(self.spec.runtime_dir, "spool")
 
     @property
     def log(self) -> Path:
-        """What bwrap and the host write to their standard streams."""
+        """File with the standard streams of bwrap and the guest."""
         return state_file.beside(self.spec.runtime_dir, "log")
 
     @property
     def status(self) -> Path:
-        """Where bwrap writes how it ended."""
+        """File where bwrap writes how it ended."""
         return state_file.beside(self.spec.runtime_dir, "status")
 
     def prepare(self) -> None:
-        """Make the folders; let the agents' user pass to the relay socket, and to nothing else.
+        """Make the folders; give the agents' user access to the relay socket, and to nothing else.
 
-        Sources of mounts stay as their owner made them.
+        Sources of mounts stay unchanged.
         """
         spec = self.spec
         spec.runtime_dir.mkdir(mode=0o700, exist_ok=True)
@@ -81,7 +81,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
                 host_paths.give_folder(folder, uid=self.host_uid, mode=0o700)
 
     def inside(self, python: str, kit: Kit) -> Inside:
-        """What programs in it must know."""
+        """Return the view of the container from inside."""
         wrappers = bubblewrap.BIN if self.sandboxed else str(kit.wrappers)
         path = bubblewrap.PATH.replace(bubblewrap.BIN, wrappers)
         env = {"PATH": path, "LANG": "C.UTF-8", unsandboxed.COOKIE: self.spec.id}
@@ -98,7 +98,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def command(self, inside: Inside, ready_fd: int) -> list[str]:
-        """What runs as the container."""
+        """Return the command of the container."""
         spec = self.spec
         if spec.command is not None:
             return list(spec.command)
@@ -115,10 +115,10 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
         return command
 
     def check(self, base: Path, *, network_none: bool) -> None:
-        """Refuse what cannot be honoured.
+        """Refuse a spec that cannot be carried out.
 
         Raises:
-            InvalidParameter: names the field of the spec and, where there is one, the remedy.
+            InvalidParameter: the spec is unsupported; names its field and the remedy, if any.
         """
         spec = self.spec
         labels = spec.labels
@@ -165,7 +165,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidParameter(f"mounts: {source}: {error.strerror}", field="mounts") from error
 
     def _check_way(self, source: Path) -> None:
-        """Without a sandbox agents walk to what they use: refuse what we may not open for them."""
+        """Refuse a source that unsandboxed agents cannot reach and we may not open for them."""
         if self.sandboxed or self.agent_uid is None:
             return
         for closed in host_paths.closed_folders(source, self.agent_uid):

@@ -1,7 +1,7 @@
-"""Try the sandbox before anybody depends on it: the real argv, with a program that says hello.
+"""Probe of the sandbox before it is used: the real argv, with a program that prints hello.
 
-Whether bubblewrap works cannot be told from its being there: user namespaces may be forbidden by
-a sysctl, by AppArmor (Ubuntu 24.04) or by the container that we run in ourselves.
+The presence of bubblewrap does not show that it works: user namespaces may be forbidden by a
+sysctl, by AppArmor (Ubuntu 24.04) or by the container that we run in ourselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HELLO: Final = "import sys, json, hmac, selectors; print('hello', *sys.version_
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out."""
+    """Result of a probe."""
 
     ok: bool
     version: str | None = None
@@ -75,7 +75,7 @@ def _run(argv: list[str], timeout: float = PROBE_TIMEOUT) -> tuple[int, str]:
 
 
 def _pythons() -> list[tuple[str, Path | None]]:
-    """Interpreters to try inside, each with the prefix that must be bound for it."""
+    """Return interpreters to try inside, each with the prefix that must be bound for it."""
     found: list[tuple[str, Path | None]] = [
         (path, None) for path in _SYSTEM_PYTHONS if os.access(path, os.X_OK)
     ]
@@ -87,7 +87,7 @@ def _pythons() -> list[tuple[str, Path | None]]:
 
 
 def _in_the_way(place: Path, uid: int, home: Path | None) -> list[Path]:
-    """Folders above `place` that user `uid` may not pass, and that are not the server's to open."""
+    """Return folders above `place` that user `uid` may not pass and the server may not change."""
     return [
         folder
         for folder in host_paths.closed_folders(place.resolve().parent, uid)
@@ -96,7 +96,7 @@ def _in_the_way(place: Path, uid: int, home: Path | None) -> list[Path]:
 
 
 def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
-    """Run hello in the real sandbox. Blocks up to `PROBE_TIMEOUT`; `folder` is for a moment."""
+    """Run hello in the real sandbox. Blocks up to `PROBE_TIMEOUT`; `folder` is temporary."""
     path = bwrap or shutil.which("bwrap")
     if path is None:
         return Probe(ok=False, reason="bubblewrap (bwrap) is not installed", remedy=_INSTALL)
@@ -150,10 +150,10 @@ def _is_hello(text: str) -> bool:
 
 
 def probe_best_effort(uid: int | None, *, base: Path, home: Path | None) -> Probe:
-    """Find an interpreter that the agents' user may run, and see that it may pass to their files.
+    """Find an interpreter that the agents' user may run, and check its access to their files.
 
-    `uid`: `besteffort.stranger`. The folders from `home` on, and `base`, are opened for it when
-    they are needed; what lies above them is not the server's to open.
+    `uid`: `unsandboxed.stranger`. The folders from `home` on, and `base`, are opened for it when
+    they are needed; the server may not change those above them.
     """
     if uid is not None:
         for place, remedy in ((home, _HOME), (base, _RUNTIME_DIR)):

@@ -1,8 +1,8 @@
-"""What the process runtime remembers of a container, in a file beside its runtime folder.
+"""State file of a container of the process runtime, beside its runtime folder.
 
-`<base>/<8 hex>/` is what the container sees as `/mcp`; beside it, out of its sight, are
-`<8 hex>.json` (this record), `.log`, `.status` (bubblewrap's, with the exit code) and `.spool`.
-The record is written before anything is made and removed last, so nothing is ever left unknown.
+`<base>/<8 hex>/` is what the container sees as `/mcp`; beside it, invisible inside, are
+`<8 hex>.json` (this record), `.log`, `.status` (bubblewrap's, with the exit code) and `.spool`. The
+record is written before anything is made and removed last, so nothing is ever left unrecorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: ContainerSpec
     process: HostProcess | None = None
-    """Process 1 of the sandbox (best-effort: the host), once started."""
+    """Process 1 of the sandbox (best-effort: the guest), once started."""
     monitor: HostProcess | None = None
     """The bwrap outside that waits for it."""
     started_at: float | None = None
@@ -35,7 +35,7 @@ class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def beside(runtime_dir: Path, suffix: str) -> Path:
-    """The file or folder `<8 hex>.<suffix>`."""
+    """Return the path of the file or folder `<8 hex>.<suffix>`."""
     return runtime_dir.with_name(f"{runtime_dir.name}.{suffix}")
 
 
@@ -56,7 +56,7 @@ _decoder = msgspec.json.Decoder(StoredContainer, dec_hook=_decode)
 
 
 def save(record: StoredContainer) -> None:
-    """Write it, whole or not at all."""
+    """Write it atomically."""
     host_paths.write_private(beside(record.spec.runtime_dir, "json"), _encoder.encode(record))
 
 
@@ -68,14 +68,14 @@ def forget(runtime_dir: Path) -> None:
 
 
 def load_all(base: Path) -> Iterator[StoredContainer]:
-    """Every record that can be read; a broken one is some other release's and is left alone."""
+    """Return every readable record; an unreadable one is another release's and is left alone."""
     for path in sorted(base.glob("*.json")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             yield _decoder.decode(path.read_bytes())
 
 
 def tail(path: Path, lines: int, limit: int = 1 << 20) -> tuple[str, bool]:
-    """The last `lines` lines of a file, at most `limit` bytes; and whether more was before them."""
+    """Return the last `lines` lines of a file, at most `limit` bytes; and whether it was cut."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Plain child processes where there is no sandbox: nothing is isolated.
+"""Plain child processes without a sandbox: nothing is isolated.
 
-What a namespace does otherwise is done here as well as it can be without one: the processes of a
-container are known by a variable in their environment and by who started them.
+The functions of a namespace are approximated here: the processes of a container are identified by a
+variable in their environment and by their ancestors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import Mount
 
 COOKIE: Final = "OUBLIETTE_CONTAINER_ID"
-"""Set for the host and, through `Inside.env`, for all that it starts."""
+"""Set for the guest and, through `Inside.env`, for all that it starts."""
 
 WARNING: Final = (
     "process.sandbox = best-effort: agents run as plain processes and can reach whatever their"
@@ -24,21 +24,21 @@ WARNING: Final = (
 )
 
 NOBODY: Final = 65534
-"""What agents run as under root when the spec names nobody."""
+"""User of agents under root if the spec names none."""
 
 _SWEEPS: Final = 20
 
 
 def stranger(sandbox: str) -> int | None:
-    """A user who must be able to walk to what agents use: without a sandbox nothing is mounted.
+    """Return the user that needs access to the agents' files: without a sandbox nothing is mounted.
 
-    None where it is mounted, and where agents run as the server's own user.
+    None if they are mounted, and if agents run as the server's own user.
     """
     return NOBODY if sandbox == "best-effort" and os.geteuid() == 0 else None
 
 
 def places(mounts: tuple[Mount, ...], runtime_dir: str) -> dict[str, str]:
-    """Where the targets of the mounts really are."""
+    """Return the real paths of the mounts' targets."""
     return {
         "/mcp": runtime_dir,
         **{mount.target.rstrip("/"): str(mount.source) for mount in mounts},
@@ -46,7 +46,7 @@ def places(mounts: tuple[Mount, ...], runtime_dir: str) -> dict[str, str]:
 
 
 def members(container_id: str, first: int | None) -> set[int]:
-    """Pids of the container: those with its cookie, and all that descends from them or `first`."""
+    """Return pids of the container: those with its cookie, and descendants of them or `first`."""
     own = os.getpid()
     parents: dict[int, int] = {}
     found: set[int] = set() if first is None else {first}
@@ -66,9 +66,9 @@ def members(container_id: str, first: int | None) -> set[int]:
 
 
 def sweep(container_id: str, *, spare: int | None = None) -> int:
-    """Kill what is left of a container and return how many that were.
+    """Kill the remaining processes of a container and return their number.
 
-    Each is stopped first, so that none can start another while the next is looked at.
+    Each is stopped first, so that none can start another while the next is examined.
     """
     killed: set[int] = set()
     for _ in range(_SWEEPS):

@@ -1,1 +1,1 @@
-"""The world behind ports."""
+"""Containers, agents, files and the store, each behind an interface."""

@@ -1,8 +1,8 @@
-"""The audit log: one line for each call of a tool (OWASP ASVS V7).
+"""Audit log: one line for each call of a tool (OWASP ASVS V7).
 
-JSON lines in `<home>/audit.jsonl`, 0600, rotated by size. A line says who, what, where and how it
-ended; never arguments, results or keys. A thread writes, so that a slow disk holds nobody up: of a
-server that is killed, the lines of its last moments may be missing.
+JSON lines in `<home>/audit.jsonl`, 0600, rotated by size. A line has the caller, the tool, the
+object and the outcome; never arguments, results or keys. A thread writes, so that a slow disk
+blocks no call: if a server is killed, the lines of its last moments may be missing.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _log = structlog.get_logger("oubliette.audit")
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a tool."""
+    """Entry for one call of a tool."""
 
     ts: float
-    """Wall-clock second of its end."""
+    """Wall-clock second of the call's end."""
     tool: str
     door: str
     """`http`, `socket` (an agent) or `control` (the command line)."""
     token_id: str
     principal: str
     session_id: str | None = None
-    """The session on whose link the call came."""
+    """The session whose link the call came from."""
     target_session_id: str | None = None
-    """The session that it was about."""
+    """The session that the call is about."""
     project_id: str | None = None
-    """The project that it was about, from the record; as it was asked for, if it was refused."""
+    """The project that the call is about, from the record; as given, if it was refused."""
     outcome: str = "ok"
     """`ok`, or the code of the error."""
     seconds: float = 0.0
-    """How long it took."""
+    """Duration of the call."""
 
 
 class AuditLog:
-    """Takes entries from any thread; `close` writes what is left."""
+    """Writer of the audit log; takes entries from any thread, and `close` writes the rest."""
 
     def __init__(self, home: Path, *, max_bytes: int, files: int) -> None:
         self._handler = _Lines(home / FILE_NAME, max_bytes, files)
@@ -64,13 +64,13 @@ class AuditLog:
         self._thread.start()
 
     def write(self, entry: AuditEntry) -> None:
-        """Note an entry. Never waits and never raises."""
+        """Add an entry. Never blocks and never raises."""
         self._entries.append(entry)
         if not self._news.is_set():
             self._news.set()
 
     def close(self) -> None:
-        """Write what is left and close the file. Blocks."""
+        """Write the remaining entries and close the file. Blocks."""
         self._ending.set()
         self._news.set()
         self._thread.join()
@@ -80,8 +80,8 @@ class AuditLog:
         ending = False
         while not ending:
             self._news.wait()
-            self._news.clear()  # first: what comes from here on wakes us once more
-            # One waking and one write for all calls of a moment, not for each.
+            self._news.clear()  # first: an entry added from here on sets it again
+            # One wake-up and one write for all calls of a moment, not for each.
             ending = self._ending.wait(GATHER)
             self._write_all()
 
@@ -104,7 +104,7 @@ class AuditLog:
 
 
 class _Lines(logging.handlers.RotatingFileHandler):
-    """Rotates `audit.jsonl` to `audit.jsonl.1` and so on; says so when a line cannot be kept."""
+    """Handler that rotates `audit.jsonl` to `audit.jsonl.1` and so on, and logs failed writes."""
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
         super().__init__(path, maxBytes=max_bytes, backupCount=files, encoding="utf-8")
@@ -120,16 +120,16 @@ class _Lines(logging.handlers.RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         before = self.lost.bit_length()
         self.lost += record.msg.count("\n") + 1
-        if self.lost.bit_length() != before:  # at each power of two: a full disk is not for ever
+        if self.lost.bit_length() != before:  # at each power of two: a full disk may get room again
             _log.error("audit lines are lost", lost=self.lost, last=record.msg, exc_info=True)
 
 
 def read(home: Path) -> Iterator[AuditEntry]:
-    """What is kept, oldest first. Lines that are none of ours (cut by a crash) are passed over."""
+    """Return the stored entries, oldest first. Malformed lines (cut by a crash) are skipped."""
     for path in reversed(_files(home)):
         try:
             file = path.open("rb")
-        except FileNotFoundError:  # rotated away meanwhile
+        except FileNotFoundError:  # rotated away in between
             continue
         with file:
             for line in file:
@@ -140,7 +140,7 @@ def read(home: Path) -> Iterator[AuditEntry]:
 
 
 def _files(home: Path) -> list[Path]:
-    """The files of the log, newest first."""
+    """Return the files of the log, newest first."""
     rotated = [
         (int(path.suffix[1:]), path)
         for path in home.glob(f"{FILE_NAME}.*")

@@ -1,4 +1,4 @@
-"""Where the zipapp is that runs inside containers: relay, agent host, client, scripted agent."""
+"""Path of the zipapp that runs inside containers: relay, guest, client, scripted agent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ BUNDLED = Path(__file__).resolve().parents[1] / "_bundled" / "oubliette.pyz"
 
 
 def zipapp_path(cache: Path | None = None) -> Path:
-    """The zipapp of this very version.
+    """Return the path of the zipapp of this very version.
 
-    A wheel carries it. A checkout builds it into `cache` (by default the user's cache folder)
-    under a name made of its content, so that a changed module never meets a stale zipapp.
+    A wheel contains it. A checkout builds it into `cache` (by default the user's cache folder)
+    under a name made of its content, so that a changed module never gets a stale zipapp.
 
     Raises:
         OSError: It had to be built and the cache folder cannot be written.

@@ -1,4 +1,4 @@
-"""Agents behind one port; one module for each protocol that they speak."""
+"""Agents behind one interface; one package for each protocol."""
 
 from oubliette.runtime.agents.acp.adapter import AcpAdapter
 from oubliette.runtime.agents.acp.runtime import AcpRuntime

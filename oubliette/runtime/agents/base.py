@@ -1,10 +1,10 @@
-"""The port behind which agents live.
+"""Interface of agents.
 
-An agent is one process in a container that speaks its own protocol on its standard streams. Two
-things are known of it here: how to start it (`AgentRuntime.command`), and what its bytes mean
-(`AgentAdapter`). An adapter does no I/O and knows no clock: the same bytes, cut anywhere, give
-the same events with the same places, so that what was committed before a crash is recognised
-when it is read again.
+An agent is one process in a container with its own protocol on its standard streams. Two things are
+defined here: the command that starts it (`AgentRuntime.command`), and the meaning of its bytes
+(`AgentAdapter`). An adapter does no I/O and has no clock: the same bytes, cut anywhere, give the
+same events with the same positions, so that events committed before a crash are recognised when
+they are read again.
 """
 
 from __future__ import annotations
@@ -32,43 +32,42 @@ EventKind: TypeAlias = Literal[
     "completion",
     "system",
 ]
-"""What `AgentEvent.data` holds by kind, besides `turn` where it belongs to one:
-
-`ready` agent, version, and agent_session_id where the agent has a name for the conversation that it
-can be resumed by; `turn_started` nothing; `delta` and `message` text; `tool_call` call_id,
+"""Contents of `AgentEvent.data` by kind, besides `turn` where it belongs to one:
+`ready` agent, version, and agent_session_id if the agent has an id for the conversation by which it
+can be resumed; `turn_started` nothing; `delta` and `message` text; `tool_call` call_id,
 tool, arguments; `tool_result` call_id, tool, is_error, result; `permission_request` request_id
-(all that `permission` needs to answer it, in whatever words), text, and asks_for where a decision
+(all that `permission` needs to answer it, in any format), text, and asks_for if a decision
 may hold for more than this text; `usage` cost_usd, tokens; `error` message; `completion`
 final_text, status (completed | interrupted | failed), exactly one per turn and its last; `system`
-whatever else the agent said: `raw` (a line that is no message), or `type` and the other fields of
-a message that we do not know; `retry` is a `type` of ours: attempt (from 1), message and perhaps
-next_seconds, for a model that failed and is asked again.
+any other output of the agent: `raw` (a line that is no message), or `type` and the other fields of
+an unknown message; `retry` is a `type` of ours: attempt (from 1), message and perhaps
+next_seconds, for a model that failed and is called again.
 """
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an agent said."""
+    """One event of an agent."""
 
     type: EventKind
     data: dict[str, Any]
     end_offset: int
-    """Offset in the agent's output of the end of the line that it was read from."""
+    """Offset in the agent's output of the end of the line of this event."""
     ordinal: int
-    """Its place among the events of that line, from 0."""
+    """Position among the events of that line, from 0."""
     ack_offset: int
     """Once this event is committed, output before this offset need not be read again: the line's
     end for the last event of a line, its start for the others."""
 
 
 class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start in the container."""
+    """Command to start in the container."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
     """The whole environment. Secrets belong here and never into `argv`."""
     cwd: str
     files: tuple[AgentFile, ...] = ()
-    """To be written into the session's HOME before the start."""
+    """Files to write into the session's HOME before the start."""
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,34 +80,34 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is told about the session that it is."""
+    """Session of an agent, as the agent needs it."""
 
     session_id: str
     project_id: str
     depth: int
     cwd: str
-    """As documented, `/workspace/workspaces/<uuid>`; `Inside.path` says where that is."""
+    """As documented, `/workspace/workspaces/<uuid>`; `Inside.path` maps it."""
     home: str
     """As documented, `/home/agent/<session_id>`."""
     pairing_secret: str
-    """Opens the session's relay link; goes into the environment only."""
+    """Secret of the session's relay link; only passed in the environment."""
     api_key: str | None = None
     model: str | None = None
     autonomy: str = "off"
     mcp_servers: dict[str, Any] = {}
     outage_seconds: float = 600.0
-    """How long our client waits with an open call for a server that is away; for so long the host
-    keeps the agent."""
+    """Seconds for which our client waits with an open call for a lost server; the guest keeps the
+    agent for as long."""
     agent_session_id: str | None = None
-    """What the agent called itself before; set for a resume."""
+    """The agent's own id of the conversation; set for a resume."""
     env: dict[str, str] = {}
     """Further variables (keys of model providers)."""
     credentials: dict[str, str] = {}
-    """Secrets that its project was given, by name: what `credential:NAME` refers to."""
+    """Secrets granted to its project, by name: values of `credential:NAME`."""
 
 
 class Availability(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an agent can be used; `remedy` is what to do if not."""
+    """Availability of an agent, with a remedy if it is unavailable."""
 
     ok: bool
     reason: str | None = None
@@ -116,64 +115,64 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentAdapter(Protocol):
-    """The agent's protocol, both ways, for one process. Deterministic; no I/O."""
+    """Both directions of the agent's protocol, for one process. Deterministic; no I/O."""
 
     @property
     def handshake(self) -> int:
-        """How many frames of `writes` come before the first prompt; the same for each process.
+        """Number of frames of `writes` before the first prompt; the same for each process.
 
-        Fixed, because input is numbered: a server that takes the process over knows from the
-        number of a frame which it was. A protocol with fewer to say fills up with empty ones.
+        Fixed, because input is numbered: a server that takes the process over identifies a frame by
+        its number. A protocol with fewer frames adds empty ones.
         """
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether the handshake is over: `prompt`, `interrupt` and `permission` make sense."""
+        """Whether the handshake is over: `prompt`, `interrupt` and `permission` are valid."""
         ...
 
     @property
     def failed(self) -> str | None:
-        """Why the handshake will never be over; the process is of no use then."""
+        """Reason why the handshake will never be over; the process is then of no use."""
         ...
 
     @property
     def steps(self) -> int:
-        """Steps of its model in the turn that was read last: answers, with the calls in them."""
+        """Steps of the model in the last turn read: answers, with the calls in them."""
         ...
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
-        """Events in output that begins at `offset`.
+        """Return the events in output that begins at `offset`.
 
-        What was fed before is skipped. After a gap the unfinished line is given up, and a `system`
-        event says what is missing. Nothing that an agent sends makes this raise.
+        Output fed before is skipped. After a gap the unfinished line is dropped, and a `system`
+        event reports the missing range. No output of an agent makes this raise.
         """
         ...
 
     def writes(self) -> list[bytes]:
-        """What the protocol wants said without anybody asking (handshakes, answers); each once.
+        """Return frames that the protocol requires unprompted (handshakes, answers); each once.
 
-        One frame each. To be called after the adapter was made and after each `feed`, and to be
-        sent in order. The first `handshake` of them are the handshake.
+        To be called after the adapter was made and after each `feed`; the frames are to be sent in
+        order. The first `handshake` of them are the handshake.
         """
         ...
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Input that begins a turn."""
+        """Return input that begins a turn."""
         ...
 
     def interrupt(self, turn: int) -> bytes | None:
-        """Input that ends a turn early; None where the agent takes a signal (SIGINT) instead."""
+        """Return input that ends a turn early; None if the agent takes SIGINT instead."""
         ...
 
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
     ) -> bytes:
-        """Input that answers a `permission_request`."""
+        """Return input that answers a `permission_request`."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """What a new adapter needs to go on at the last `ack_offset`; plain JSON."""
+        """Return the state for a new adapter to continue at the last `ack_offset`; plain JSON."""
         ...
 
 
@@ -229,77 +228,77 @@ class AgentRuntime(Protocol):
 
     @property
     def name(self) -> str:
-        """`scripted`, `droid`, `opencode` and so on."""
+        """Name of the agent: `scripted`, `droid`, `opencode` and so on."""
         ...
 
     @property
     def reattach(self) -> bool:
-        """A running process can be taken over by a new server from any `ack_offset`."""
+        """Whether a new server can take a running process over from any `ack_offset`."""
         ...
 
     @property
     def resume(self) -> bool:
-        """A new process can go on where an ended one of the same session stopped."""
+        """Whether a new process can continue an ended one of the same session."""
         ...
 
     @property
     def starts_mcp(self) -> bool:
-        """A process starts our MCP server by itself, not only when it needs a tool."""
+        """Whether a process starts our MCP server unprompted, not only when it needs a tool."""
         ...
 
     @property
     def hears_tool_changes(self) -> bool:
-        """A running process lists the tools of an MCP server again when it is notified."""
+        """Whether a running process lists the tools of an MCP server again when it is notified."""
         ...
 
     @property
     def slow_start(self) -> str:
-        """What to look at when a process does not get ready; "" where nothing special is known."""
+        """Advice when a process does not become ready; "" if none is known."""
         ...
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take the configuration of this kind of agent.
+        """Apply the configuration of this kind of agent.
 
         Raises:
-            ConfigError: it cannot be used; the message names the key.
+            ConfigError: it is invalid; the message names the key.
         """
         ...
 
     async def is_available(self) -> Availability:
-        """Whether sessions of it can be started here; never raises."""
+        """Return whether sessions of it can be started here; never raises."""
         ...
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """How to start the process of a session."""
+        """Return the command of a session's process."""
         ...
 
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AgentAdapter:
-        """An adapter for a new process, or for a running one with the state it had."""
+        """Return an adapter for a new process, or for a running one with its former state."""
         ...
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """What its containers need from this side: the agent's program, read-only."""
+        """Return read-only mounts of the agent's program for its containers."""
         ...
 
     async def execute(
         self, link: ControlLink, inside: Inside, session: AgentSession, prompt: str
     ) -> str:
-        """One turn in a process of its own; its final text.
+        """Run one turn in a process of its own; return its final text.
 
         Raises:
-            RuntimeFailure: the turn failed or the process ended before it did.
+            RuntimeFailure: the turn failed or the process ended first.
         """
         ...
 
     async def execute_streaming(
         self, link: ControlLink, inside: Inside, session: AgentSession
     ) -> AgentExecutor:
-        """Start the process and talk to it turn by turn."""
+        """Start the process and converse with it turn by turn."""
         ...
 
     async def close(self) -> None:
-        """Let go of what this object holds; agents go on."""
+        """Release this object's resources; agents go on."""
         ...

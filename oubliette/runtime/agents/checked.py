@@ -1,7 +1,7 @@
-"""Values that an agent says, checked before anything relies on them.
+"""Checks of values in an agent's output, before anything relies on them.
 
-An agent's output is anybody's: a list where a text belongs, a number of five thousand digits, a
-thousand objects one in the other. What is not what it should be counts as not said.
+An agent's output is untrusted: a list in place of a text, a number of five thousand digits, a
+thousand nested objects. An invalid value is treated as missing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import msgspec
 Json = dict[str, Any]
 
 MAX_DEPTH: Final = 200
-"""Levels of a message. Whoever writes it down or passes it on has to go as deep, and Python goes no
-deeper than its stack."""
+"""Levels of a message. Code that serialises it recurses as deep, and Python's stack is limited."""
 MAX_COUNT: Final = (1 << 53) - 1
-"""The largest number of tokens: every reader of JSON can hold it, and the store sums of it."""
+"""Largest number of tokens: every JSON reader and the store's sums can represent it."""
 MAX_DOLLARS: Final = 1e9
 _DIGITS: Final = 15
 
 
 def message_of(content: bytes) -> Json | None:
-    """The object that a line is; None where it is no JSON, no object, or nested too deeply."""
+    """Return the object in a line; None if it is no JSON, no object, or nested too deeply."""
     try:
         message: Any = msgspec.json.decode(content)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -49,17 +48,17 @@ def _is_deep(message: Json) -> bool:
 
 
 def word(value: object) -> str:
-    """`value` where it is a text, else an empty one: unlike any value, it can be looked up."""
+    """Return `value` if it is a text, else an empty one: unlike other values, it is hashable."""
     return value if isinstance(value, str) else ""
 
 
 def is_turn(value: object) -> bool:
-    """Whether this can be the number of a turn."""
+    """Return whether this is a valid number of a turn."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def turn_number(digits: str) -> int | None:
-    """The turn that these digits name; None where they are none, or more than any turn has."""
+    """Return the turn number of these digits; None if they are invalid or too large."""
     good = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS
     return int(digits) if good else None
 
@@ -69,21 +68,21 @@ def _is_number(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    """Whether this can be a number of tokens."""
+    """Return whether this is a valid number of tokens."""
     return is_turn(value)
 
 
 def count(*values: object) -> int:
-    """These numbers of tokens together; what is none counts as 0."""
+    """Return the sum of these numbers of tokens; an invalid one counts as 0."""
     good = (cast("float", value) for value in values if _is_number(value))
     return min(sum(int(value) for value in good if 0 <= value <= MAX_COUNT), MAX_COUNT)
 
 
 def is_dollars(value: object) -> bool:
-    """Whether this can be a price in US dollars."""
+    """Return whether this is a valid price in US dollars."""
     return _is_number(value) and 0 <= cast("float", value) <= MAX_DOLLARS
 
 
 def dollars(value: object) -> float:
-    """A price in US dollars; 0 for what is none."""
+    """Return a price in US dollars; 0 if it is invalid."""
     return float(cast("float", value)) if is_dollars(value) else 0.0

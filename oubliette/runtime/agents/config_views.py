@@ -1,8 +1,8 @@
-"""What agents' own files would say of a configuration: views for people, read by no session.
+"""Views of a configuration in agents' own file formats: for people, read by no session.
 
-"config.json: canonical agent config; opencode.json, .factory/: generated". Sessions get
-the same by their environment or by a call, made anew from the canonical file at each start, because
-an agent, or a hostile repository, may write to the places of these files.
+"config.json: canonical agent config; opencode.json, .factory/: generated". Sessions get the same by
+their environment or by a call, generated from the canonical file at each start, because an agent,
+or a hostile repository, may overwrite these files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from oubliette.config.agent_config import AgentConfig, McpServer
 
 CLIENT: Final = "oubliette-client"
-"""Our MCP server, as programs in a container find it; its environment says whose it is."""
+"""Our MCP server, as programs in a container find it; its environment identifies the session."""
 
 
 def views(config: AgentConfig) -> dict[str, bytes]:
-    """Path → content of `config.json`, `opencode.json` and `.factory/`; no secret is in them."""
+    """Return path → content of `config.json`, `opencode.json` and `.factory/`, without secrets."""
     factory = {name: _factory(server) for name, server in config.enabled.items()}
     ours: dict[str, Any] = {"type": "stdio", "command": CLIENT, "args": []}
     opencode = {name: opencode_server(server) for name, server in config.enabled.items()}
@@ -43,7 +43,7 @@ def views(config: AgentConfig) -> dict[str, bytes]:
 
 
 def opencode_server(server: McpServer) -> dict[str, Any]:
-    """In the words of `opencode.json`."""
+    """Return it in the format of `opencode.json`."""
     server = server.filled(_named("{{env:{}}}"))
     if server.url is not None:
         return {"type": "remote", "url": server.url, "headers": server.headers}

@@ -1,8 +1,7 @@
-"""What of the server's `[credentials]` a session is given ("a project gets only what it
-was given").
+"""Secrets of the server's `[credentials]` granted to a session.
 
-Who is given a secret is said in the server's configuration and nowhere else: what callers and
-agents can write may name one, and is refused if it was not given.
+Grants are in the server's configuration and nowhere else: callers and agents may name a secret, and
+are refused if it was not granted.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """The secrets of one session. Kept nowhere: made at the start of its agent."""
+    """Secrets granted to one session. Never stored: read at the start of its agent."""
 
     values: dict[str, str] = {}
     """By the credential's name."""
     env: dict[str, str] = {}
-    """By the variable that the agent finds them in."""
+    """By the agent's environment variable."""
     files: tuple[SecretFile, ...] = ()
 
 
@@ -40,16 +39,16 @@ def given(
     user: str | None,
     agent: str,
 ) -> Given:
-    """Read those that a session is given. Blocks; call it in a worker thread.
+    """Read the granted secrets of a session. Blocks; call it in a worker thread.
 
     Args:
         credentials: the server's, by name.
-        project: its id and its name.
+        project: the project's id and its name.
         user: the `external_id` of its workspace.
-        agent: what it runs.
+        agent: the agent's name.
 
     Raises:
-        ConfigError: one of them leads nowhere; names it and its reference, never its value.
+        ConfigError: a reference cannot be resolved; names it, never its value.
     """
     values: dict[str, str] = {}
     env: dict[str, str] = {}
@@ -78,10 +77,10 @@ def given(
 
 
 def filled(config: AgentConfig, secrets: Mapping[str, str]) -> dict[str, Any]:
-    """The MCP servers of a configuration, with secrets in their places.
+    """Return the MCP servers of a configuration, with secrets substituted.
 
     Raises:
-        ConfigError: a server names a credential that is not given.
+        ConfigError: a server names a credential that was not granted.
     """
 
     def fill(name: str) -> str:

@@ -1,7 +1,7 @@
-"""The environment that every agent gets, and where secrets for it come from.
+"""Environment of every agent, and the sources of its secrets.
 
 Secrets are named by reference and read when an agent is started: not before, so that a new one
-needs no restart of the server, and not into anything but the agent's environment.
+needs no restart of the server, and only into the agent's environment.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LARGEST: Final = 1 << 20  # bytes of a file with a secret
 
 
 def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
-    """What the client and the agent read to know who they are; nothing of the server's own.
+    """Return the variables that identify the session to the client and the agent.
 
-    Secrets are here because a command line can be read by every process of the container.
+    Secrets are here because every process of the container can read a command line.
     """
     home = inside.path(session.home)
     env = {
@@ -55,7 +55,7 @@ def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
 
 
 def client_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
-    """What our MCP server needs, for agents that give it an environment of its own."""
+    """Return the environment of our MCP server, for agents that give it one of its own."""
     everything = base_environment(session, inside)
     names = {"PATH", "LANG", "HOME"}
     return {
@@ -66,10 +66,10 @@ def client_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
 
 
 def check_reference(reference: str, place: str) -> None:
-    """Refuse a secret in clear.
+    """Refuse a secret in plain text.
 
     Raises:
-        ConfigError: names `place`, and not what stands there.
+        ConfigError: the text is no reference; names `place`, not the text.
     """
     if not _REFERENCE.match(reference):
         raise ConfigError(
@@ -79,10 +79,10 @@ def check_reference(reference: str, place: str) -> None:
 
 
 def check_variables(entries: Sequence[str], section: str) -> None:
-    """Check `NAME=VALUE` entries, as far as that is possible without reading a secret.
+    """Check `NAME=VALUE` entries as far as possible without reading a secret.
 
     Raises:
-        ConfigError: an entry has no name, or looks like a secret in clear.
+        ConfigError: an entry has no name, or looks like a secret in plain text.
     """
     for entry in entries:
         name, equals, value = entry.partition("=")
@@ -96,24 +96,24 @@ def check_variables(entries: Sequence[str], section: str) -> None:
 
 
 def referred(config: Config) -> set[str]:
-    """Variables whose value some agent's `env` gives by reference."""
+    """Return variables whose value an agent's `env` sets by reference."""
     parts = (config.opencode, config.droid, config.acp, *config.acp_agents.values())
     pairs = (entry.partition("=") for part in parts for entry in part.env)
     return {name for name, _, value in pairs if _REFERENCE.match(value)}
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret."""
+    """Return whether the name of a variable suggests a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def environment(
     entries: Sequence[str], section: str, credentials: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """`NAME=VALUE` entries, with what references lead to in the place of references.
+    """Return `NAME=VALUE` entries, with references resolved.
 
     Raises:
-        ConfigError: an entry has no name, or its reference leads nowhere.
+        ConfigError: an entry has no name, or its reference cannot be resolved.
     """
     check_variables(entries, section)
     found: dict[str, str] = {}
@@ -126,7 +126,7 @@ def environment(
 
 
 def secret(reference: str, place: str, credentials: Mapping[str, str] | None = None) -> str:
-    """As `resolve`; `place` is said before what is wrong."""
+    """Resolve as `resolve` does; `place` prefixes the error."""
     try:
         return resolve(reference, credentials=credentials)
     except ConfigError as error:
@@ -138,15 +138,15 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
     credentials: Mapping[str, str] | None = None,
 ) -> str:
-    """The secret that `env:NAME`, `file:PATH` or `credential:NAME` refers to.
+    """Return the secret that `env:NAME`, `file:PATH` or `credential:NAME` refers to.
 
     Args:
-        reference: where it is.
+        reference: the reference.
         environ: the server's environment.
-        credentials: those that the session was given, by name.
+        credentials: secrets granted to the session, by name.
 
     Raises:
-        ConfigError: it is no reference, or there is nothing; says which, and never the secret.
+        ConfigError: the reference is malformed or cannot be resolved; never names the secret.
     """
     kind, _, name = reference.partition(":")
     if kind == "credential":
@@ -169,7 +169,7 @@ def resolve(
 
 
 def _read(name: str) -> str:
-    """A plain file; anything that could keep the server waiting is refused."""
+    """Read a regular file; one that could block the server is refused."""
     try:
         fd = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         if not stat.S_ISREG(os.fstat(fd).st_mode):

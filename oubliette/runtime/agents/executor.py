@@ -1,7 +1,7 @@
-"""Talk to one agent process turn by turn, without a session actor (for embedding).
+"""Conversation with one agent process, without a session actor (for embedding).
 
-Built once, above an adapter and a process stream: adapters know nothing of it. Sessions of the
-server do not use it; they keep a log, this keeps nothing.
+Built once, above an adapter and a process stream, which do not depend on it. Sessions of the server
+do not use it: they keep a log, this stores nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, int(sys.argv[2]))
 
 
 class Executor:
-    """One running agent. One reader of `events` at a time; `send` may come from elsewhere."""
+    """One running agent. One reader of `events` at a time; `send` may come from other tasks."""
 
     def __init__(
         self, link: ControlLink, proc: str, stream: ProcessStream, adapter: AgentAdapter
@@ -60,20 +60,20 @@ class Executor:
         self._acked = 0
         self._stderr = b""
         self.proc: Final = proc
-        """Its id at the host."""
+        """Id of the process in the guest."""
         self.exit: Exit | None = None
         """Set once the process has ended and its output was read."""
 
     @property
     def stderr(self) -> str:
-        """The end of what it wrote to standard error so far, for error messages."""
+        """Return the end of its standard error so far, for error messages."""
         return self._stderr.decode("utf-8", "replace")
 
     async def send(self, text: str) -> int:
         """Begin a turn and return its number.
 
         Raises:
-            Conflict: the turn before has not ended yet.
+            Conflict: the previous turn has not ended yet.
         """
         if self._busy:
             raise Conflict(f"turn {self._turn} has not ended", hint="wait for its completion")
@@ -82,13 +82,13 @@ class Executor:
         if self._adapter.ready:
             await self._write(self._adapter.prompt(self._turn, text))
         else:
-            self._waiting = text  # for the end of the handshake, which `events` sees
+            self._waiting = text  # until the end of the handshake, which `events` sees
         return self._turn
 
     async def interrupt(self) -> None:
-        """End the running turn early; its `completion` still comes. Nothing before it began.
+        """End the running turn early; its `completion` still comes. No effect before the first one.
 
-        A prompt that waits for the agent to be ready is withdrawn: the agent never hears of it.
+        A prompt that waits for the agent to be ready is withdrawn and never sent.
         """
         if not self._busy or self._withdrawn:
             return
@@ -107,10 +107,10 @@ class Executor:
         await self._write(self._adapter.permission(request_id, decision, reason))
 
     async def events(self) -> AsyncGenerator[AgentEvent, None]:
-        """What the agent says, to its end. What is not read holds it back; nothing is lost.
+        """Iterate over the agent's events until its end. Unread output blocks it; nothing is lost.
 
         Raises:
-            RuntimeFailure: the agent refused to begin.
+            RuntimeFailure: the agent's handshake failed.
         """
         await self._answer()
         async for item in self._stream:
@@ -125,7 +125,7 @@ class Executor:
                         yield event
                     await self._answer()
                     if self._withdrawn and self._adapter.ready:
-                        yield self._unheard()
+                        yield self._interrupted_event()
                 else:
                     self._stderr = (self._stderr + item.data)[-STDERR_KEPT:]
                 await self._ack()
@@ -133,14 +133,14 @@ class Executor:
                 continue
         self._busy = False
 
-    def _unheard(self) -> AgentEvent:
-        """The end of a turn that was withdrawn."""
+    def _interrupted_event(self) -> AgentEvent:
+        """Return the end of a withdrawn turn."""
         self._busy = self._withdrawn = False
-        told = {"turn": self._turn, "final_text": "", "status": "interrupted"}
-        return AgentEvent(type="completion", data=told, end_offset=0, ordinal=0, ack_offset=0)
+        fields = {"turn": self._turn, "final_text": "", "status": "interrupted"}
+        return AgentEvent(type="completion", data=fields, end_offset=0, ordinal=0, ack_offset=0)
 
     async def _answer(self) -> None:
-        """Say what the protocol wants said, and what had to wait for it."""
+        """Send the frames that the protocol requires, and the input that waited for them."""
         await self._write(b"".join(self._adapter.writes()))
         if self._adapter.failed is not None:
             raise RuntimeFailure(self._adapter.failed)
@@ -149,7 +149,7 @@ class Executor:
             await self._write(self._adapter.prompt(self._turn, text))
 
     async def _ack(self) -> None:
-        # Nothing is resumed from here, so what was read may be forgotten.
+        # Nothing is resumed from here, so output already read may be dropped.
         if sum(self._ends) - self._acked >= ACK_EVERY:
             self._acked = sum(self._ends)
             await self._link.ack(self.proc, *self._ends)
@@ -162,7 +162,7 @@ class Executor:
             await self._stream.write(self._seq, data)
 
     async def close(self) -> None:
-        """End the process: its input, then after a grace the process itself and all it started."""
+        """End the process: close its input, then after a grace period kill it and its children."""
         with contextlib.suppress(LinkClosed):
             async with self._writing:
                 self._seq += 1
@@ -179,7 +179,7 @@ class Executor:
 
 
 async def _place(link: ControlLink, inside: Inside, command: AgentCommand, file: AgentFile) -> None:
-    """Write a file into the HOME of a session, as the user that it belongs to."""
+    """Write a file into the HOME of a session, as its user."""
     request = StartProcess(
         proc=ids.new_id(ids.PROCESS),
         argv=(inside.python, *ISOLATED, "-c", _PLACE, file.path, str(file.mode)),
@@ -198,37 +198,37 @@ async def _place(link: ControlLink, inside: Inside, command: AgentCommand, file:
 
 
 class StreamExecution(abc.ABC):
-    """`execute` and `execute_streaming` for runtimes that have `command` and `adapter`."""
+    """Base with `execute` and `execute_streaming`, for runtimes with `command` and `adapter`."""
 
     @property
     def hears_tool_changes(self) -> bool:
-        """Most do; who inherits this and does not says so."""
+        """Whether tool changes are noticed, as by most agents; subclasses override it."""
         return True
 
     @property
     def starts_mcp(self) -> bool:
-        """As most do."""
+        """Whether our MCP server is started unprompted, as by most agents."""
         return True
 
     @property
     def slow_start(self) -> str:
-        """Nothing special."""
+        """Advice for a slow start: none."""
         return ""
 
     @abc.abstractmethod
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """How to start the process of a session."""
+        """Return the command of a session's process."""
 
     @abc.abstractmethod
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AgentAdapter:
-        """What its bytes mean."""
+        """Return the adapter for its bytes."""
 
     async def execute_streaming(
         self, link: ControlLink, inside: Inside, session: AgentSession
     ) -> Executor:
-        """Start the process and talk to it turn by turn."""
+        """Start the process and converse with it turn by turn."""
         command = self.command(session, inside)
         for file in command.files:
             await _place(link, inside, command, file)
@@ -249,7 +249,7 @@ class StreamExecution(abc.ABC):
     async def execute(
         self, link: ControlLink, inside: Inside, session: AgentSession, prompt: str
     ) -> str:
-        """One turn in a process of its own."""
+        """Run one turn in a process of its own."""
         executor = await self.execute_streaming(link, inside, session)
         try:
             await executor.send(prompt)

@@ -1,9 +1,9 @@
-"""What adapters of protocols with a handshake have in common.
+"""Base of adapters for protocols with a handshake.
 
 Output is replayed by the turn: `ack_offset` moves when the agent is ready and when a turn has
-ended. What an adapter knows in between (open tool calls, half a message, options of a permission
-request) comes back when the turn's output is read again; events that are in the log already are
-recognised by their place.
+ended. An adapter's state in between (open tool calls, half a message, options of a permission
+request) is restored when the turn's output is read again; events in the log are recognised by their
+position.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ Json = dict[str, Any]
 Event = tuple["EventKind", Json]
 
 FRAMES: Final = 6
-"""Frames before the first prompt: a greeting, the session, two more where an agent goes on with its
-conversation in another way or not at all, one for its model and one for its mode (empty where they
-are not needed). Always as many for one process, so that the numbers of all later frames are known
-without having been there."""
+"""Frames before the first prompt: a greeting, the session, two more if an agent resumes its
+conversation by another method or not at all, one for its model and one for its mode (empty if not
+needed). The number is fixed for one process, so that the numbers of all later frames are known to a
+new server."""
 
 encoder: Final = msgspec.json.Encoder()
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session is opened with."""
+    """Parameters for the opening of a session."""
 
     cwd: str
     mcp_servers: tuple[Json, ...] = ()
-    """As the agent's protocol takes them."""
+    """In the format of the agent's protocol."""
     autonomy: str = "off"
     agent_session_id: str | None = None
-    """The conversation to go on with."""
+    """Conversation to resume."""
     model: str | None = None
-    """To be chosen of those that the agent offers; None: the agent's own."""
+    """One of the agent's models; None: the agent's default."""
     mode: str | None = None
     """As `model`."""
     prices: Prices | None = None
-    """Of the model, where its agent does not know them."""
+    """Prices of the model, if its agent does not have them."""
     obeys: str = ""
-    """What the agent does unasked that a repository says; "" where nothing is known to be left."""
+    """Remaining control of a repository over the agent; "" if none is known."""
     meta: Json = {}
-    """`_meta` of the requests that open a session, for agents that speak ACP."""
+    """`_meta` of the requests that open a session, for ACP agents."""
 
 
 class HandshakeAdapter(abc.ABC):
-    """Cuts output into events, keeps the handshake's frames apart, and knows the turn."""
+    """Adapter that splits output into events, frames the handshake, and tracks the turn."""
 
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
@@ -86,16 +86,16 @@ class HandshakeAdapter(abc.ABC):
 
     @abc.abstractmethod
     def _greeting(self) -> bytes:
-        """The first frame."""
+        """Return the first frame."""
 
     @abc.abstractmethod
     def _understand(self, message: Json) -> list[Event] | None:
-        """The events of a message; None: it says nothing that is known."""
+        """Return the events of a message; None for an unknown one."""
 
     # ------------------------------------------------------------------ output
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
-        """The events of the lines that `data` completes; some lines have several, some none."""
+        """Return the events of the lines that `data` completes; a line has any number of them."""
         if self._boundary is None:
             self._boundary = offset
         events: list[AgentEvent] = []
@@ -133,7 +133,7 @@ class HandshakeAdapter(abc.ABC):
         return [("system", fields)] if found is None else found
 
     def _warned(self) -> list[Event]:
-        """What whoever runs the agent should know before its first turn."""
+        """Return the warnings for the user of the agent before its first turn."""
         obeys = self._opening.obeys
         if not obeys:
             return []
@@ -143,7 +143,7 @@ class HandshakeAdapter(abc.ABC):
 
     @property
     def _turn(self) -> int:
-        """The turn that output belongs to."""
+        """Turn that output belongs to."""
         return self._prompted if self._prompted is not None else self._done + 1
 
     def _begin_turn(self) -> None:
@@ -167,9 +167,9 @@ class HandshakeAdapter(abc.ABC):
         return [("turn_started", {"turn": self._turn})]
 
     def _answers(self) -> list[Event]:
-        """The model takes a step: its first, one more after a tool's result or another message.
+        """Count a step of the model: its first, and one after a tool's result or another message.
 
-        For protocols that do not tell where a step begins.
+        For protocols that do not mark the beginning of a step.
         """
         if not self._answering:
             self.steps += 1
@@ -177,7 +177,7 @@ class HandshakeAdapter(abc.ABC):
         return self._started()
 
     def _message(self) -> list[Event]:
-        """The message that has become whole, if there is one."""
+        """Return the completed message, if there is one."""
         text = "".join(self._chunks)
         self._chunks = []
         if not text:
@@ -185,10 +185,10 @@ class HandshakeAdapter(abc.ABC):
         self._last_text = text
         return [("message", {"turn": self._turn, "text": text})]
 
-    def _call_told(self, call_id: str, call: ToolCall) -> list[Event]:
-        if call.told:
+    def _call_events(self, call_id: str, call: ToolCall) -> list[Event]:
+        if call.reported:
             return []
-        call.told = True
+        call.reported = True
         told = {"call_id": call_id, "tool": call.tool, "arguments": call.arguments}
         return [("tool_call", {"turn": self._turn, **told})]
 
@@ -198,19 +198,19 @@ class HandshakeAdapter(abc.ABC):
         return ("tool_result", {"turn": self._turn, **told})
 
     def _calls_over(self) -> list[Event]:
-        """What the turn's end leaves open has failed."""
+        """Return failed results for the calls left open at the turn's end."""
         events: list[Event] = []
         for call_id, call in self._calls.items():
             if not call.ended:
                 call.raw = call.raw or "the turn ended before the tool did"
-                events += self._call_told(call_id, call)
+                events += self._call_events(call_id, call)
                 events.append(self._call_ended(call_id, call, is_error=True))
         return events
 
     # ------------------------------------------------------------------ input
 
     def _open(self, frame: bytes) -> None:
-        """One more frame of the handshake; what else was to be said comes after the last."""
+        """Send one more frame of the handshake; other input follows the last one."""
         if self._opened < self.handshake:
             self._out.append(frame)
             self._opened += 1
@@ -219,7 +219,7 @@ class HandshakeAdapter(abc.ABC):
             self._late = []
 
     def _open_rest(self) -> None:
-        """The handshake is over, whatever frames it has not used."""
+        """End the handshake, with empty frames for the unused ones."""
         while self._opened < self.handshake:
             self._open(b"")
         self.ready = True
@@ -228,7 +228,7 @@ class HandshakeAdapter(abc.ABC):
         (self._out if self._opened == self.handshake else self._late).append(data)
 
     def writes(self) -> list[bytes]:
-        """Frames that nobody asked for: first those of the handshake, then answers."""
+        """Return unprompted frames: first those of the handshake, then answers."""
         out, self._out = self._out, []
         return out
 
@@ -243,12 +243,12 @@ class HandshakeAdapter(abc.ABC):
         }
 
     def state(self) -> dict[str, Any]:
-        """What it knew at the last `ack_offset`."""
+        """Return the state at the last `ack_offset`."""
         return dict(self._kept)
 
 
 class ToolCall:
-    """A tool call, as far as it was told."""
+    """Tool call, as far as its messages have arrived."""
 
     def __init__(self, tool: str) -> None:
         self.tool = tool
@@ -256,12 +256,12 @@ class ToolCall:
         self.status = "pending"
         self.content: list[Any] = []
         self.raw: Any = None
-        self.told = False
+        self.reported = False
         self.ended = False
 
     @property
     def result(self) -> Json:
-        """In the shape of an MCP result."""
+        """Return the result in the shape of an MCP result."""
         blocks = [object_of(object_of(item).get("content")) or object_of(item)
                   for item in self.content]  # fmt: skip
         if blocks:
@@ -271,20 +271,20 @@ class ToolCall:
 
 
 def line_of(message: Json) -> bytes:
-    """A message as a frame."""
+    """Return a message as a frame."""
     return encoder.encode(message) + b"\n"
 
 
 def system(kind: object, fields: Json) -> Event:
-    """A message that is known to exist, but means nothing to us."""
+    """Return the event for a message without a meaning for us."""
     return ("system", {**fields, "type": kind if isinstance(kind, str) else "unknown"})
 
 
 def object_of(value: object) -> Json:
-    """`value` where it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty one."""
     return cast("Json", value) if isinstance(value, dict) else {}
 
 
 def text_of(content: bytes) -> str:
-    """Whatever it is, as text."""
+    """Return any content as text."""
     return content.decode("utf-8", "replace")

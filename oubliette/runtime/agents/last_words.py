@@ -1,4 +1,4 @@
-"""The end of what a program wrote to standard error, fit to be quoted in an error."""
+"""End of a program's standard error, fit to be quoted in an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 KEPT: Final = 16 << 10
-"""Bytes to keep of the end: secrets are looked for in them before they are cut."""
+"""Bytes kept of the end: secrets are searched in them before they are cut."""
 QUOTED: Final = 2000  # characters; a stack trace of Node.js with its reason takes 1200
 _SHORTEST: Final = 6  # characters of a secret: shorter ones are in every text
 _ESCAPES: Final = re.compile(
@@ -24,7 +24,7 @@ _MASK: Final = "***"
 
 
 def quoted(data: bytes, secrets: Iterable[str] = ()) -> str:
-    """The last lines of `data`, without secrets and control characters; "" if there are none."""
+    """Return the last lines of `data`, without secrets and control characters."""
     text = _ESCAPES.sub("", data[-KEPT:].decode("utf-8", "replace")).replace("\r\n", "\n")
     text = "".join(
         each if each.isprintable() or each == "\n" else " " if each in "\t\r" else ""
@@ -43,9 +43,9 @@ def quoted(data: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 def secrets_in(env: Mapping[str, str], names: Iterable[str] = ()) -> set[str]:
-    """The values of an environment that are secrets: those of `names`, and by their names.
+    """Return values of an environment that are secrets: those of `names`, and by their names.
 
-    Those in a value that is JSON, as configurations are, are among them.
+    The values inside a JSON value, as configurations are, are included.
     """
     named = set(names)
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""Cut an agent's output into lines that know their place in it.
+"""Splitting of an agent's output into lines with their offsets.
 
 Shared by every adapter whose protocol is one JSON object per line. Memory is bounded: of a line
 longer than the limit only its head is kept.
@@ -27,14 +27,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class OutputGap(msgspec.Struct, frozen=True):
-    """Output that was not kept; the line that was being read is given up with it."""
+    """Missing output; the line that was being read is dropped with it."""
 
     start: int
     end: int
 
 
 class LineFramer:
-    """Bytes with offsets in, lines out; any cutting of the input gives the same lines."""
+    """Splitter of bytes with offsets into lines; any cutting of the input gives the same lines."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -45,7 +45,7 @@ class LineFramer:
         self._size = 0
 
     def feed(self, data: bytes, offset: int) -> list[Line | OutputGap]:
-        """The lines that `data` completes. `data` that was seen before is skipped."""
+        """Return the lines that `data` completes. `data` read before is skipped."""
         found: list[Line | OutputGap] = []
         if self._next is None:
             self._next = self._start = offset

@@ -1,4 +1,4 @@
-"""How much memory an agent of a kind is counted with when a container is filled with agents."""
+"""Memory of an agent by kind, for the number of agents in a container."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
 
 NEEDS: Final = {"scripted": 20, "droid": 400, "opencode": 500, "opencode-acp": 500}
-"""MB of one process of each kind with what it starts, as measured; rounded up."""
+"""MB of one process of each kind with its children, as measured; rounded up."""
 UNKNOWN: Final = 400
 
 
 def need_of(config: Config, agent: str, runtime: object = None) -> int:
-    """MB for one agent: what `agents.memory` says, else its runtime's `memory_mb`, else `NEEDS`."""
+    """Return MB for one agent: `agents.memory`, else its runtime's `memory_mb`, else `NEEDS`."""
     for entry in config.agents.memory:
         name, _, value = entry.rpartition("=")
         if name == agent:

@@ -1,4 +1,4 @@
-"""What the tokens of a model cost that nobody but its owner knows the prices of."""
+"""Prices of a model's tokens, for models whose prices only their owner has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEYS: Final = ("price_input", "price_output", "price_cache_read", "price_cache_write")
-"""Of an agent's section of the configuration."""
+"""Keys of an agent's section of the configuration."""
 _MILLION: Final = 1_000_000
 
 
@@ -25,17 +25,17 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     cache_write: float
 
     def cost(self, read: int, written: int, cache_read: int, cache_write: int) -> float:
-        """US dollars for so many tokens; `read` does not count those from and to the cache."""
+        """Return US dollars for so many tokens; `read` excludes those from and to the cache."""
         paid = read * self.input + written * self.output
         paid += cache_read * self.cache_read + cache_write * self.cache_write
         return paid / _MILLION
 
 
 def prices_of(config: Mapping[str, Any], section: str) -> Prices | None:
-    """The prices that a section tells; None where it tells none.
+    """Return the prices in a section, or None.
 
     Raises:
-        ConfigError: they are told for a model that is not ours to price.
+        ConfigError: the section has prices for a model whose prices the agent has.
     """
     told = [key for key in KEYS if config.get(key) is not None]
     if not told:

@@ -1,4 +1,4 @@
-"""An agent's program: where it is on this side, and where its containers see it."""
+"""Program of an agent: its path on this machine and in containers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "/opt/oubliette/agents"
 OF_IMAGE: Final = "image"
-"""As a configured path: the container's image has it."""
+"""Value of a configured path: the container's image has it."""
 
 
 class ProgramMissing(RuntimeFailure):
-    """A container has no program of that name: nothing was mounted, and its image has none."""
+    """A container lacks the program: none was mounted, and its image has none."""
 
     code = "agent_program_missing"
 
 
 def missing(agent: str, said: str) -> ProgramMissing:
-    """The error for an agent whose program was not found in a container; `said` names it."""
+    """Return the error for an agent whose program is missing in a container; `said` names it."""
     return ProgramMissing(
         f"the agent {agent} cannot be started in its container: {said}",
         hint="either an image that has it (a container type of its own, image_rebuild), or a"
@@ -37,13 +37,13 @@ def missing(agent: str, said: str) -> ProgramMissing:
 
 
 class ProgramOutOfReach(RuntimeFailure):
-    """The user that agents run as may not go where the program is."""
+    """The agents' user may not access the program."""
 
     code = "agent_program_out_of_reach"
 
 
 def out_of_reach(program: Path, uid: int) -> str | None:
-    """Why user `uid`, who is in no group of ours, cannot start a program; None: they can."""
+    """Return why user `uid`, in no group of ours, cannot start a program; None if it can."""
     closed = host_paths.closed_folders(program.parent, uid)
     if closed:
         return f"may not pass {closed[0]}"
@@ -54,8 +54,8 @@ class Program:
     """One executable file, mounted read-only.
 
     Args:
-        name: how it is called, in the container and on PATH.
-        package: what installs it, for the remedy.
+        name: name of the file, in the container and on PATH.
+        package: the package that installs it, for the remedy.
         section: its section in the configuration.
     """
 
@@ -67,10 +67,10 @@ class Program:
         self._configured: str | None = None
 
     def configure(self, path: str | None) -> None:
-        """Take `path` instead of what is on PATH; `image`: what the container's image has.
+        """Use `path` instead of the program on PATH; `image`: the one in the container's image.
 
         Raises:
-            ConfigError: there is no such program.
+            ConfigError: the program is missing.
         """
         self._configured = path
         if path not in {None, OF_IMAGE} and self.found is None:
@@ -82,7 +82,7 @@ class Program:
 
     @property
     def found(self) -> Path | None:
-        """The file on this side."""
+        """Return the file on this machine."""
         if self._configured == OF_IMAGE:
             return None
         path = self._configured or shutil.which(self.name)
@@ -93,7 +93,7 @@ class Program:
 
     @property
     def availability(self) -> Availability:
-        """Whether it is there; what to do if not. Of an image that is known at the start only."""
+        """Return whether it is there, with a remedy. An image's is only known at the start."""
         if self.found is not None or self._configured == OF_IMAGE:
             return Availability(ok=True)
         return Availability(
@@ -105,22 +105,22 @@ class Program:
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """What brings it into a container."""
+        """Return the mounts that bring it into a container."""
         found = self.found
         return () if found is None else (Mount(found, self.target, read_only=True),)
 
     def inside(self, inside: Inside) -> str:
-        """What to call in a container; by its name where an image has to bring it.
+        """Return the path to call in a container; its name if an image has to provide it.
 
         Raises:
-            ProgramOutOfReach: nothing is mounted, and who runs it there may not go to it.
+            ProgramOutOfReach: nothing is mounted, and its user there may not access it.
         """
         found = self.found
         if found is None:
             return self.name
         if not inside.places:
             return self.target
-        # Where nothing can be mounted, programs are where they are.
+        # Without mounts, programs are at their own paths.
         if inside.stranger is not None:
             self._check_reach(found, inside.stranger)
         return str(found)

@@ -1,4 +1,4 @@
-"""What runtimes have in common whose agent is one program with a section of the configuration."""
+"""Base of runtimes whose agent is one program with a section of the configuration."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class ConfiguredProgram(StreamExecution):
-    """Half of an `AgentRuntime`: takes `path`, `model`, `base_url`, `api_key` and `env`."""
+    """Half of an `AgentRuntime`: handles `path`, `model`, `base_url`, `api_key` and `env`."""
 
     program: ClassVar[str]
-    """How it is called; its section is named so too."""
+    """Name of the agent, and of its section."""
     package: ClassVar[str]
-    """What installs it."""
+    """Package that installs it."""
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         self._program = Program(self.program, package=self.package, section=self.program)
@@ -32,16 +32,16 @@ class ConfiguredProgram(StreamExecution):
 
     @property
     def reattach(self) -> bool:
-        """A turn's output is read again from its beginning."""
+        """Whether a turn's output is read again from its beginning: yes."""
         return True
 
     @property
     def resume(self) -> bool:
-        """Conversations lie in its HOME."""
+        """Whether conversations are kept, in its HOME: yes."""
         return True
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take its section of the configuration.
+        """Apply its section of the configuration.
 
         Raises:
             ConfigError: names the key.
@@ -60,10 +60,10 @@ class ConfiguredProgram(StreamExecution):
         self._prices = prices_of(config, section)
 
     async def is_available(self) -> Availability:
-        """Where its program is."""
+        """Return whether its program is there."""
         return self._program.availability
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Its program."""
+        """Return the mounts of its program."""
         return self._program.mounts

@@ -1,4 +1,4 @@
-"""The agents of a server: ours, and those of installed packages.
+"""Registry of a server's agents: ours, and those of installed packages.
 
 A package adds an agent by an entry point of the group `oubliette.agents` that makes an
 `AgentRuntime` when called without arguments.
@@ -36,20 +36,20 @@ _TAKEN: Final = {"auto", "scripted", "opencode", "opencode-acp", "droid", "acp"}
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """What there is."""
+    """Agents of a server."""
 
     agents: dict[str, Any]
-    """Name → `AgentRuntime`, the one that `auto` means first."""
+    """Name → `AgentRuntime`, the one for `auto` first."""
     missing: dict[str, Any]
     """Name → `Availability` of those that cannot be used here."""
 
 
 async def installed(config: Config) -> Installed:
-    """Set up every agent with its part of the configuration, for a server.
+    """Set up every agent with its section of the configuration, for a server.
 
     Raises:
-        ConfigError: as `survey`; or the agent that is to be the default (`agents.default`,
-            `serve --agent`) is not there.
+        ConfigError: as `survey`; or the default agent (`agents.default`, `serve --agent`) is
+            unavailable.
     """
     found = await survey(config)
     error = without_default(config, found)
@@ -59,7 +59,7 @@ async def installed(config: Config) -> Installed:
 
 
 def without_default(config: Config, found: Installed) -> ConfigError | None:
-    """What is wrong if the agent that is to be the default is not among what was found."""
+    """Return the error if the default agent is not among the available ones."""
     name = config.agents.default
     if name == "auto" or name in found.agents:
         return None
@@ -79,11 +79,11 @@ def without_default(config: Config, found: Installed) -> ConfigError | None:
 
 
 async def survey(config: Config) -> Installed:
-    """Set up every agent with its part of the configuration, whichever is the default.
+    """Set up every agent with its section of the configuration, regardless of the default.
 
     Raises:
-        ConfigError: a part of the configuration cannot be used. A package whose agent cannot be is
-            no reason not to start: that agent is missing.
+        ConfigError: a section is invalid. An invalid agent of a package does not prevent the
+            start: that agent is missing.
     """
     ours: list[tuple[AgentRuntime, Any, bool]] = [
         (OpencodeRuntime(), config.opencode, config.opencode.model is not None),
@@ -111,7 +111,7 @@ async def survey(config: Config) -> Installed:
 
 
 def _named(config: Config) -> Iterator[tuple[AgentRuntime, Any, bool]]:
-    """The agents of `[acp_agents.NAME]`.
+    """Iterate over the agents of `[acp_agents.NAME]`.
 
     Raises:
         ConfigError: one has the name of another agent.
@@ -126,10 +126,10 @@ def _named(config: Config) -> Iterator[tuple[AgentRuntime, Any, bool]]:
 
 
 def _check_places(agents: Mapping[str, AgentRuntime]) -> None:
-    """See that no two agents want another thing in the same place: containers have them all.
+    """Check that no two agents mount different files at the same path: containers have them all.
 
     Raises:
-        ConfigError: two do.
+        ConfigError: two agents conflict.
     """
     there: dict[str, tuple[str, Mount]] = {}
     for name, runtime in agents.items():
@@ -148,7 +148,7 @@ async def _add(
     agents: dict[str, AgentRuntime],
     missing: dict[str, Availability],
 ) -> None:
-    """One agent of another package; one that is no good is missing, and says why."""
+    """Add one agent of another package; an invalid one is reported as missing."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
     name = point.name
     try:
@@ -173,7 +173,7 @@ async def _add(
 
 
 def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
-    """The name of a runtime that has all that the server will ask of it.
+    """Return the name of a runtime that has all required attributes.
 
     Raises:
         ConfigError: it lacks something, or its name is taken.

@@ -1,1 +1,1 @@
-"""Agents that speak the Agent Client Protocol."""
+"""Agents with the Agent Client Protocol."""

@@ -1,9 +1,9 @@
-"""The Agent Client Protocol, version 1: JSON-RPC 2.0, one object per line.
+"""Adapter of the Agent Client Protocol, version 1: JSON-RPC 2.0, one object per line.
 
-Plain objects, not the types of the `agent-client-protocol` package: they refuse what a later
-release of an agent adds, their connection owns its streams, and an adapter must know the place of
-each line. Ids of our requests say what they are (`initialize`, `session`, `prompt-7`), so an answer
-can be understood by an adapter that did not send the request.
+Plain objects, not the types of the `agent-client-protocol` package: they refuse fields that a later
+release of an agent adds, their connection owns its streams, and an adapter must have the position
+of each line. Ids of our requests show their purpose (`initialize`, `session`, `prompt-7`), so an
+answer can be interpreted by an adapter that did not send the request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STOPPED: Final = {
 
 
 class AcpAdapter(AcpHandshake):
-    """`AgentAdapter` of every agent that speaks ACP."""
+    """`AgentAdapter` of every ACP agent."""
 
     def _begin_turn(self) -> None:
         super()._begin_turn()
@@ -67,7 +67,7 @@ class AcpAdapter(AcpHandshake):
     def _updated(self, update: Json) -> list[Event]:
         kind = update.get("sessionUpdate")
         if self.resuming:
-            return []  # `session/load` tells the past again
+            return []  # `session/load` replays the past
         match kind:
             case "agent_message_chunk":
                 content = object_of(update.get("content"))
@@ -106,7 +106,7 @@ class AcpAdapter(AcpHandshake):
         if call.ended:
             return events or [system("tool_call_update", _plain(update))]
         if call.status in {"in_progress", "completed", "failed"}:
-            events += self._call_told(call_id, call)
+            events += self._call_events(call_id, call)
         if call.status in {"completed", "failed"}:
             events.append(self._call_ended(call_id, call, is_error=call.status == "failed"))
         return events
@@ -141,7 +141,7 @@ class AcpAdapter(AcpHandshake):
             return []
         return [("usage", {"turn": number, "cost_usd": cost, "tokens": 0, **known})]
 
-    # ------------------------------------------------------------------ what the agent asks
+    # ------------------------------------------------------------------ requests of the agent
 
     def _asked(self, method: str, asked: Any, params: Json) -> list[Event]:
         if method != "session/request_permission":
@@ -150,7 +150,7 @@ class AcpAdapter(AcpHandshake):
             return [("system", {**params, "type": method})]
         call = object_of(params.get("toolCall"))
         options = params.get("options")
-        # What any adapter needs to answer, also one that has not read the request.
+        # Everything an adapter needs to answer, even one that has not read the request.
         request: Json = {
             "id": asked,
             "allow": _option(options, "allow"),
@@ -175,13 +175,13 @@ class AcpAdapter(AcpHandshake):
     # ------------------------------------------------------------------ input
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Begin a turn."""
+        """Return the request that begins a turn."""
         self._prompted = turn
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
         return request(f"{_PROMPT}{turn}", "session/prompt", params)
 
     def interrupt(self, turn: int) -> bytes | None:
-        """Cancel it, and with it what it asks for (the protocol wants both)."""
+        """Cancel the turn, and deny its open requests (the protocol requires both)."""
         self._interrupted = turn
         params = {"sessionId": self._session}
         cancel = line_of({"jsonrpc": "2.0", "method": "session/cancel", "params": params})
@@ -192,8 +192,8 @@ class AcpAdapter(AcpHandshake):
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
     ) -> bytes:
-        """Choose the agent's option that fits best: for this once rather than for good."""
-        del reason  # the protocol has no place for it
+        """Choose the agent's option that fits best, preferring this once to permanently."""
+        del reason  # the protocol has no field for it
         self._permissions.pop(request_id, None)
         try:
             request = object_of(msgspec.json.decode(request_id))
@@ -206,7 +206,7 @@ class AcpAdapter(AcpHandshake):
 
 
 def _option(options: object, wanted: str) -> str | None:
-    """The agent's option of this kind, `allow` or `reject`; for this once rather than for good."""
+    """Return the agent's option of this kind, `allow` or `reject`, preferring this once."""
     offered = cast("list[Any]", options) if isinstance(options, list) else []
     found: dict[str, str] = {}
     for option in map(object_of, offered):
@@ -217,7 +217,7 @@ def _option(options: object, wanted: str) -> str | None:
 
 
 def _update(call: ToolCall, update: Json) -> None:
-    """Take in what an update says. The first title names the tool: later ones describe the call."""
+    """Store an update's fields. The first title names the tool: later ones describe the call."""
     if isinstance(update.get("rawInput"), dict):
         call.arguments = update["rawInput"]
     if isinstance(update.get("status"), str):

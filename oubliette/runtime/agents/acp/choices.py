@@ -1,6 +1,6 @@
-"""Model and mode of an ACP session: what an agent offers, and how one of it is chosen.
+"""Model and mode of an ACP session: the agent's offers, and the request that chooses one.
 
-Agents offer them as `configOptions` with a category, or, by earlier releases of the protocol, as
+Agents offer them as `configOptions` with a category, or, in earlier releases of the protocol, as
 `models` and `modes`.
 """
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Kind = Literal["model", "mode"]
 
-_NAMED: Final = 30  # of what is offered, in an error
+_NAMED: Final = 30  # number of offers listed in an error
 _SET: Final = {"model": "session/set_model", "mode": "session/set_mode"}
 
 
 class NotOffered(Exception):
-    """What was wanted is not among what the agent offers; the message names that."""
+    """The requested value is not among the agent's offers; the message lists those."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What chooses one: a request, without the session."""
+    """Request that chooses a value, without the session."""
 
     method: str
     params: Json
@@ -37,18 +37,18 @@ class _Offer(msgspec.Struct):
     method: str
     params: Json
     key: str
-    """Of `params`, for the value."""
+    """Key in `params` of the value."""
     current: object
     values: dict[str, str]
-    """Value → what it is called."""
+    """Value → its display name."""
 
 
 def choice(kind: Kind, wanted: str, opened: Json) -> Choice | None:
-    """What to ask for so that the session has the `wanted` model or mode; None: it has it.
+    """Return the request for the `wanted` model or mode; None if the session has it already.
 
     Args:
-        kind: which of the two.
-        wanted: its id, or the name that the agent shows, in whatever case.
+        kind: `model` or `mode`.
+        wanted: the id, or the agent's display name, case-insensitive.
         opened: the agent's answer to `session/new`, `session/load` or `session/resume`.
 
     Raises:
@@ -102,7 +102,7 @@ def _offer(kind: Kind, opened: Json) -> _Offer | None:
 
 
 def _values(options: object, key: str) -> Iterator[tuple[str, str]]:
-    """Of a list of options, or of groups of them."""
+    """Iterate over the values of a list of options, or of groups of them."""
     for option in _objects(options):
         value, name = option.get(key), option.get("name")
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""How a session of an ACP agent is opened: resumed or new, and with which model and mode."""
+"""Opening of an ACP session: resumed or new, then its model and mode."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _CHOOSE: Final = "choose-"
 
 
 class AcpHandshake(HandshakeAdapter, abc.ABC):
-    """The part of an ACP adapter that is over when the agent is ready."""
+    """Part of an ACP adapter that ends when the agent is ready."""
 
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
         self._agent: Json = {}
         self._tried = ""
-        """The method that the conversation was to be resumed by."""
+        """Method by which the conversation is to be resumed."""
         self._choosing: dict[str, str] = {}
-        """Request that has no answer yet → what it asks for."""
+        """Request without an answer yet → its purpose."""
         self._told_ready: Json = {}
         self.resuming = False
-        """Whether what the agent tells is the past of its conversation."""
+        """Whether the agent currently replays its past conversation."""
         super().__init__(opening, state)
 
     def _greeting(self) -> bytes:
         return request(_INITIALIZE, "initialize", _capabilities())
 
     def _opened_by(self, answered: str, fields: Json, result: Json) -> list[Event] | None:
-        """Take the answer to one of our requests; None: it is none of these."""
+        """Process the answer to one of our requests; None if it belongs to none of these."""
         if answered == _INITIALIZE:
             if "error" in fields:
                 self.failed = f"the agent refused to begin: {reason_of(fields['error'])}"
@@ -77,7 +77,7 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
         self._open_by(_SESSION, method)
 
     def _open_by(self, name: str, method: str) -> None:
-        """Ask for the session, the one that it was or a new one."""
+        """Request the session, resumed or new."""
         self.resuming = method != "session/new"
         params: Json = {"cwd": self._opening.cwd, "mcpServers": list(self._opening.mcp_servers)}
         if self._opening.meta:
@@ -87,7 +87,7 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
         self._open(request(name, method, params))
 
     def _refused(self, answered: str, reason: str) -> list[Event]:
-        """Another way to go on, if there is one; some agents refuse what they say that they can."""
+        """Try the next way to continue, if any; some agents refuse methods that they advertise."""
         if answered == _ANEW or not self.resuming:
             self.failed = f"the agent opened no session: {reason}"
             return []
@@ -126,7 +126,7 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
 
     def _choose(self, opened: Json) -> None:
         if self.handshake < FRAMES:
-            return  # a process that an earlier release has started: it has its model
+            return  # started by an earlier release: it has its model
         try:
             if self._opening.model is not None:
                 self._ask_for("model", choice("model", self._opening.model, opened))
@@ -157,12 +157,12 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
 
 
 def request(name: str, method: str, params: Json) -> bytes:
-    """A request of ours, whose id says what it is."""
+    """Return a request whose id shows its purpose."""
     return line_of({"jsonrpc": "2.0", "id": name, "method": method, "params": params})
 
 
 def reason_of(error: object) -> str:
-    """What a JSON-RPC error says; agents put the reason itself into `data`, too."""
+    """Return the text of a JSON-RPC error; agents also put the reason itself into `data`."""
     fields = object_of(error)
     said = str(fields.get("message") or error)
     more = object_of(fields.get("data")).get("details")

@@ -1,8 +1,8 @@
-"""What is known of single programs that speak ACP, and what they do with a repository's settings.
+"""Known ACP programs, and their treatment of a repository's settings.
 
-Most of them start programs that a repository names, unasked, and some send prompts and keys where
-it says. What can be closed from here is closed; what is left is told to every session. Measured
-with the releases in docs/agents.md.
+Most of them start programs that a repository names, without asking, and some send prompts and keys
+to an address in it. Settings close as much of this as possible; every session reports the rest.
+Measured with the releases in docs/agents.md.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _BY_IMAGE: Final = ", unless its image forbids it (docs/agents.md)"
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done with one program, and what is left of it."""
+    """Settings for one program, and its remaining risks."""
 
     obeys: str = ""
-    """What a repository can still have it do; "" where nothing is known."""
+    """Remaining control of a repository over it; "" if unknown."""
     meta: dict[str, Any] = {}
     """`_meta` of the requests that open a session."""
     mode: str | None = None
-    """To be chosen once a session is open, whatever a repository has chosen."""
+    """Mode to choose once a session is open, overriding the repository's."""
     rules: tuple[str, ...] = ()
-    """Files of the repository that it would lose, for `rules_file`."""
+    """Files of the repository that it would not read, for `rules_file`."""
     rules_file: str = ""
-    """A file in HOME that names them."""
+    """File in HOME that names them."""
 
     def files(self, cwd: str) -> tuple[AgentFile, ...]:
-        """What to put into HOME for a session that works in `cwd`."""
+        """Return files to put into HOME for a session that works in `cwd`."""
         if not self.rules_file:
             return ()
         named = "".join(f"@{cwd}/{name}\n" for name in self.rules)
@@ -43,10 +43,10 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 UNKNOWN: Final = Known()
 _CLAUDE: Final = Known(
-    # In spite of what follows it takes permissions.defaultMode from .claude/settings.local.json,
-    # which may say that nothing is to be asked.
+    # In spite of what follows it reads permissions.defaultMode from .claude/settings.local.json,
+    # which may disable all permission requests.
     mode="default",
-    # Without the settings of the project it has neither its hooks and helpers nor its rules.
+    # Without the project's settings it loses hooks and helpers, but also its rules.
     meta={"claudeCode": {"options": {"settingSources": ["user"], "strictMcpConfig": True}}},
     rules=("CLAUDE.md", "AGENTS.md"),
     rules_file=".claude/CLAUDE.md",
@@ -69,9 +69,9 @@ _PROGRAMS: Final[dict[str, Known]] = {
 
 
 def known(command: Sequence[str]) -> Known:
-    """What is known of the program that a command line starts, itself, by `npx` or by a path.
+    """Return the entry for the program of a command line: itself, by `npx` or by a path.
 
-    A package of npm is known by its folder: `node …/claude-agent-acp/dist/index.js`.
+    A package of npm is recognised by its folder: `node …/claude-agent-acp/dist/index.js`.
     """
     names = [name for word in command for name in reversed(word.split("/"))]
     return next((_PROGRAMS[name] for name in names if name in _PROGRAMS), UNKNOWN)

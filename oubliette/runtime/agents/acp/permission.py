@@ -1,4 +1,4 @@
-"""What an ACP agent asks a person for, in words that are as narrow as what it shows."""
+"""Scope of an ACP agent's permission request, as narrow as the displayed text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from oubliette.runtime.agents.handshake_adapter import Json, object_of
 
 _COMMAND: Final = {"command", "cmd"}
 _COMMENTS: Final = {"description", "summary", "explanation"}
-"""Arguments beside a command that are for its reader, and are worded anew each time."""
+"""Arguments beside a command that describe it for readers, and vary each time."""
 _HEAD: Final = 100  # characters of a tool's name, and of a kind
 _DETAIL: Final = 250  # characters of arguments that are shown as they are
 
 
 def asks_for(tool: str, call: Json, arguments: Json) -> str:
-    """What a decision for the session covers: this tool with these arguments, and nothing else.
+    """Return the scope of a decision for the session: this tool with exactly these arguments.
 
-    An agent that tells a title alone is not believed that the same title means the same: what it
-    asks for is never the same as before.
+    If the agent sends only a title, the same title does not prove the same request: each gets a
+    scope of its own.
 
     Args:
         tool: the name that the agent gave the tool, or the call's title.
-        call: `toolCall` of the request.
-        arguments: what the agent has said of the call before.
+        call: the request's `toolCall`.
+        arguments: arguments from earlier messages about the call.
     """
     head = f"{_line(tool)[:_HEAD] or 'a tool'}: {_line(word(call.get('kind')))[:_HEAD] or 'other'}"
     told: Any = object_of(call.get("rawInput")) or arguments
@@ -43,6 +43,6 @@ def asks_for(tool: str, call: Json, arguments: Json) -> str:
 
 
 def _line(text: str) -> str:
-    """On one line, and without what drives a terminal."""
+    """Return the text on one line, without terminal control characters."""
     kept = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(kept.split())

@@ -1,4 +1,4 @@
-"""What an ACP agent is given beside its command: folders of this machine, and files in its HOME."""
+"""Mounts of an ACP agent, and files in its HOME."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import Inside
 
 _OURS: Final = ("/workspace", "/home/agent", "/mcp", "/opt/oubliette", "/proc", "/sys", "/dev")
-"""Places inside that are not an agent's to cover."""
+"""Paths inside that an agent's mount must not cover."""
 _FILE: Final = "file:"
 
 
 def mounts_of(entries: Sequence[str], section: str) -> tuple[Mount, ...]:
-    """What `SOURCE` and `SOURCE:TARGET` stand for, read-only; without a target it is the same path.
+    """Return read-only mounts for `SOURCE` and `SOURCE:TARGET`; by default at the same path.
 
     Raises:
         ConfigError: names the entry and what is wrong with it.
@@ -57,7 +57,7 @@ def check_files(entries: Sequence[str], section: str) -> None:
     """Check `PATH=file:/SOURCE` and `PATH=TEXT` entries, without reading a source.
 
     Raises:
-        ConfigError: names the entry that cannot be.
+        ConfigError: an entry is invalid; names it.
     """
     for entry in entries:
         path, equals, value = entry.partition("=")
@@ -75,7 +75,7 @@ def check_files(entries: Sequence[str], section: str) -> None:
 
 
 def files_of(entries: Sequence[str], section: str, session: AgentSession) -> tuple[AgentFile, ...]:
-    """The files of `entries`, as they are now.
+    """Return the current files of `entries`.
 
     Raises:
         ConfigError: a source cannot be read; names it.
@@ -90,7 +90,7 @@ def files_of(entries: Sequence[str], section: str, session: AgentSession) -> tup
 
 
 def placed(word: str, mounts: Sequence[Mount], inside: Inside) -> str:
-    """`word` of a command line; where nothing can be mounted, a target is where its source is."""
+    """Return `word` of a command line, with a target replaced by its source if unmounted."""
     if not inside.places:
         return word
     for mount in mounts:

@@ -1,4 +1,4 @@
-"""Any agent that speaks ACP on its standard streams, by its command line."""
+"""Runtime of any ACP agent on its standard streams, by its command line."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import Inside, Mount
 
 DEAF: Final = frozenset(("codex", "codex-acp", "qwen"))
-"""Programs that list the tools of an MCP server once, at their start, and ignore that they change
+"""Programs that list the tools of an MCP server once, at their start, and ignore later changes
 (seen with Codex 0.169 and Qwen Code 0.24)."""
 
 MCP_SERVER: Final = "oubliette"
-"""What agents call our MCP server; most put it before the names of its tools."""
+"""Name of our MCP server; most agents prefix the names of its tools with it."""
 
 
 class AcpRuntime(StreamExecution):
-    """`AgentRuntime` of an agent that the configuration names, or of one that a package brings.
+    """`AgentRuntime` of an agent that the configuration names, or that a package adds.
 
     Args:
-        name: how sessions ask for it.
-        command: its command line, where no configuration names one.
-        mounts: what it needs from this side.
-        section: its part of the configuration.
+        name: name of the agent in requests for sessions.
+        command: default command line.
+        mounts: mounts from this machine.
+        section: its section of the configuration.
     """
 
     def __init__(
@@ -69,28 +69,28 @@ class AcpRuntime(StreamExecution):
 
     @property
     def name(self) -> str:
-        """`acp`, or what the package calls it."""
+        """`acp`, or the package's name for it."""
         return self._name
 
     @property
     def reattach(self) -> bool:
-        """A turn's output is read again from its beginning."""
+        """Whether a turn's output is read again from its beginning: yes."""
         return True
 
     @property
     def resume(self) -> bool:
-        """By `session/resume` or `session/load`, where the agent has one of them."""
+        """Whether conversations resume: by `session/resume` or `session/load`, if supported."""
         return True
 
     @property
     def hears_tool_changes(self) -> bool:
-        """As configured, else what is known of the program."""
+        """Whether tool changes reach it: as configured, else as known of the program."""
         if self._hears is not None:
             return self._hears
         return not any(DEAF.intersection(word.split("/")) for word in self._command)
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """Take its section of the configuration.
+        """Apply its section of the configuration.
 
         Raises:
             ConfigError: names the key.
@@ -115,7 +115,7 @@ class AcpRuntime(StreamExecution):
             self._program.configure(path)
 
     async def is_available(self) -> Availability:
-        """Once there is a command."""
+        """Return whether there is a command."""
         if self._command:
             return Availability(ok=True)
         return Availability(
@@ -126,12 +126,12 @@ class AcpRuntime(StreamExecution):
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Its program and what is configured beside it; the rest the container has to have."""
+        """Return mounts of its program and the configured ones; the container has the rest."""
         program = self._program.mounts if self._program is not None else ()
         return self._mounts + program + self._given
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """The configured command line."""
+        """Return the configured command line."""
         first, *more = (placed(word, self._given, inside) for word in self._command)
         program = self._program.inside(inside) if self._program is not None else first
         return AgentCommand(
@@ -149,7 +149,7 @@ class AcpRuntime(StreamExecution):
 
     @property
     def _known(self) -> Known:
-        """What is to be done about the settings of repositories."""
+        """Return the treatment of repositories' settings."""
         if self._trusts:
             return Known(obeys="whatever a repository says in its settings (trust_repository)")
         return known(self._command)
@@ -157,7 +157,7 @@ class AcpRuntime(StreamExecution):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
-        """Opens a session with our MCP server and those of the project."""
+        """Return an adapter that opens a session with our MCP server and those of the project."""
         chosen = msgspec.structs.replace(
             opening(session, inside, self._known),
             model=session.model or self._model,
@@ -166,11 +166,11 @@ class AcpRuntime(StreamExecution):
         return AcpAdapter(chosen, state)
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: this object holds no resources."""
 
 
 def opening(session: AgentSession, inside: Inside, about: Known = UNKNOWN) -> Opening:
-    """What `session/new` is told about a session, and what the session is told of the agent."""
+    """Return the parameters of `session/new`, and the warnings for the session."""
     command, *arguments = inside.program("client")
     ours = {
         "name": MCP_SERVER,
@@ -195,7 +195,7 @@ def opening(session: AgentSession, inside: Inside, about: Known = UNKNOWN) -> Op
 
 
 def _server(name: str, config: object) -> dict[str, Any] | None:
-    """An entry of a project's `mcp_servers` in the words of ACP; None for what is none."""
+    """Return an entry of a project's `mcp_servers` in ACP's format; None if it is invalid."""
     if not isinstance(config, dict):
         return None
     fields = cast("dict[str, Any]", config)

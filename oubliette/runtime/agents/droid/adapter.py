@@ -1,8 +1,8 @@
-"""Factory Droid's `stream-jsonrpc`: one object per line.
+"""Adapter of Factory Droid's `stream-jsonrpc`: one object per line.
 
-Plain objects: what `droid_sdk` types is a later protocol than the program's, and its client owns
-its stream. A prompt carries a message id of ours that says its turn, and the end of a turn names
-that id.
+Plain objects: the types of `droid_sdk` belong to a later protocol than the program's, and its
+client owns its stream. A prompt carries a message id of ours with its turn number, and the end of a
+turn names that id.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LOAD: Final = "load"
 _SETTINGS: Final = "settings"
 _PROMPT: Final = "prompt-"
 _OURS: Final = 0x6F75626C
-"""The first 32 bits of message ids of prompts; the last 48 are the turn's number.
+"""First 32 bits of message ids of prompts; the last 48 are the turn's number.
 
-Those between are random: Droid drops a message whose id its conversation has already.
+Those between are random: Droid drops a message with an id of its past conversation.
 """
 
 _CHATTER: Final = frozenset(
@@ -49,10 +49,10 @@ _CHATTER: Final = frozenset(
         "tool_execution_phase_changed",
     }
 )
-"""Notifications that say nothing that other events do not say."""
+"""Notifications whose content is in other events."""
 
 _LEVELS: Final = {"off": "high", "high": "high", "medium": "medium", "low": "low", "ask": "off"}
-"""Our autonomy → Droid's, which has none for not asking at all after a resume."""
+"""Our autonomy → Droid's; it has none for full autonomy after a resume."""
 
 
 class DroidAdapter(HandshakeAdapter):
@@ -148,7 +148,7 @@ class DroidAdapter(HandshakeAdapter):
                 self._error = told["message"]
                 return [*self._started(), ("error", told)]
             case "tool_call":
-                return []  # told again, with all its input, in the message that it is part of
+                return []  # repeated, with all its input, in the message that it is part of
             case "llm_retry":
                 told = {"attempt": note.get("attempt"), "message": str(note.get("reason"))}
                 return [*self._started(), system("retry", told)]
@@ -176,7 +176,7 @@ class DroidAdapter(HandshakeAdapter):
                 call = ToolCall(str(block.get("name")))
                 call.arguments = object_of(block.get("input"))
                 self._calls[block["id"]] = call
-                events += self._call_told(block["id"], call)
+                events += self._call_events(block["id"], call)
         return events + self._message()
 
     def _result(self, note: Json) -> list[Event] | None:
@@ -185,7 +185,7 @@ class DroidAdapter(HandshakeAdapter):
             return None
         call = self._calls.get(call_id)
         if call is None or call.ended:
-            return []  # told twice at an interrupt
+            return []  # repeated at an interrupt
         content = note.get("content")
         if isinstance(content, list):
             call.content = cast("list[Any]", content)
@@ -226,7 +226,8 @@ class DroidAdapter(HandshakeAdapter):
 
     def _asked(self, method: str, asked: str, params: Json) -> list[Event]:
         if method != "droid.request_permission":
-            # Of what may be asked only `ask_user` is known, and nobody is there to be asked.
+            # Of the possible requests only `ask_user` is known, and no person is connected to
+            # answer.
             self._say(_response(asked, {"cancelled": True, "answers": []}))
             return [*self._started(), system(method, params)]
         uses = params.get("toolUses")
@@ -253,7 +254,7 @@ class DroidAdapter(HandshakeAdapter):
     # ------------------------------------------------------------------ input
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Begin a turn."""
+        """Return the request that begins a turn."""
         self._prompted = turn
         chance = uuid.uuid4().int >> 48 & (1 << 48) - 1
         message_id = uuid.UUID(int=_OURS << 96 | chance << 48 | turn)
@@ -261,7 +262,7 @@ class DroidAdapter(HandshakeAdapter):
         return _request(f"{_PROMPT}{turn}", "droid.add_user_message", params)
 
     def interrupt(self, turn: int) -> bytes | None:
-        """End it, and deny what it asks for."""
+        """Interrupt the turn, and deny its open requests."""
         self._interrupted = turn
         denied = [self.permission(asked, "deny") for asked in list(self._permissions)]
         stop = _request(f"interrupt-{turn}", "droid.interrupt_session", {})
@@ -270,7 +271,7 @@ class DroidAdapter(HandshakeAdapter):
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
     ) -> bytes:
-        """For this once."""
+        """Answer a request, for this once only."""
         del reason
         self._permissions.pop(request_id, None)
         chosen = "proceed_once" if decision == "allow" else "cancel"

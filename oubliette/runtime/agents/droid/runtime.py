@@ -1,4 +1,4 @@
-"""Droid as a program: its settings, its environment."""
+"""Runtime of Droid: its settings, its environment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SECTION: Final = "droid"
 KEY: Final = "OUBLIETTE_MODEL_KEY"
-"""Variable with the model's key: Droid puts it in where its settings name it."""
+"""Variable with the model's key, which Droid substitutes in its settings."""
 RULING: Final = ".factory/oubliette.json"
-"""Settings of one process, which come before all others; of its HOME."""
+"""Settings of one process, which override all others; of its HOME."""
 TOOL_TIMEOUT: Final = 25 * 3600 * 1000
-"""Milliseconds that Droid waits for a tool of ours, which end earlier."""
+"""Milliseconds that Droid waits for a tool of ours, whose own deadlines are earlier."""
 
 
 class DroidRuntime(ConfiguredProgram):
@@ -46,9 +46,9 @@ class DroidRuntime(ConfiguredProgram):
 
     @property
     def slow_start(self) -> str:
-        """It waits for servers of Factory; a network that refuses is quick, one that drops is not.
+        """Advice: it waits for servers of Factory, long if the network drops packets.
 
-        Measured: over 60 s with a proxy that takes connections and never answers, 2 to 5 s where
+        Measured: over 60 s with a proxy that accepts connections and never answers, 2 to 5 s if
         nothing can be reached or everything is refused.
         """
         return (
@@ -62,10 +62,10 @@ class DroidRuntime(ConfiguredProgram):
         return f"custom:{model}-0" if model and self._config.get("base_url") else model
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Settings without secrets in its HOME, the rest in the environment.
+        """Return the command: settings without secrets in its HOME, the rest in the environment.
 
-        The settings that count are given by `--settings`: a repository's own come before those of
-        HOME, and could name programs to be started, or another place to send the model's key to.
+        The effective settings are passed by `--settings`: a repository's own override those of
+        HOME, and could name programs to start, or another address for the model's key.
         """
         servers, values = _servers(session, inside)
         settings = self._settings(session)
@@ -73,7 +73,7 @@ class DroidRuntime(ConfiguredProgram):
         ruling = {
             **settings,
             "hooks": {"hooksDisabled": True},
-            # Servers of files are started if one of their words has this in it, and no others.
+            # Servers of files are started if one of their words contains this, and no others.
             "mcpPolicy": {"enabled": True, "allowlist": [policy]},
             "mcp": {"mcpServers": {name: _ours(one, policy) for name, one in servers.items()}},
         }
@@ -121,11 +121,11 @@ class DroidRuntime(ConfiguredProgram):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> DroidAdapter:
-        """Opens a session.
+        """Return an adapter that opens a session.
 
-        Its MCP servers are named again here: a session that names some watches no files for more,
-        and its own are started even if a later release took those of the settings for a stranger's.
-        What it names it says back on its output, so no secret is in it: programs inherit theirs.
+        Its MCP servers are named again here: a session that names some does not watch files for
+        more, and its own are started even if a later release distrusted those of the settings.
+        Droid repeats them on its output, so they contain no secret: programs inherit theirs.
         """
         servers, _ = _servers(session, inside)
         programs = [
@@ -154,15 +154,15 @@ class DroidRuntime(ConfiguredProgram):
         return DroidAdapter(opening, state)
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: this object holds no resources."""
 
 
 def _servers(
     session: AgentSession, inside: Inside
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Ours and the project's, in Droid's words, and the variables that hold their values.
+    """Return our servers and the project's, in Droid's format, and the variables with their values.
 
-    No value is in what becomes a file or is said to Droid: it puts variables of its environment in.
+    No value is in the file or in a message to Droid: it substitutes variables of its environment.
     """
     command, *arguments = inside.program("client")
     servers: dict[str, dict[str, Any]] = {
@@ -205,9 +205,9 @@ def _servers(
 
 
 def _ours(server: dict[str, Any], policy: str) -> dict[str, Any]:
-    """With the word that a repository cannot know, where `$0` of a shell is, which ends there."""
+    """Return the server with the word that a repository cannot guess, as `$0` of a shell."""
     if "command" not in server:
-        return server  # ruled by its host's name; what counts is that the session names it
+        return server  # ruled by its host's name; the session names it anyway
     words = ["-c", 'exec "$@"', policy, server["command"], *server["args"]]
     return {**server, "command": "/bin/sh", "args": words}
 

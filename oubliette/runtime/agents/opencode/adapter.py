@@ -1,10 +1,10 @@
-"""`opencode serve`, v1, through the bridge in its container.
+"""Adapter of `opencode serve`, v1, through the bridge in its container.
 
-The bridge (`incontainer/bridges/opencode/bridge.py`) makes requests that are lines here, and
-passes on the server's events as lines. What they mean is here, and only here.
+The bridge (`incontainer/bridges/opencode/bridge.py`) makes requests that are lines here, and passes
+on the server's events as lines. They are interpreted only here.
 
-A turn's prompt has a message id of ours that says its number. Its messages name it as their parent,
-so the end of a turn is known by an adapter that did not begin it, and not mistaken for the second
+A turn's prompt has a message id of ours with its number. Its messages name it as their parent, so
+an adapter that did not begin the turn recognises its end, and does not mistake for it the second
 `session.idle` that an aborted turn leaves behind.
 """
 
@@ -28,8 +28,8 @@ _SESSION: Final = "session"
 _ANEW: Final = "session-anew"
 _MCP: Final = "mcp"
 _PROVIDERS: Final = "providers"
-"""Asked so that they are there before the first turn. An abort while OpenCode 1.18 sets them up is
-kept as their state, and every later turn fails with `All fibers interrupted without error`."""
+"""Requested so that they are there before the first turn. An abort while OpenCode 1.18 sets them up
+is kept as their state, and every later turn fails with `All fibers interrupted without error`."""
 _OK: Final = 200
 _BAD: Final = 300
 _NOT_FOUND: Final = 404
@@ -60,7 +60,7 @@ _CHATTER: Final = frozenset(
         "session.updated",
     }
 )
-"""Events that say nothing of a turn, or nothing that others do not say."""
+"""Events without content for a turn, or with content of other events."""
 
 
 class OpencodeAdapter(PartsAdapter):
@@ -84,7 +84,7 @@ class OpencodeAdapter(PartsAdapter):
         return _request(_SESSION, "GET", f"/session/{known}")
 
     def _new_session(self, name: str) -> bytes:
-        # A title of ours: else a model is asked to make one up.
+        # A title of ours: otherwise a model is called to invent one.
         return _request(name, "POST", "/session", {"title": "Oubliette"})
 
     # ------------------------------------------------------------------ output
@@ -139,7 +139,7 @@ class OpencodeAdapter(PartsAdapter):
             case "permission.asked":
                 return self._asked(properties)
             case "question.asked":
-                # Nobody is there to answer, and the agent would wait for ever.
+                # No person is connected to answer, and the agent would wait indefinitely.
                 self._say(_request("question", "POST", f"/question/{properties.get('id')}/reject"))
                 found = None
             case str():
@@ -195,7 +195,7 @@ class OpencodeAdapter(PartsAdapter):
         return []
 
     def _servers_answered(self, message: Json) -> list[Event]:
-        """Tools are what the agent is here for: without our MCP server there is no session."""
+        """Check our MCP server: without its tools the session would be of no use."""
         if not _good(message):
             self.failed = f"OpenCode does not say which MCP servers it has: {_reason(message)}"
             return []
@@ -227,13 +227,13 @@ class OpencodeAdapter(PartsAdapter):
         if "status" in message:
             self._error = f"OpenCode did not take the prompt: {_reason(message)}"
             return self._ended(turn)
-        self._unheard = _reason(message)  # it may have taken it
+        self._unheard = _reason(message)  # it may have accepted it
         return self._read_again(self._unheard)
 
     # ------------------------------------------------------------------ reading again
 
     def _read_again(self, reason: str) -> list[Event]:
-        """Ask for what was said while nobody listened, and whether it is over."""
+        """Request the messages sent while the stream was broken, and the session's status."""
         if self._session is None or not self.ready:
             return []
         turn = self._turn
@@ -257,7 +257,7 @@ class OpencodeAdapter(PartsAdapter):
         return events
 
     def _of_turn(self, messages: list[Json]) -> list[Json]:
-        """From its prompt on; an earlier process may have had a turn of that number, too."""
+        """Return the messages from its prompt on; an earlier process may have used its number."""
         infos = [object_of(message.get("info")) for message in messages]
         prompts = [at for at, info in enumerate(infos) if turn_of(info.get("id")) == self._turn]
         if prompts:
@@ -283,7 +283,7 @@ class OpencodeAdapter(PartsAdapter):
     def _status_heard(self, properties: Json) -> list[Event]:
         status = object_of(properties.get("status"))
         if status.get("type") == "retry":
-            # Who reads the log sees it, and the session gives up after so many.
+            # The log shows it, and the session ends the turn after the configured number.
             return [system("retry", {**status, "turn": self._turn})]
         ours = properties.get("sessionID") == self._session
         if status.get("type") == "busy" and ours and self._begun:
@@ -292,14 +292,14 @@ class OpencodeAdapter(PartsAdapter):
         return []
 
     def _goes_on(self) -> None:
-        """An abort that came before there was anything to abort is said again."""
+        """Repeat an abort that came before there was anything to abort."""
         if self._stopped:
             self._stopped = False
             self._say(self._abort(self._turn))
 
     def _idle(self, properties: Json) -> list[Event]:
         if properties.get("sessionID") != self._session or not self._begun:
-            return []  # a subagent's, or the second one of a turn that is over
+            return []  # a subagent's, or the second one of a finished turn
         if self._settled:
             return self._ended(self._turn)
         if self._worked or self._interrupted == self._turn:
@@ -308,7 +308,7 @@ class OpencodeAdapter(PartsAdapter):
 
     @property
     def _worked(self) -> bool:
-        """Whether the turn was taken up or stopped: it is over once nothing is done any more."""
+        """Note that the turn was accepted or stopped: it is over once the session is idle."""
         return self._busy or self._stopped or bool(self._current) or self._error is not None
 
     def _error_heard(self, properties: Json) -> list[Event]:
@@ -316,11 +316,11 @@ class OpencodeAdapter(PartsAdapter):
             return [system("session.error", properties)]
         self._note_error(properties.get("error"))
         if not self._current:
-            self._ask_status(self._turn)  # it never got as far as being busy, or idle
+            self._ask_status(self._turn)  # it never became busy, or idle
         return []
 
     def _asked(self, properties: Json) -> list[Event]:
-        """By the agent, or by a subagent of its."""
+        """Return the request of the agent, or of a subagent of its."""
         request_id = str(properties.get("id"))
         patterns = properties.get("patterns")
         about = ", ".join(
@@ -342,7 +342,7 @@ class OpencodeAdapter(PartsAdapter):
     # ------------------------------------------------------------------ input
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Begin a turn."""
+        """Return the request that begins a turn."""
         self._prompted = turn
         return _request(
             f"prompt-{turn}",
@@ -353,19 +353,19 @@ class OpencodeAdapter(PartsAdapter):
         )
 
     def interrupt(self, turn: int) -> bytes | None:
-        """Abort it; what it asks for is denied by that."""
+        """Abort the turn; that denies its open requests."""
         self._interrupted = turn
         return self._abort(turn)
 
     def _abort(self, turn: int) -> bytes:
-        # An abort is for whatever runs: one that comes late must not end the turn that follows.
+        # An abort ends any running turn: a late one must not end the turn that follows.
         path = f"/session/{self._session}/abort"
         return _request(f"abort-{turn}", "POST", path, newest=stamp_of(turn))
 
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
     ) -> bytes:
-        """For this once rather than for good. With a reason, the agent goes on by it."""
+        """Answer for this once only. With a reason, the agent continues with it."""
         reply: Json = {"reply": "once" if decision == "allow" else "reject"}
         if decision == "deny" and reason:
             reply["message"] = reason
@@ -387,7 +387,7 @@ def _good(message: Json) -> bool:
 
 
 def _reason(message: Json) -> str:
-    """Why an answer is none."""
+    """Return why an answer is an error."""
     if "error" in message:
         return str(message["error"])
     body = object_of(message.get("body"))

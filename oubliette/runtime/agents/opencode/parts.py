@@ -1,8 +1,8 @@
-"""OpenCode's messages and their parts as events.
+"""Conversion of OpenCode's messages and their parts into events.
 
-A message is told in full whenever something of it changes, and so is each of its parts; both come
-again when the stream of events had broken. So everything here is done once per part, and only what
-is new in it is told.
+A message is sent in full whenever any of it changes, and so is each of its parts; both are sent
+again after the stream of events had broken. So everything here is done once per part, and only its
+new content becomes events.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ STAMP: Final = "oub"
 _DIGITS: Final = 11
 _STAMP_AT: Final = len("msg_") + 12
 _MINUTIAE: Final = frozenset({"step-start", "snapshot", "patch"})
-"""Parts that say nothing that other events do not say."""
+"""Parts whose content is in other events."""
 _CUT_SHORT: Final = "the model's answer was cut at its limit of tokens"
 
 
 def stamp_of(turn: int) -> str:
-    """The end of the id of a turn's prompt, by which its messages name it as their parent."""
+    """Return the end of a prompt's message id, by which its messages name it as their parent."""
     return f"{STAMP}{turn:0{_DIGITS}}"
 
 
 def turn_of(message_id: object) -> int | None:
-    """The turn whose prompt has that id; None where it is not one of ours."""
+    """Return the turn whose prompt has that id; None if it is not one of ours."""
     text = str(message_id)[_STAMP_AT:]
     number = text.removeprefix(STAMP)
     ours = number != text and len(number) == _DIGITS and number.isascii() and number.isdecimal()
@@ -42,11 +42,11 @@ def turn_of(message_id: object) -> int | None:
 
 
 class PartsAdapter(HandshakeAdapter):
-    """What messages and their parts mean. What they are told by is the subclass's business."""
+    """Interpretation of messages and their parts; subclasses provide the transport."""
 
     @abc.abstractmethod
     def _goes_on(self) -> None:
-        """The turn has begun something new."""
+        """Note that the turn has begun something new."""
 
     def _begin_turn(self) -> None:
         super()._begin_turn()
@@ -57,10 +57,10 @@ class PartsAdapter(HandshakeAdapter):
         self._tools: dict[str, _Call] = {}
         self._error: str | None = None
         self._aborted = False
-        self._told: dict[str, str] = {}
-        """Text that was told in deltas, by part."""
+        self._emitted: dict[str, str] = {}
+        """Text already emitted as deltas, by part."""
         self._messages: dict[str, str] = {}
-        """Text that was told as a message before its part had ended."""
+        """Text already emitted as a message before its part had ended."""
         self._thoughts: set[str] = set()
         self._parts_over: set[str] = set()
 
@@ -69,7 +69,7 @@ class PartsAdapter(HandshakeAdapter):
     def _message_updated(self, info: Json) -> list[Event]:
         message_id, role = str(info.get("id")), info.get("role")
         if self._session is None and turn_of(message_id) is not None:
-            self._session = str(info.get("sessionID"))  # what told it was lost
+            self._session = str(info.get("sessionID"))  # its announcement was lost
         ours = info.get("sessionID") == self._session
         if role == "user" and ours:
             return [] if "summary" in info else self._prompt_heard(message_id)
@@ -82,7 +82,7 @@ class PartsAdapter(HandshakeAdapter):
         number = turn_of(info.get("parentID"))
         events = self._end_lost(number)
         if self._begun and number not in {None, self._turn}:
-            return events  # what another turn left behind
+            return events  # left over from another turn
         if not self._begun and (number is None or number <= self._done):
             return events
         if number is not None:
@@ -90,7 +90,7 @@ class PartsAdapter(HandshakeAdapter):
         events += self._started()
         self._roles[message_id] = "summary" if info.get("summary") is True else "assistant"
         if message_id != self._current.get("id"):
-            self._error = None  # it got over it
+            self._error = None  # it recovered
             self.steps += 1
             self._goes_on()
         self._current = info
@@ -110,7 +110,7 @@ class PartsAdapter(HandshakeAdapter):
         return [*events, *self._started()]
 
     def _end_lost(self, number: int | None) -> list[Event]:
-        """The end of the turn that runs here, where a later one has begun: its own was lost."""
+        """Return the end of the running turn if a later one has begun: its own was lost."""
         if number is None or not self._begun or number <= self._turn:
             return []
         return self._ended(self._turn)
@@ -130,8 +130,8 @@ class PartsAdapter(HandshakeAdapter):
         if role is None or not isinstance(text, str):
             return None
         if role != "assistant" or properties.get("field") != "text" or part_id in self._thoughts:
-            return []  # told as a whole at its end
-        self._told[part_id] = self._told.get(part_id, "") + text
+            return []  # emitted as a whole at its end
+        self._emitted[part_id] = self._emitted.get(part_id, "") + text
         return [("delta", {"turn": self._turn, "text": text})]
 
     def _part_updated(self, part: Json) -> list[Event] | None:
@@ -156,23 +156,23 @@ class PartsAdapter(HandshakeAdapter):
         return [system(kind, {**part, "turn": self._turn, "of": role})] if ended else []
 
     def _text(self, part_id: str, text: str, *, ended: bool) -> list[Event]:
-        """The text so far, or in full. Deltas that did not come are made up for."""
-        told = self._told.get(part_id, "")
+        """Emit new text up to this point. Missing deltas are made up for."""
+        emitted = self._emitted.get(part_id, "")
         events: list[Event] = []
-        if len(text) > len(told) and text.startswith(told):
-            self._told[part_id] = text
-            events.append(("delta", {"turn": self._turn, "text": text[len(told) :]}))
+        if len(text) > len(emitted) and text.startswith(emitted):
+            self._emitted[part_id] = text
+            events.append(("delta", {"turn": self._turn, "text": text[len(emitted) :]}))
         if ended:
-            self._told.pop(part_id, None)
+            self._emitted.pop(part_id, None)
             before = self._messages.pop(part_id, "")
             self._chunks = [text[len(before) :]]
             events += self._message()
         return events
 
     def _texts_so_far(self) -> list[Event]:
-        """What was said before a tool is called; its part ends only with the model's answer."""
+        """Emit the text before a tool call; its part ends only with the model's answer."""
         events: list[Event] = []
-        for part_id, text in self._told.items():
+        for part_id, text in self._emitted.items():
             self._chunks = [text[len(self._messages.get(part_id, "")) :]]
             self._messages[part_id] = text
             events += self._message()
@@ -189,18 +189,18 @@ class PartsAdapter(HandshakeAdapter):
         status = state.get("status")
         if status == "pending" or call.ended:
             return []
-        events = [] if call.told else [*self._texts_so_far(), *self._call_told(call.id, call)]
+        events = [] if call.reported else [*self._texts_so_far(), *self._call_events(call.id, call)]
         if status == "completed":
             call.raw = state.get("output")
         elif status == "error":
             call.raw = state.get("error")
         else:
-            return events  # running, and told again as its output grows
+            return events  # running, and repeated as its output grows
         self._parts_over.add(part_id)
         return [*events, self._call_ended(call.id, call, is_error=status == "error")]
 
     def _used(self, part: Json) -> list[Event]:
-        """One step of the model, of a subagent's too: all of it is paid for."""
+        """Add the usage of one step of the model, a subagent's too: all of it is paid for."""
         tokens = object_of(part.get("tokens"))
         cached = object_of(tokens.get("cache"))
         read = count(tokens.get("input"), cached.get("read"), cached.get("write"))
@@ -248,7 +248,7 @@ class _Call(ToolCall):
 
 
 def error_text(error: object) -> str:
-    """What an error of OpenCode says: `{name, data: {message}}`, or whatever else it is."""
+    """Return the text of an OpenCode error: `{name, data: {message}}`, or any other value."""
     fields = object_of(error)
     message = object_of(fields.get("data")).get("message") or fields.get("message")
     return str(message or fields.get("name") or error)

@@ -1,8 +1,8 @@
-"""OpenCode as a program, and by its ACP door, `opencode acp`.
+"""OpenCode's program and configuration, and its ACP variant, `opencode acp`.
 
-Everything that it reads as configuration comes with its environment; that of the repository is
-switched off, because a hostile one would start programs by it. OpenCode's own switch for that does
-not hold (1.18): a guard of ours does (`incontainer/bridges/opencode/guard.py`).
+All its configuration is in its environment; that of the repository is disabled, because a hostile
+one would start programs by it. OpenCode's own switch for that does not work (1.18): a guard of ours
+does (`incontainer/bridges/opencode/guard.py`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 SECTION: Final = "opencode"
 SUBCOMMAND: Final = "opencode-acp"
-"""Of the zipapp: starts OpenCode behind the guard."""
+"""Command of the zipapp that starts OpenCode behind the guard."""
 TRUSTED: Final = "OUBLIETTE_TRUST_REPOSITORY"
-"""Starts OpenCode without the guard."""
+"""Command that starts OpenCode without the guard."""
 OBEYS: Final = "plugins, MCP servers and settings in .opencode and opencode.json (trust_repository)"
 PROVIDER: Final = "oubliette"
-"""Name of the provider that is made of `base_url`."""
+"""Name of the provider made from `base_url`."""
 TOOL_TIMEOUT: Final = 25 * 3600 * 1000
-"""Milliseconds that OpenCode waits for an MCP tool: ours ends earlier."""
+"""Milliseconds that OpenCode waits for an MCP tool: our deadlines are earlier."""
 
 _DISABLED: Final = (
     "AUTOUPDATE",
@@ -57,7 +57,7 @@ _PERMISSIONS: Final[dict[str, dict[str, str]]] = {
 
 
 class OpencodeProgram(ConfiguredProgram):
-    """What its two doors have in common: one program, one configuration."""
+    """Common part of both OpenCode agents: one program, one configuration."""
 
     program = "opencode"
     package = "opencode-ai"
@@ -65,7 +65,7 @@ class OpencodeProgram(ConfiguredProgram):
     def _environment(
         self, session: AgentSession, inside: Inside, settings: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Configured by it alone: what lies in the repository is not read, unless it is trusted."""
+        """Return its whole configuration; a repository's is not read, unless it is trusted."""
         trusted = self._trusts
         disabled = [name for name in _DISABLED if not (trusted and name == "PROJECT_CONFIG")]
         return {
@@ -82,7 +82,7 @@ class OpencodeProgram(ConfiguredProgram):
 
     @property
     def obeys(self) -> str:
-        """What it does unasked that a repository says, as its sessions are told."""
+        """Remaining control of a repository over it, as reported to its sessions."""
         return OBEYS if self._trusts else ""
 
     def _settings(self, session: AgentSession) -> dict[str, Any]:
@@ -122,11 +122,11 @@ class OpencodeProgram(ConfiguredProgram):
         }
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: this object holds no resources."""
 
 
 class OpencodeAcpRuntime(OpencodeProgram):
-    """`AgentRuntime` of OpenCode, spoken to by ACP."""
+    """`AgentRuntime` of OpenCode over ACP."""
 
     @property
     def name(self) -> str:
@@ -134,7 +134,7 @@ class OpencodeAcpRuntime(OpencodeProgram):
         return "opencode-acp"
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """A program of ours that becomes OpenCode, configured by its environment alone."""
+        """Return the command of a program of ours that becomes OpenCode."""
         program = f"--program={self._program.inside(inside)}"
         return AgentCommand(
             argv=(*inside.program(SUBCOMMAND), program),
@@ -145,5 +145,5 @@ class OpencodeAcpRuntime(OpencodeProgram):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
-        """Opens a session with our MCP server and those of the project."""
+        """Return an adapter that opens a session with our MCP server and those of the project."""
         return AcpAdapter(opening(session, inside, Known(obeys=self.obeys)), state)

@@ -1,4 +1,4 @@
-"""OpenCode as an agent: `opencode serve` behind the bridge."""
+"""Runtime of OpenCode: `opencode serve` behind the bridge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import Inside
 
 SUBCOMMAND: Final = "opencode"
-"""Of the zipapp: the bridge."""
+"""Command of the zipapp that runs the bridge."""
 
 
 class OpencodeRuntime(OpencodeProgram):
@@ -30,14 +30,14 @@ class OpencodeRuntime(OpencodeProgram):
 
     @property
     def slow_start(self) -> str:
-        """It waits for every MCP server before the first turn."""
+        """Advice: it waits for every MCP server before the first turn."""
         return (
             "an MCP server of the project that does not answer holds it up for 30 seconds;"
             " see its stderr"
         )
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """The bridge, which starts the server and makes a password for it."""
+        """Return the command of the bridge, which starts the server and generates its password."""
         settings = self._settings(session)
         settings["mcp"] = _servers(session, inside)
         program = f"--program={self._program.inside(inside)}"
@@ -50,7 +50,7 @@ class OpencodeRuntime(OpencodeProgram):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> OpencodeAdapter:
-        """Opens a session, or goes on with one."""
+        """Return an adapter that opens or resumes a session."""
         opening = Opening(
             cwd=inside.path(session.cwd),
             autonomy=session.autonomy,
@@ -61,7 +61,7 @@ class OpencodeRuntime(OpencodeProgram):
 
 
 def _servers(session: AgentSession, inside: Inside) -> dict[str, Any]:
-    """Ours and the project's, in OpenCode's words; what is no server is left out."""
+    """Return our servers and the project's, in OpenCode's format; invalid ones are left out."""
     found: dict[str, Any] = {}
     for name, config in sorted(session.mcp_servers.items()):
         server = _server(object_of(config))
@@ -88,7 +88,7 @@ def _server(fields: dict[str, Any]) -> dict[str, Any] | None:
         }
     if isinstance(fields.get("url"), str):
         headers = _texts(fields.get("headers"))
-        # Nobody is there to log in.
+        # No person is connected to log in.
         remote = {"type": "remote", "url": fields["url"], "headers": headers, "oauth": False}
         return {**remote, "enabled": True}
     return None

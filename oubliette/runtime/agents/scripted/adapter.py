@@ -1,7 +1,7 @@
-"""The scripted agent: no model; its protocol is JSON lines of our own.
+"""Scripted agent: no model; its protocol is JSON lines of our own.
 
-In: `prompt`, `interrupt`, `permission`. Out: one object per line, each with `turn`, whose `type`
-is the kind of the event. A line that is none of them is kept as a `system` event.
+In: `prompt`, `interrupt`, `permission`. Out: one object per line, each with `turn`, whose `type` is
+the kind of the event. Any other line becomes a `system` event.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class ScriptedAdapter:
-    """`AgentAdapter` of the scripted agent. Each line says its turn, so there is no state."""
+    """`AgentAdapter` of the scripted agent. Each line has its turn, so there is no state."""
 
     handshake = 0
     ready = True
@@ -53,7 +53,7 @@ class ScriptedAdapter:
         self.steps = 0
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
-        """One event per line that is not empty. Each message counts as a step."""
+        """Return one event per non-empty line. Each message counts as a step."""
         found: list[AgentEvent] = []
         for line in self._cutter.feed(data, offset):
             event = _event(line)
@@ -66,21 +66,21 @@ class ScriptedAdapter:
         return found
 
     def writes(self) -> list[bytes]:
-        """Nothing: the protocol has no handshake."""
+        """Return nothing: the protocol has no handshake."""
         return []
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Begin a turn."""
+        """Return input that begins a turn."""
         return _line({"type": "prompt", "turn": turn, "text": text})
 
     def interrupt(self, turn: int) -> bytes | None:
-        """End a turn early."""
+        """Return input that ends a turn early."""
         return _line({"type": "interrupt", "turn": turn})
 
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
     ) -> bytes:
-        """Answer a request."""
+        """Return input that answers a request."""
         return _line(
             {
                 "type": "permission",
@@ -91,7 +91,7 @@ class ScriptedAdapter:
         )
 
     def state(self) -> dict[str, Any]:
-        """None."""
+        """Return None: there is no state."""
         return {}
 
 
@@ -105,30 +105,30 @@ class ScriptedRuntime(StreamExecution):
 
     @property
     def reattach(self) -> bool:
-        """Each line says its turn, so a new server can read on anywhere."""
+        """Whether a new server can read on anywhere: yes, each line has its turn."""
         return True
 
     @property
     def resume(self) -> bool:
-        """What it remembers lies in its HOME."""
+        """Whether its state is kept, in its HOME: yes."""
         return True
 
     @property
     def starts_mcp(self) -> bool:
-        """It starts what it needs for its script, and says so when that fails."""
+        """Whether it starts our MCP server unprompted: no, only for its script."""
         return False
 
     async def initialize(self, config: Mapping[str, Any]) -> None:
-        """There is nothing to configure."""
+        """Do nothing: there is nothing to configure."""
         if config:
             raise ConfigError(f"agents.scripted.{min(config)}: the scripted agent has no settings")
 
     async def is_available(self) -> Availability:
-        """Always: it needs nothing but the container."""
+        """Return that it is available: it only needs the container."""
         return Availability(ok=True)
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Run it from the zipapp."""
+        """Return the command of the zipapp."""
         return AgentCommand(
             argv=inside.program("scripted-agent"),
             env=base_environment(session, inside),
@@ -138,17 +138,17 @@ class ScriptedRuntime(StreamExecution):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> ScriptedAdapter:
-        """Nothing of that is needed."""
+        """Return an adapter; the arguments are not needed."""
         del session, inside, state
         return ScriptedAdapter()
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """None: it is part of what every container has."""
+        """Return none: it is part of the zipapp."""
         return ()
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: this object holds no resources."""
 
 
 def _line(message: dict[str, Any]) -> bytes:

@@ -1,13 +1,13 @@
-"""The canonical `config.json` of each level, where no agent can write.
+"""Canonical `config.json` of each level, where no agent can write.
 
-    template/config.json                                   what new projects begin with
+    template/config.json                                   initial content of new projects
     config/projects/<id>/config.json                       copied on project_create
     config/projects/<id>/workspaces/<uuid>/config.json     copied on workspace_create
 
 "template/.factory → shipped with oubliette; projects/<id>/.factory (copied on project_create);
 workspaces/<uuid>/.factory (copied on workspace_create, user tokens merged here)". A session reads
-its workspace's file at each start of its agent, and no other. What the places below
-`projects/` hold are views of these files: an agent that edits a view changes nothing.
+its workspace's file at each start of its agent, and no other. The files below `projects/` are views
+of these: editing a view has no effect.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 FILE: Final = "config.json"
 SHIPPED: Final = AgentConfig()
-"""What a new home's template says: nothing of its own."""
+"""Content of a new home's template: nothing of its own."""
 
 
 class AgentConfigs:
-    """The files of one home. All methods block; call them in a worker thread."""
+    """Configuration files of one home. All methods block; call them in a worker thread."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -49,10 +49,10 @@ class AgentConfigs:
                 safe_files.write(folder, FILE, _formatted(SHIPPED), 0o600)
 
     def begun_with(self, project: Project) -> AgentConfig:
-        """What the file of a new project is to say: the template, and over it its own settings.
+        """Return the content of a new project's file: the template, overlaid by its own settings.
 
         Raises:
-            ConfigError: the template, or the two together, cannot be used.
+            ConfigError: the template, or the two together, are invalid.
         """
         asked = {
             "agent": project.agent,
@@ -65,10 +65,10 @@ class AgentConfigs:
         return _checked(merged(lower, given), f"{self.template / FILE}, with what was asked for")
 
     def add_project(self, project: Project) -> AgentConfig:
-        """Make the file of a project where there is none yet; what it says.
+        """Write the file of a project if it is missing; return its content.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the content is invalid.
         """
         path = self.projects / project.id
         with self._kept(project.id) as folder:
@@ -79,10 +79,10 @@ class AgentConfigs:
         return config
 
     def add_workspace(self, project: Project, workspace_id: str) -> AgentConfig:
-        """Copy a project's file to one of its workspaces, where there is none yet; what it says.
+        """Copy a project's file to one of its workspaces if it is missing; return its content.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the content is invalid.
         """
         path = self.projects / project.id / "workspaces" / workspace_id
         with self._kept(project.id, "workspaces", workspace_id) as folder:
@@ -93,13 +93,13 @@ class AgentConfigs:
         return config
 
     def remove_project(self, project_id: str) -> None:
-        """Forget a project."""
+        """Remove the files of a project."""
         self.projects.mkdir(mode=0o700, parents=True, exist_ok=True)
         with safe_files.opened(self.projects) as folder:
             safe_files.remove(folder, project_id)
 
     def remove_workspace(self, project_id: str, workspace_id: str) -> None:
-        """Forget a workspace."""
+        """Remove the file of a workspace."""
         with self._kept(project_id, "workspaces") as folder:
             safe_files.remove(folder, workspace_id)
 

@@ -1,8 +1,8 @@
-"""How much room a folder takes on the disk, measured without trusting what is in it.
+"""Disk usage of a folder, measured without trusting its content.
 
-An agent owns what is measured, and may change it meanwhile: folders are opened from their parent,
-links are never followed, and both time and depth are bounded. What could not be counted in time
-makes the answer a lower bound.
+An agent owns the measured files, and may change them during the scan: folders are opened from their
+parent, links are never followed, and both time and depth are bounded. Files not counted in time
+make the result a lower bound.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEPTH: Final = 256  # folders within folders; as many descriptors are open at a time
-MAX_LINKED: Final = 1_000_000  # files with several names that are remembered, to be counted once
-BLOCK: Final = 512  # bytes; st_blocks counts these whatever the file system's own are (stat(2))
+MAX_LINKED: Final = 1_000_000  # files with several names that are tracked, to be counted once
+BLOCK: Final = 512  # bytes; st_blocks counts these whatever the file system's block size (stat(2))
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DiskUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found."""
+    """Result of a measurement."""
 
     bytes: int
     entries: int
     complete: bool
-    """False: there was no time for all of it, or it is nested too deeply."""
+    """False: the time was too short, or the folders are nested too deeply."""
 
 
 class _Count:
@@ -58,9 +58,9 @@ class _Count:
 
 
 def measure(folders: Iterable[Path], *, seconds: float) -> DiskUsage:
-    """The room that all of `folders` take, as `du` counts it. Blocks, for about `seconds` at most.
+    """Return the disk usage of all `folders`, as `du` counts it. Blocks about `seconds` at most.
 
-    One that is not there takes none.
+    A missing folder counts as empty.
     """
     count = _Count(time.monotonic() + seconds)
     for folder in folders:
@@ -70,7 +70,7 @@ def measure(folders: Iterable[Path], *, seconds: float) -> DiskUsage:
 
 
 class _Level:
-    """One open folder on the way down."""
+    """One open folder of the scan."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -79,7 +79,7 @@ class _Level:
             self.entries = os.scandir(fd)
 
     def next(self) -> str | None:
-        """The name of one more entry; None at the end."""
+        """Return the name of the next entry; None at the end."""
         try:
             entry: os.DirEntry[str] | None = next(self.entries, None) if self.entries else None
         except OSError:
@@ -114,7 +114,7 @@ def _walk(top: int, count: _Count) -> None:
                     count.complete = False
                     continue
                 way.append(_Level(os.open(name, _FOLDER, dir_fd=way[-1].fd)))
-            except OSError:  # it is gone, or something else by now
+            except OSError:  # it was removed or replaced in between
                 continue
     finally:
         for level in way:

@@ -1,7 +1,7 @@
-"""Who the commits of agents are by, where nobody has said it: `agents.git_name` and `git_email`.
+"""Default author of agents' commits: `agents.git_name` and `git_email`.
 
-Agents find it in `~/.gitconfig`, which a repository's own configuration, the agent's changes and
-variables (`GIT_AUTHOR_NAME` and its like) go before.
+Agents find it in `~/.gitconfig`; a repository's own configuration, the agent's changes and
+variables (`GIT_AUTHOR_NAME` and its like) override it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FILE: Final = ".gitconfig"
 
 
 def gitconfig(agents: AgentsConfig) -> bytes | None:
-    """What is in the file; None: commits are by nobody, so git refuses them."""
+    """Return the file's content; None: no author is configured, so git refuses to commit."""
     if not (agents.git_name and agents.git_email):
         return None
     # Neither can hold a quote, a backslash or a newline (config.py).
@@ -23,7 +23,7 @@ def gitconfig(agents: AgentsConfig) -> bytes | None:
 
 
 def variables(agents: AgentsConfig) -> dict[str, str]:
-    """The same for a command that has no HOME of its own."""
+    """Return the same as variables, for a command that has no HOME of its own."""
     if not (agents.git_name and agents.git_email):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""The home of one server: its folder, its lock."""
+"""Home of one server: its folder, its lock."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONTROL_SOCKET: Final = "control.sock"
 
 
 def prepare(home: Path) -> None:
-    """Make the home, 0700; one that a server has opened to be passed (0711) stays so.
+    """Make the home, 0700; one that a server has opened for passing (0711) stays so.
 
-    Agents without a sandbox that run as another user reach their files, their programs and the
-    relay through it, and they live on when their server dies: neither the next one nor a command
-    may shut them out in the meantime. A server that has no such agents closes it (`close`).
+    Agents without a sandbox that run as another user access their files, their programs and the
+    relay through it, and they go on when their server is killed: neither the next one nor a command
+    may lock them out until then. A server without such agents closes it (`close`).
 
     Raises:
-        ConfigError: it cannot be made, or belongs to somebody else.
+        ConfigError: the folder cannot be made, or belongs to another user.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,13 +43,13 @@ def prepare(home: Path) -> None:
 
 
 def close(home: Path) -> None:
-    """Let nobody else pass through the home."""
+    """Remove other users' access through the home."""
     if home.stat().st_mode & 0o077:
         home.chmod(0o700)
 
 
 class HomeLock:
-    """Held by the one program that may write to a home. Freed by the system if it dies."""
+    """Lock of the one program that may write to a home. The system releases it if that ends."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / LOCK
@@ -59,7 +59,7 @@ class HomeLock:
         """Take the lock without waiting.
 
         Raises:
-            HomeInUse: somebody has it; says who.
+            HomeInUse: another process holds it; the message names it.
         """
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -76,7 +76,7 @@ class HomeLock:
         self._taken(fd)
 
     def wait(self) -> None:
-        """Take the lock, waiting for as long as somebody has it. Blocks; see `cli.lock_wait`."""
+        """Take the lock once no other process holds it. Blocks; see `cli.lock_wait`."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -91,7 +91,7 @@ class HomeLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

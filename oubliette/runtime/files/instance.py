@@ -1,8 +1,8 @@
-"""The identity of a home: what its containers are known by, and what a copy of it has as well.
+"""Identity of a home: the label of its containers, shared by every copy of it.
 
-Containers have the label of their instance, and a server takes over whatever has its own. So there
-may be one server of an instance alone: a copy of a home has to be given an identity of its own
-(`oubliette restore`) before a server may run on it.
+Containers carry the label of their instance, and a server adopts all that carry its own. So an
+instance may have only one server: a copy of a home needs a new identity (`oubliette restore`)
+before a server may run on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INSTANCE: Final = "instance"
 PLACE: Final = "place"
-"""Keys of the values in the database: the id, and the home that it was used in last."""
+"""Keys of the values in the database: the id, and the last home that it was used in."""
 _MAX: Final = 8192  # bytes of a lock's text
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -39,17 +39,17 @@ class _Holder(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def held(base: Path, instance: str, home: Path) -> Generator[None]:
-    """Be the one server of this instance among those that use the runtime folder `base`.
+    """Hold the lock of this instance among servers that use the runtime folder `base`.
 
     Raises:
-        HomeInUse: another one is; says who, where, and since when.
+        HomeInUse: another server holds it; names process, home and time.
     """
     path = base / f"{instance}.lock"
     fd = _acquired(path, instance, home)
     try:
-        told = _Holder(pid=os.getpid(), home=str(home), since=time.time())
+        holder = _Holder(pid=os.getpid(), home=str(home), since=time.time())
         os.ftruncate(fd, 0)
-        os.pwrite(fd, msgspec.json.encode(told), 0)
+        os.pwrite(fd, msgspec.json.encode(holder), 0)
         yield
         path.unlink(missing_ok=True)
     finally:
@@ -64,7 +64,7 @@ def _acquired(path: Path, instance: str, home: Path) -> int:
             if _is(fd, path):
                 return fd
         except BlockingIOError:
-            who = _told(os.pread(fd, _MAX, 0))
+            who = _holder(os.pread(fd, _MAX, 0))
             os.close(fd)
             raise HomeInUse(
                 f"{home} has the identity of a server that runs: {who} ({instance})",
@@ -74,7 +74,7 @@ def _acquired(path: Path, instance: str, home: Path) -> int:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # whoever had it has removed it meanwhile
+        os.close(fd)  # the holder has removed it in between
 
 
 def _is(fd: int, path: Path) -> bool:
@@ -84,7 +84,7 @@ def _is(fd: int, path: Path) -> bool:
         return False
 
 
-def _told(text: bytes) -> str:
+def _holder(text: bytes) -> str:
     try:
         holder = msgspec.json.decode(text, type=_Holder)
     except msgspec.MsgspecError:
@@ -94,13 +94,13 @@ def _told(text: bytes) -> str:
 
 
 def check_place(place: str | None, instance: str, home: Path) -> None:
-    """See that the home is not a copy, beside the one that it was copied from.
+    """Check that the home is not a copy beside its original.
 
-    Agents of that one may live though no server runs on it. A home that was moved is not there any
-    more where it was, and the same home by another path is the same folder.
+    Agents of the original may be running though no server does. A home that was moved does not
+    exist at its old path any more, and the same home by another path is the same folder.
 
     Raises:
-        HomeInUse: it is; says of which.
+        HomeInUse: the home is a copy; names the original.
     """
     if place is None or place == str(home):
         return
@@ -109,7 +109,7 @@ def check_place(place: str | None, instance: str, home: Path) -> None:
         if other.samefile(home) or _instance_at(other) != instance:
             return
     except (OSError, sqlite3.Error):
-        return  # it is gone, or is not ours to look into
+        return  # it was removed, or access is denied
     raise HomeInUse(
         f"{home} is a copy of {other}, with the same identity ({instance}): a server on it would"
         " take over the agents of the other",

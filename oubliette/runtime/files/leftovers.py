@@ -1,9 +1,8 @@
-"""What a server that was killed has left of things deleted: found at a start, removed meanwhile.
+"""Cleanup of deletions that a killed server left unfinished: found at a start, removed later.
 
-A project, a workspace or a session is deleted in the store first and on disk after that, so what
-lies in a home and is deleted in its store is the rest of a removal that was cut off. What the
-store has never heard of is left alone, but for homes and logs of sessions, whose rows are removed
-with them.
+A project, a workspace or a session is deleted in the store first and on disk after that, so files
+of a deleted record are the rest of an interrupted removal. Files unknown to the store are left
+alone, except for homes and logs of sessions, whose rows are removed with them.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ _HALF_WRITTEN: Final = re.compile(r"\.(config|metadata|opencode)\.json\.[0-9]+\.
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """What the store knows to be deleted, and which sessions there are."""
+    """Deleted records of the store, and the existing sessions."""
 
     live: frozenset[str]
-    """Projects that are there."""
+    """Existing projects."""
     projects: frozenset[str]
     workspaces: frozenset[str]
     sessions: frozenset[str]
-    """All that are there."""
+    """All existing sessions."""
 
 
 def deleted(connection: sqlite3.Connection) -> Deleted:
-    """Read it; for `Reader.run`."""
+    """Read them; for `Reader.run`."""
 
     def column(sql: str) -> frozenset[str]:
         return frozenset(row[0] for row in connection.execute(sql))
@@ -59,7 +58,7 @@ def deleted(connection: sqlite3.Connection) -> Deleted:
 
 
 def find(folders: Folders, known: Deleted) -> list[Path]:
-    """The remains, before anybody deletes more. Blocks; looks at names only."""
+    """Return the leftovers, before further deletions. Blocks; reads names only."""
     found: list[Path] = []
     configs = folders.configs.projects
     tops = (folders.projects, folders.homes, folders.roots, configs)
@@ -100,11 +99,11 @@ def _names(folder: Path) -> list[str]:
         with safe_files.opened(folder) as fd:
             return os.listdir(fd)  # noqa: PTH208 -- of a descriptor
     except (OSError, OublietteError):
-        return []  # it is not there, or an agent has put something else in its place
+        return []  # it is missing, or an agent has replaced it
 
 
 class Clearance:
-    """Removes what was found, in a thread; a large project does not hold up the server."""
+    """Removal of the leftovers in a thread, so that a large project does not delay the server."""
 
     def __init__(self, found: list[Path]) -> None:
         self._found = found
@@ -128,6 +127,6 @@ class Clearance:
             log.info("removed what a killed server has left", entries=removed)
 
     async def aclose(self) -> None:
-        """End it after the folder that it is removing just now."""
+        """Stop after the folder in progress."""
         self._stopping = True
         await self._task

@@ -1,12 +1,12 @@
-"""Folders of projects and workspaces: views of the record, laid out so that a person finds the way.
+"""Folders of projects and workspaces: views of the records, in a layout for people.
 
     projects/<project-id>/{metadata.json, config.json, opencode.json, .factory/, workspaces/<uuid>/}
     homes/<project-id>/<session-id>/          HOME of one session, outside the workspace
     roots/<project-id>/<workspace-id>/        /workspace of a workspace in a container of its own
 
-An agent owns what is below its project's folder and may plant links there, so nothing here
-follows one (`safe_files`). What is read back is none of it: the record is in the database, and
-agents' configuration in `agent_configs`.
+An agent owns the files below its project's folder and may plant links there, so nothing here
+follows one (`safe_files`). None of it is read back: the record is in the database, and agents'
+configuration in `agent_configs`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CONTEXT: Final = ".rlm-context"
-"""What agents of one workspace leave for each other, in the workspace; and a link to it above."""
+"""Data that agents of one workspace share, in the workspace; and a link to it above."""
 _NOT_IN_GIT: Final = b"# of Oubliette\n/.factory/\n/.rlm-context/\n"
 
 
 class Folders:
-    """The folders of one home. All methods block; call them in a worker thread."""
+    """Folders of one home. All methods block; call them in a worker thread."""
 
     def __init__(self, home: Path) -> None:
         # Without links: containers refuse those on the way to what they mount.
@@ -58,47 +58,47 @@ class Folders:
         self.configs.prepare()
 
     def project(self, project_id: str) -> Path:
-        """The folder of a project, mounted at /workspace."""
+        """Return the folder of a project, mounted at /workspace."""
         return self.projects / project_id
 
     def workspace(self, project_id: str, workspace_id: str) -> Path:
-        """The folder of a workspace."""
+        """Return the folder of a workspace."""
         return self.projects / project_id / "workspaces" / workspace_id
 
     def workspace_root(self, project_id: str, workspace_id: str) -> Path:
-        """What is mounted at /workspace where a workspace has a container of its own.
+        """Return the folder mounted at /workspace if a workspace has a container of its own.
 
-        It holds the place of the workspace and a link to its `.rlm-context`. It is mounted
-        read-only, and the link is followed inside: what an agent puts in the place of its
-        `.rlm-context` leads nowhere outside.
+        It holds the workspace's mount point and a link to its `.rlm-context`. It is mounted
+        read-only, and the link is followed inside: a replacement of `.rlm-context` by an agent
+        leads nowhere outside.
         """
         return self.roots / project_id / workspace_id
 
     def session_homes(self, project_id: str) -> Path:
-        """The folder with the HOMEs of a project's sessions, mounted at /home/agent."""
+        """Return the folder with the HOMEs of a project's sessions, mounted at /home/agent."""
         return self.homes / project_id
 
     def session_home(self, project_id: str, session_id: str) -> Path:
-        """HOME of one session."""
+        """Return the HOME of one session."""
         return self.homes / project_id / session_id
 
     def stderr_log(self, session_id: str) -> Path:
-        """Where an agent's stderr is kept."""
+        """Return the path of an agent's stderr log."""
         return self.logs / f"{session_id}.stderr.log"
 
     def spool(self, container_id: str) -> Path:
-        """Where the host of a container keeps output that no server has read yet."""
+        """Return the folder where the guest of a container keeps unread output."""
         return self.spools / container_id
 
     def clear_spools(self, known: Container[str]) -> None:
-        """Remove what containers have left whose ids are not `known`: nobody reads it any more."""
+        """Remove the spools of containers whose ids are not `known`: they have no reader."""
         with safe_files.opened(self.spools) as fd:
             for name in os.listdir(fd):  # noqa: PTH208 -- of a descriptor
                 if name not in known:
                     safe_files.remove(fd, name)
 
     def remove_spool(self, container_id: str) -> None:
-        """Remove what a container has left that is no more."""
+        """Remove the spool of a removed container."""
         with contextlib.suppress(FileNotFoundError), safe_files.opened(self.spools) as fd:
             safe_files.remove(fd, container_id)
 
@@ -106,7 +106,7 @@ class Folders:
         """Make the folders of a project and write the views of its record.
 
         Raises:
-            RuntimeFailure: the file system refused, or something else stands there.
+            RuntimeFailure: the file system refused, or another file has the name.
         """
         try:
             generated = views(self.configs.add_project(project))
@@ -126,8 +126,8 @@ class Folders:
     def create_workspace(self, project: Project, workspace_id: str) -> None:
         """Make the folder of a workspace, owned by the project's uid, with `.rlm-context/`.
 
-        A new one gets its view of the configuration ("workspaces/<uuid>/.factory/").
-        What stands in one that exists may be the repository's, and is left alone.
+        A new one gets its view of the configuration ("workspaces/<uuid>/.factory/"). Files in an
+        existing one may be the repository's, and are left alone.
         """
         with (
             self._walk(project.id, create=False, uid=project.uid) as folder,
@@ -166,11 +166,11 @@ class Folders:
     ) -> None:
         """Make HOME of a session, 0700 and owned by the project's uid, with `files` in it.
 
-        `files`: relative path → content and mode. They replace what a process before has left.
-        `gitconfig` is what git finds there, unless the agent has one of its own.
+        `files`: relative path → content and mode. They replace those of an earlier process.
+        `gitconfig` is git's configuration there, unless the agent has one of its own.
 
         Raises:
-            RuntimeFailure: the agent has put something else in the place of one of them.
+            RuntimeFailure: the agent has replaced one of them.
         """
         self.homes.mkdir(mode=0o700, exist_ok=True)
         with (
@@ -186,7 +186,7 @@ class Folders:
     def init_git(self, project: Project, workspace_id: str, remote_url: str | None) -> None:
         """Make a new workspace a git repository; without git, do nothing.
 
-        No agent has been there, so nothing in the folder can make git do anything else.
+        No agent has had access yet, so nothing in the folder can make git run anything else.
 
         Raises:
             RuntimeFailure: git refused.
@@ -197,7 +197,7 @@ class Folders:
         folder = self.workspace(project.id, workspace_id)
         commands = [[git, "init", "--quiet"]]
         if remote_url is not None:
-            # By its path: git finds no repository by itself in a folder that is the agents'.
+            # By its path: git does not discover a repository in a folder owned by the agents.
             commands.append(
                 [git, f"--git-dir={folder / '.git'}", "remote", "add", "--", "origin", remote_url]
             )
@@ -223,7 +223,7 @@ class Folders:
                 safe_files.own_entry(fd, name, project.uid)
 
     def remove_workspace(self, project_id: str, workspace_id: str) -> None:
-        """Remove a workspace and all in it; links are removed, not followed."""
+        """Remove a workspace and its content; links are removed, not followed."""
         self.configs.remove_workspace(project_id, workspace_id)
         with (
             self._walk(project_id, create=False, uid=-1) as folder,
@@ -244,7 +244,7 @@ class Folders:
                 safe_files.remove(folder, project_id)
 
     def remove_session(self, project_id: str, session_id: str) -> None:
-        """Remove what is kept of a session beside the log: its HOME, its agent's stderr."""
+        """Remove a session's files beside the log: its HOME, its agent's stderr."""
         self.stderr_log(session_id).unlink(missing_ok=True)
         with (
             contextlib.suppress(FileNotFoundError),
@@ -262,7 +262,7 @@ class Folders:
 
 
 def _context_of(workspace_id: str) -> str:
-    """Where `.rlm-context` of a workspace is, seen from /workspace."""
+    """Return the path of `.rlm-context` of a workspace, relative to /workspace."""
     return f"workspaces/{workspace_id}/{CONTEXT}"
 
 

@@ -1,8 +1,8 @@
-"""Files in folders that an agent may have been in: nothing here follows a link or waits.
+"""Files in folders that an agent can write: no link is followed, and nothing blocks.
 
-Folders are opened step by step relative to a descriptor, with O_NOFOLLOW; what is read has to be a
-plain file of a reasonable size and is opened without waiting for a writer (a FIFO would be waited
-for without end). What is written replaces what stands there under a name of its own.
+Folders are opened step by step relative to a descriptor, with O_NOFOLLOW; a file to be read must be
+regular and of a reasonable size, and is opened without waiting for a writer (a FIFO would block
+indefinitely). A file to be written replaces the existing one under a name of its own.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LIMIT: Final = 1 << 20  # bytes of a file that is read
 GONE: Final = re.compile(r"\.[0-9a-f]{32}\.gone")
-"""The name of a folder that is being removed, or was when its server was killed."""
+"""Pattern of names of folders that are being removed, or were when their server was killed."""
 
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Generator[int]:
-    """A descriptor of `folder`, which may not be a link itself.
+    """Return a descriptor of `folder`, which may not be a link itself.
 
     Raises:
-        FileNotFoundError: there is nothing.
-        RuntimeFailure: something that is no folder stands in its place.
+        FileNotFoundError: the folder is missing.
+        RuntimeFailure: the path is not a folder.
     """
     try:
         fd = os.open(folder, FOLDER)
@@ -53,10 +53,10 @@ def opened(folder: Path) -> Generator[int]:
 def inner(
     parent: int, name: str, *, create: bool, uid: int = -1, mode: int = 0o755
 ) -> Generator[int]:
-    """A descriptor of the folder `name` in `parent`; made, and given away, where `create` says so.
+    """Return a descriptor of the folder `name` in `parent`; made, with its owner, if `create`.
 
     Raises:
-        RuntimeFailure: it is not there, or something that is no folder stands in its place.
+        RuntimeFailure: the folder is missing, or the name is not a folder.
     """
     try:
         if create:
@@ -77,13 +77,13 @@ def inner(
 
 
 def make(parent: int, name: str, uid: int, mode: int = 0o755) -> None:
-    """Make the folder `name` in `parent` where it is missing."""
+    """Make the folder `name` in `parent` if it is missing."""
     with inner(parent, name, create=True, uid=uid, mode=mode):
         pass
 
 
 def link(parent: int, name: str, target: str, uid: int = -1) -> None:
-    """Make the symbolic link `name` in `parent`, unless anything stands there.
+    """Make the symbolic link `name` in `parent`, unless the name exists.
 
     Raises:
         RuntimeFailure: the file system refused.
@@ -92,13 +92,13 @@ def link(parent: int, name: str, target: str, uid: int = -1) -> None:
         os.symlink(target, name, dir_fd=parent)
         own_entry(parent, name, uid)
     except FileExistsError:
-        pass  # an agent's, or the repository's: theirs to use or to spoil
+        pass  # made by an agent or the repository, and left to them
     except OSError as error:
         raise RuntimeFailure(f"{name!r} cannot be made: {error.strerror}") from error
 
 
 def exists(parent: int, name: str) -> bool:
-    """Whether anything stands there."""
+    """Return whether the name exists."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def exists(parent: int, name: str) -> bool:
 
 
 def own(target: int | Path, uid: int) -> None:
-    """Give it to the user of a project, where the server may."""
+    """Change the owner to the user of a project, if the server may."""
     if uid >= 0 and os.geteuid() == 0:
         os.chown(target, uid, uid)
 
@@ -119,11 +119,11 @@ def own_entry(folder: int, name: str, uid: int) -> None:
 
 
 def read(folder: int, name: str, limit: int = LIMIT) -> bytes:
-    """What is in the plain file `name`.
+    """Return the content of the regular file `name`.
 
     Raises:
-        FileNotFoundError: there is nothing.
-        RuntimeFailure: it is a link, no plain file, or larger than `limit`.
+        FileNotFoundError: the file is missing.
+        RuntimeFailure: the name is a link, no regular file, or larger than `limit`.
     """
     try:
         fd = os.open(name, _FILE, dir_fd=folder)
@@ -142,10 +142,10 @@ def read(folder: int, name: str, limit: int = LIMIT) -> bytes:
 
 
 def write(folder: int, name: str, data: bytes, mode: int, uid: int = -1) -> None:
-    """Replace `name` at once: a reader sees the old file or the new one.
+    """Replace `name` atomically: a reader sees the old file or the new one.
 
     Raises:
-        RuntimeFailure: a folder stands in its place, or the disk refuses.
+        RuntimeFailure: the name is a folder, or the disk failed.
     """
     temporary = f".{name}.{os.getpid()}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -166,10 +166,10 @@ def write(folder: int, name: str, data: bytes, mode: int, uid: int = -1) -> None
 
 
 def write_below(folder: int, path: str, data: bytes, mode: int, uid: int = -1) -> None:
-    """As `write`, for a relative path whose folders are made where they are missing.
+    """Write as `write` does, to a relative path whose missing folders are made.
 
     Raises:
-        RuntimeFailure: as `write`, and where a link or a file stands in the place of a folder.
+        RuntimeFailure: as `write`, and if a link or a file has the name of a folder.
     """
     *parents, name = PurePosixPath(path).parts
     with contextlib.ExitStack() as stack:
@@ -185,8 +185,8 @@ def _always() -> bool:
 def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
     """Remove an entry and all below it; links are removed, not followed.
 
-    However deep it is: folders are moved up into `parent` first, so neither the stack nor the
-    descriptors run out. Once `going` says no it returns after the folder at hand; what is left
+    The depth is not limited: folders are moved up into `parent` first, so neither the stack nor the
+    descriptors run out. Once `going` returns false it returns after the current folder; the rest
     has a name like `GONE`.
 
     Raises:
@@ -208,7 +208,7 @@ def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
 
 
 def _emptied(parent: int, name: str) -> list[str]:
-    """Remove one folder and the files in it; the names that its folders have now in `parent`."""
+    """Remove one folder and its files; return the names that its folders have now in `parent`."""
     moved: list[str] = []
     fd = os.open(name, FOLDER, dir_fd=parent)
     try:

@@ -1,4 +1,4 @@
-"""The log and the state: one SQLite database, one writer, any number of readers."""
+"""Log and state: one SQLite database, one writer, any number of readers."""
 
 from __future__ import annotations
 

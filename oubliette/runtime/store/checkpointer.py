@@ -1,7 +1,7 @@
-"""Copies the write-ahead log into the database beside the writer, so that no commit waits for it.
+"""Checkpoints of the write-ahead log beside the writer, so that no commit waits for one.
 
-SQLite would do it within a commit, with fsync, every 1000 pages. Here a thread of its own does, on
-its own connection; the writer's is left with a high threshold for when this one falls behind.
+SQLite would do it within a commit, with fsync, every 1000 pages. Here a thread does it, on its own
+connection; the writer's keeps a high threshold in case this one falls behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """The thread. Does nothing for a database in memory."""
+    """Thread that makes checkpoints. Does nothing for an in-memory database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class Checkpointer:
             self._thread.start()
 
     def committed(self, total_changes: int) -> None:
-        """Note a commit of the writer, whose connection has changed so many rows in all."""
+        """Note a commit of the writer, whose connection has changed this many rows in total."""
         if total_changes < self._done:
             self._done = 0  # a new connection
         if total_changes - self._done >= CHANGES:
@@ -48,7 +48,7 @@ class Checkpointer:
             self._queue.put(True)
 
     def close(self) -> None:
-        """End the thread, after the checkpoint that may be under way."""
+        """End the thread, after a checkpoint in progress."""
         if self._thread is not None:
             self._queue.put(False)
             self._thread.join()
@@ -62,7 +62,7 @@ class Checkpointer:
                     connection = self._database.connect()
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error as error:
-                # The writer meets the same fault and says so; the log only grows meanwhile.
+                # The writer gets the same error and reports it; until then the log only grows
                 _log.warning("checkpoint failed: %s", error)
         if connection is not None:
             self._database.release(connection)

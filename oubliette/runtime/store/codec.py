@@ -1,4 +1,4 @@
-"""Records and payloads as JSON in the database: `sqlite3` shows them, migrations can reach in."""
+"""JSON encoding of the database's records and payloads, readable by `sqlite3` and migrations."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _one_at_a_time = threading.Lock()
 
 
 def encode(value: object) -> bytes:
-    """`value` as JSON.
+    """Return `value` as JSON.
 
     Lone surrogates, which agents print and JSON cannot hold, become U+FFFD.
 
     Raises:
-        InvalidParameter: it is nothing that JSON can say.
+        InvalidParameter: the value has no JSON form.
     """
     try:
         return _encoder.encode(value)
@@ -35,20 +35,20 @@ def encode(value: object) -> bytes:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """The record of type `kind` in `data`."""
+    """Return the record of type `kind` in `data`."""
     return _decoder(kind).decode(data)
 
 
 def decode_payload(data: bytes) -> Any:
-    """What is in `data`, without a type."""
+    """Return the value in `data`, without a type."""
     return _payload_decoder.decode(data)
 
 
 @cache
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    # msgspec 0.22 shows other threads what it knows of a struct before it knows all of it, and
-    # whoever decodes with that ends the process. So structs are looked into one after the other;
-    # the records at import, before there are threads.
+    # msgspec 0.22 publishes its information about a struct to other threads before it is complete,
+    # and decoding with that crashes the process. So structs are initialised one after the other;
+    # the records at import, before threads start.
     with _one_at_a_time:
         return msgspec.json.Decoder(kind)
 

@@ -1,4 +1,4 @@
-"""Where the database is and how connections to it are made."""
+"""Path of the database, and its connections."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 MEMORY: Final = ":memory:"
 _BUSY_SECONDS: Final = 2.0
-"""How long to wait for another process' lock; then it is a fault like a full disk."""
+"""Timeout for another process' lock; then it is a fault like a full disk."""
 _READ_CACHE_KB: Final = 256
-"""Of pages, for each connection that only reads."""
+"""Pages of cache for each read-only connection."""
 _WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
-"""A write-ahead log that grew beyond this is cut back after a checkpoint."""
+"""A larger write-ahead log is truncated after a checkpoint."""
 _WAL_MOST_PAGES: Final = 16_384
-"""Pages in the write-ahead log at which a commit copies them itself (see `checkpoints`)."""
+"""Pages in the write-ahead log at which a commit copies them itself (see `checkpointer`)."""
 
 Durability = Literal["process", "power"]
 
@@ -39,15 +39,15 @@ Durability = Literal["process", "power"]
 class Database:
     """One database file (or `:memory:`), migrated to this release's schema.
 
-    Opening does the migration, so whatever is wrong with the file is known at once. The file and
-    its two companions (`-wal`, `-shm`) are for the owner only.
+    Opening runs the migrations, so errors of the file appear at once. The file and its two
+    companions (`-wal`, `-shm`) are accessible to the owner only.
 
-    In memory, all share one connection under one lock: a reader never sees half a batch, as with
-    a file, and there is no second implementation.
+    In memory, all share one connection under one lock: a reader never sees half a batch, as with a
+    file, and there is no second implementation.
 
     Raises:
         DatabaseTooNew: a later release wrote it.
-        ConfigError: it cannot be opened, or is no database of ours.
+        ConfigError: the file cannot be opened, or is no database of ours.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Database:
         self.path = None if str(path) == MEMORY else Path(path)
         self.durability = durability
         self.lock: AbstractContextManager[object] = contextlib.nullcontext()
-        """Held around every batch and every query of an in-memory database."""
+        """Held during every batch and every query of an in-memory database."""
         self.remembered = Remembered(alone=not read_only)
         self._shared: sqlite3.Connection | None = None
         if self.path is None:
@@ -84,13 +84,13 @@ class Database:
             raise ConfigError(f"{self.path}: cannot be used as the database: {error}") from error
 
     def connect(self) -> sqlite3.Connection:
-        """A connection that may write; give it back with `release`."""
+        """Return a connection that may write; return it with `release`."""
         if self._shared is not None:
             return self._shared
         assert self.path is not None
         connection = _connect(self.path)
         try:
-            # Only counts before the first table; lets session_cleanup give space back.
+            # Only effective before the first table; lets session_cleanup free space.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             _write_ahead(connection)
             level = "FULL" if self.durability == "power" else "NORMAL"
@@ -103,36 +103,36 @@ class Database:
         return connection
 
     def connect_read_only(self) -> sqlite3.Connection:
-        """A connection that cannot write; give it back with `release`."""
+        """Return a connection that cannot write; return it with `release`."""
         if self._shared is not None:
             return self._shared
         # Not mode=ro: that cannot recover the log of a process that was killed.
         assert self.path is not None
         connection = _connect(self.path)
         connection.execute("PRAGMA query_only = ON")
-        # There are several, and what one does not keep the system has at hand.
+        # There are several, and the system's cache has the pages that they do not keep.
         connection.execute(f"PRAGMA cache_size = -{_READ_CACHE_KB}")
         return connection
 
     def release(self, connection: sqlite3.Connection) -> None:
-        """Close what `connect` or `connect_read_only` gave."""
+        """Close a connection of `connect` or `connect_read_only`."""
         if connection is not self._shared:
             connection.close()
 
     def close(self) -> None:
-        """Let an in-memory database go; files need nothing."""
+        """Close an in-memory database; files need nothing."""
         if self._shared is not None:
             self._shared.close()
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:
-    # mode=rw: a file that has vanished is a fault, not a reason to begin an empty one.
+    # mode=rw: a missing file is a fault, not a reason to create an empty one.
     name = MEMORY if path is None else f"file:{quote(os.fspath(path))}?mode=rw"
     connection = sqlite3.connect(
         name,
         uri=path is not None,
         timeout=_BUSY_SECONDS,
-        isolation_level=None,  # we say BEGIN ourselves
+        isolation_level=None,  # explicit BEGIN
         check_same_thread=False,  # one thread at a time, but not always the same
         cached_statements=256,
     )
@@ -142,7 +142,7 @@ def _connect(path: Path | None) -> sqlite3.Connection:
 
 def _is_busy(error: BaseException) -> bool:
     code = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF == sqlite3.SQLITE_BUSY  # the extended codes say why
+    return code & 0xFF == sqlite3.SQLITE_BUSY  # the extended codes have the reason
 
 
 @tenacity.retry(
@@ -152,16 +152,16 @@ def _is_busy(error: BaseException) -> bool:
     reraise=True,
 )
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Have the file use a write-ahead log, as it does for good after the first time.
+    """Switch the file to a write-ahead log; the setting is persistent.
 
-    SQLite asks no busy handler for the lock that this takes: it refuses at once where another
-    process does the same (sqlite.org/c3ref/busy_handler.html).
+    SQLite calls no busy handler for the lock that this takes: it fails at once if another process
+    does the same (sqlite.org/c3ref/busy_handler.html).
     """
     connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _create(path: Path) -> None:
-    """Make the file 0600 before SQLite would make it by the umask; its companions follow it.
+    """Make the file 0600 before SQLite makes it by the umask; its companions get the same mode.
 
     An existing file is not opened here: closing any descriptor of it would drop the locks that
     this process' other connections hold (fcntl(2)).
@@ -178,6 +178,6 @@ def _create(path: Path) -> None:
         if mode & 0o077:
             path.chmod(0o600)
     except FileExistsError:
-        return  # another process was quicker
+        return  # another process was first
     except OSError as error:
         raise ConfigError(f"{path}: cannot be used as the database: {error.strerror}") from error

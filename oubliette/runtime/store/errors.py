@@ -1,4 +1,4 @@
-"""Tells faults of the storage (nothing is wrong with the request) from those of a request."""
+"""Distinction between faults of the storage and errors of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STORAGE: Final = frozenset(
 
 
 def storage_fault(error: BaseException) -> str | None:
-    """Why the storage failed, None if `error` is not about the storage."""
+    """Return why the storage failed, None if `error` is not about the storage."""
     if isinstance(error, sqlite3.Error):
         # Absent on errors that the sqlite3 module itself raises: those are about the request.
         code = getattr(error, "sqlite_errorcode", None)

@@ -1,4 +1,4 @@
-"""Carries out operations on a connection that is inside a transaction."""
+"""Execution of operations on a connection inside a transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oubliette.records import Event
 
 IDEMPOTENCY_SECONDS: Final = 24 * 3600.0
-"""How long a key is held."""
+"""Lifetime of a key."""
 
 _NEXT_INDEX: Final = """
 SELECT 1 + max(
@@ -34,11 +34,11 @@ ON CONFLICT (session_id, source) WHERE source IS NOT NULL DO NOTHING"""
 
 
 def perform(connection: sqlite3.Connection, operations: tuple[ops.Op, ...]) -> ops.Result:
-    """Carry out `operations` in order; the caller rolls back if one of them raises.
+    """Execute `operations` in order; the caller rolls back if one of them raises.
 
     Raises:
-        OublietteError: an operation cannot be done (see each); nothing is wrong with the disk.
-        sqlite3.Error: the database could not do it.
+        OublietteError: an operation cannot be done (see each); the storage works.
+        sqlite3.Error: the database failed.
     """
     return tuple([_HANDLERS[type(operation)](connection, operation) for operation in operations])
 

@@ -1,4 +1,4 @@
-"""Ids by a piece of them: what a person types instead of a whole id."""
+"""Search of ids by a part of them, for users who do not type whole ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Kind = Literal["project", "session", "token", "workspace"]
 
 MOST: Final = 100
-"""More are not looked for: nobody reads them."""
+"""Limit of the results: a longer list is not useful."""
 
 _TABLES: Final[dict[Kind, str]] = {
     "project": "projects WHERE deleted_at IS NULL AND",
@@ -21,13 +21,13 @@ _TABLES: Final[dict[Kind, str]] = {
 
 
 def ids_with(connection: sqlite3.Connection, kind: Kind, beginning: str, end: str) -> list[str]:
-    """Ids of a kind that begin with `beginning` or end with `end`, in their order.
+    """Return ids of a kind that begin with `beginning` or end with `end`, in their order.
 
     Args:
-        connection: to a database of ours.
-        kind: whose ids.
-        beginning: with the kind's prefix; empty: none begins so.
-        end: empty: none ends so.
+        connection: a connection to a database of ours.
+        kind: the kind of the ids.
+        beginning: with the kind's prefix; empty: not used.
+        end: empty: not used.
     """
     rows = connection.execute(
         f"SELECT id FROM {_TABLES[kind]} "  # noqa: S608 - one of four texts of ours
@@ -44,7 +44,7 @@ def ids_with(connection: sqlite3.Connection, kind: Kind, beginning: str, end: st
 
 
 def project_called(connection: sqlite3.Connection, name: str) -> list[str]:
-    """The id of the live project of exactly this name, if there is one."""
+    """Return the id of the live project of exactly this name, if there is one."""
     rows = connection.execute(
         "SELECT id FROM projects WHERE name = ? AND deleted_at IS NULL", (name,)
     )
@@ -52,10 +52,10 @@ def project_called(connection: sqlite3.Connection, name: str) -> list[str]:
 
 
 def token_names(connection: sqlite3.Connection) -> dict[str, str]:
-    """What each key was called, by its id; revoked ones too."""
+    """Return each key's name by its id; revoked ones too."""
     return dict(connection.execute("SELECT id, json_extract(data, '$.name') FROM tokens"))
 
 
 def project_names(connection: sqlite3.Connection) -> dict[str, str]:
-    """What each project is called, by its id; deleted ones too."""
+    """Return each project's name by its id; deleted ones too."""
     return dict(connection.execute("SELECT id, name FROM projects"))

@@ -1,7 +1,7 @@
-"""Brings a database forward to this release's schema, one numbered file at a time.
+"""Migration of a database to this release's schema, one numbered file at a time.
 
-`schema/NNNN_name.sql` are run in order, each in one transaction with the new version number, so
-a process that dies in between leaves a whole schema of some version. There is no way back: an
+`schema/NNNN_name.sql` are run in order, each in one transaction with the new version number, so a
+process that ends in between leaves a complete schema of some version. There is no downgrade: an
 older release refuses a newer database.
 """
 
@@ -18,7 +18,7 @@ from oubliette.errors import ConfigError, DatabaseTooNew
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-APPLICATION_ID: Final = 0x4F75624C  # "OubL"; tells our databases from others (file(1), sqlite.org)
+APPLICATION_ID: Final = 0x4F75624C  # "OubL"; identifies our databases (file(1), sqlite.org)
 _NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 
@@ -30,7 +30,7 @@ class Migration(NamedTuple):
 
 
 def released() -> list[Migration]:
-    """The migrations that ship with this release, in order, from version 1 without a gap."""
+    """Return the migrations of this release, in order, from version 1 without a gap."""
     folder = resources.files("oubliette.runtime.store") / "schema"
     found = sorted(
         Migration(int(match[1]), entry.read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def released() -> list[Migration]:
 
 
 def statements(sql: str) -> Iterator[str]:
-    """The single statements of a script; triggers stay whole."""
+    """Return the single statements of a script; triggers stay whole."""
     part = ""
     for line in sql.splitlines(keepends=True):
         part += line
@@ -56,13 +56,13 @@ def statements(sql: str) -> Iterator[str]:
 
 
 def migrate(connection: sqlite3.Connection, steps: Sequence[Migration]) -> int:
-    """Run what is missing; returns the version that the database has now.
+    """Run missing migrations; return the version that the database has now.
 
     Safe beside another process that does the same: the version is read again under the lock.
 
     Raises:
         DatabaseTooNew: a later release wrote it.
-        ConfigError: it is some other program's database.
+        ConfigError: the database is another program's.
     """
     newest = steps[-1].version
     while check(connection, newest) < newest:
@@ -85,11 +85,11 @@ def migrate(connection: sqlite3.Connection, steps: Sequence[Migration]) -> int:
 
 
 def check(connection: sqlite3.Connection, newest: int) -> int:
-    """The version of the database; 0 for an empty one.
+    """Return the version of the database; 0 for an empty one.
 
     Raises:
         DatabaseTooNew: a later release wrote it.
-        ConfigError: it is some other program's database.
+        ConfigError: the database is another program's.
     """
     with _one_view(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -107,7 +107,7 @@ def check(connection: sqlite3.Connection, newest: int) -> int:
 
 @contextlib.contextmanager
 def _one_view(connection: sqlite3.Connection) -> Generator[None]:
-    """Read what is there at one moment: another process may be bringing it forward."""
+    """Read from one snapshot: another process may be migrating it."""
     if connection.in_transaction:
         yield
         return

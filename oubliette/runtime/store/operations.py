@@ -1,6 +1,6 @@
-"""What may be written, as values.
+"""Write operations of the store, as values.
 
-A transaction is a tuple of operations: all of them happen or none. Its result is the tuple of
+A transaction is a tuple of operations: all of them are applied or none. Its result is the tuple of
 their results, in the same order.
 """
 
@@ -31,98 +31,98 @@ class Operation(msgspec.Struct, frozen=True, tag=True):
 
 
 class PutPrincipal(Operation, frozen=True):
-    """Insert or replace by id; answers None."""
+    """Insert or replace by id; the result is None."""
 
     record: Principal
 
 
 class PutToken(Operation, frozen=True):
-    """Insert or replace by id; answers None."""
+    """Insert or replace by id; the result is None."""
 
     record: Token
 
 
 class TouchToken(Operation, frozen=True):
-    """Move the token's last use forward to `at`; answers whether there is such a token."""
+    """Move the token's last use forward to `at`; the result is whether the token exists."""
 
     id: str
     at: float
 
 
 class RevokeToken(Operation, frozen=True):
-    """Revoke; the first revocation's time stays. Answers whether this one revoked it."""
+    """Revoke; the first revocation's time stays. The result is whether this one revoked it."""
 
     id: str
     at: float
 
 
 class PutProject(Operation, frozen=True):
-    """Insert or replace by id; answers None.
+    """Insert or replace by id; the result is None.
 
-    Fails with AlreadyExists ("project already exists") where another live project has the name.
+    Fails with AlreadyExists ("project already exists") if another live project has the name.
     """
 
     record: Project
 
 
 class PutWorkspace(Operation, frozen=True):
-    """Insert or replace by id; answers None."""
+    """Insert or replace by id; the result is None."""
 
     record: Workspace
 
 
 class PutContainer(Operation, frozen=True):
-    """Insert or replace by id; answers None."""
+    """Insert or replace by id; the result is None."""
 
     record: Container
 
 
 class DeleteContainer(Operation, frozen=True):
-    """Forget a container that was removed; answers whether it was known."""
+    """Delete a removed container; the result is whether it was known."""
 
     id: str
 
 
 class PutSession(Operation, frozen=True):
-    """Insert or replace by id; answers None."""
+    """Insert or replace by id; the result is None."""
 
     record: Session
 
 
 class PurgeSession(Operation, frozen=True):
-    """Delete an ended session and all that hangs on it; answers whether it was there.
+    """Delete an ended session and all its dependents; the result is whether it existed.
 
-    Its log, turns, requests and minted keys go with it. Fails with Conflict while the
-    session lives.
+    Its log, turns, requests and minted keys are deleted too. Fails with Conflict if the session is
+    live.
     """
 
     session_id: str
 
 
 class PutTurn(Operation, frozen=True):
-    """Insert or replace by session and number; answers None."""
+    """Insert or replace by session and number; the result is None."""
 
     record: Turn
 
 
 class DeleteTurns(Operation, frozen=True):
-    """Delete the session's finished turns up to `up_to_number`; answers how many."""
+    """Delete the session's finished turns up to `up_to_number`; the result is their count."""
 
     session_id: str
     up_to_number: int
 
 
 class PutCallerRequest(Operation, frozen=True):
-    """Insert or replace by id; answers None. Fails with Conflict where it has its outcome."""
+    """Insert or replace by id; the result is None. Fails with Conflict if it is settled."""
 
     record: CallerRequest
 
 
 class SettleCallerRequest(Operation, frozen=True):
-    """Give a request its one outcome; answers False where it has one already.
+    """Set the single outcome of a request; the result is False if it has one already.
 
-    With `only_once` that is a Conflict instead, so that what goes with the outcome in the same
-    transaction (its event) does not happen twice. Fails with NotFound for an unknown id.
+    With `only_once` that is a Conflict instead, so that the other operations of the transaction
+    (its event) are not applied twice. Fails with NotFound for an unknown id.
     """
 
     id: str
@@ -134,19 +134,19 @@ class SettleCallerRequest(Operation, frozen=True):
 
 
 class DeleteSettledRequests(Operation, frozen=True):
-    """Delete requests that were settled before `before` (wall seconds); answers how many."""
+    """Delete requests settled before `before` (wall seconds); the result is their count."""
 
     before: float
 
 
 class PutPermission(Operation, frozen=True):
-    """Insert or replace by id; answers None. Fails with Conflict where it is decided."""
+    """Insert or replace by id; the result is None. Fails with Conflict if it is decided."""
 
     record: PermissionRequest
 
 
 class PutIdempotency(Operation, frozen=True):
-    """Claim a key; answers None. Fails with AlreadyExists where it is held.
+    """Claim a key; the result is None. Fails with AlreadyExists if it is claimed.
 
     A key that is 24 h older than this one counts as free.
     """
@@ -155,7 +155,7 @@ class PutIdempotency(Operation, frozen=True):
 
 
 class AnswerIdempotency(Operation, frozen=True):
-    """Set the answer of a claimed key; answers whether it is there."""
+    """Set the answer of a claimed key; the result is whether it exists."""
 
     principal: str
     tool: str
@@ -164,7 +164,7 @@ class AnswerIdempotency(Operation, frozen=True):
 
 
 class DeleteIdempotency(Operation, frozen=True):
-    """Free one key, as its request failed before it did anything; answers whether it was held."""
+    """Free one key, whose request failed without effect; the result is whether it was claimed."""
 
     principal: str
     tool: str
@@ -172,26 +172,26 @@ class DeleteIdempotency(Operation, frozen=True):
 
 
 class ExpireIdempotency(Operation, frozen=True):
-    """Delete the keys made before `before` (wall seconds); answers how many."""
+    """Delete the keys made before `before` (wall seconds); the result is their count."""
 
     before: float
 
 
 class AppendEvents(Operation, frozen=True):
-    """Append to the logs of sessions; answers the events that are new, with index and seq set.
+    """Append to the logs of sessions; the result is the new events, with index and seq set.
 
-    An event whose source is in its session's log already is left out. An index must go on from
-    the session's log without a gap (events left out before it in this operation may be counted or
-    not), or be -1 for "the next"; else the transaction fails with Conflict.
+    An event whose source is in its session's log already is left out. An index must continue the
+    session's log without a gap (events left out before it in this operation may be counted or not),
+    or be -1 for "the next"; else the transaction fails with Conflict.
     """
 
     events: tuple[Event, ...]
 
 
 class DeleteSessionEvents(Operation, frozen=True):
-    """Cut a session's log: delete events up to and with `up_to_index`; answers how many.
+    """Delete a session's events up to and including `up_to_index`; the result is their count.
 
-    Readers are told by `truncated_before`; new events go on from the old indexes.
+    Readers see it in `truncated_before`; new events continue the old indexes.
     """
 
     session_id: str
@@ -199,14 +199,14 @@ class DeleteSessionEvents(Operation, frozen=True):
 
 
 class PutMeta(Operation, frozen=True):
-    """Set one value of the instance (its id, say); answers None."""
+    """Set one value of the instance (its id, say); the result is None."""
 
     key: str
     value: str
 
 
 class BumpMeta(Operation, frozen=True):
-    """Add one to a counter of the instance (the server's epoch); answers the new value, from 1."""
+    """Add one to a counter of the instance (the server's epoch); the result is the value."""
 
     key: str
 
@@ -241,9 +241,9 @@ Op = (
 
 if TYPE_CHECKING:
     Result = tuple[Any, ...]
-else:  # what it is, for messages that carry one to another machine
+else:  # the type, for messages that carry one to another machine
     Result = tuple[bool | int | tuple[Event, ...] | None, ...]
-"""One answer per operation, as each says."""
+"""One result per operation, as documented there."""
 
 Commit = Callable[[tuple[Op, ...]], Awaitable[Result]]
-"""Has a transaction committed; raises the operation's own error."""
+"""Callable that commits a transaction; raises the operation's own error."""

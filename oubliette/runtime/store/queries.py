@@ -1,4 +1,4 @@
-"""What may be read, as functions of a connection. One read is one consistent view."""
+"""Queries of the store, as functions of a connection. One read is one consistent view."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_EVENTS: Final = 500
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Default caps of one read of events."""
+"""Default limits of one read of events."""
 
 _EVENT: Final = (
     "SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id, source FROM events"
@@ -38,21 +38,21 @@ class Page(NamedTuple):
 
     records: Sequence[Any]
     next_cursor: str | None
-    """Where to go on; None at the end."""
+    """Cursor of the next page; None at the end."""
 
 
 class LogSlice(NamedTuple):
-    """Part of a session's log: gapless, or it says from where on it is."""
+    """Part of a session's log, without gaps after its first event."""
 
     events: list[Event]
     first_index: int
-    """The first index that is kept (0 for a log that was never cut; may be one past the end)."""
+    """First index that is kept (0 for a log that was never cut; may be one past the end)."""
     last_index: int
-    """The last index of the whole log, -1 if there was never an event."""
+    """Last index of the whole log, -1 if there was never an event."""
     truncated_before: int | None
-    """Set when events after the cursor were deleted: the first index that is kept."""
+    """Set if events after the cursor were deleted: the first index that is kept."""
     more: bool
-    """Whether the log goes on after the last event here."""
+    """Whether the log continues after the last event here."""
 
 
 def _records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -75,7 +75,7 @@ def _listing(
     cursor: str | None,
     newest_first: bool = False,
 ) -> Page:
-    """One page; of `conditions`, those with the value None do not count."""
+    """Return one page; of `conditions`, those with the value None are ignored."""
     wanted = [(sql, value) for sql, value in conditions if value is not None]
     if cursor is not None:
         wanted.append(("id < ?" if newest_first else "id > ?", cursor))
@@ -109,7 +109,7 @@ def _event(row: tuple[Any, ...]) -> Event:
 
 
 def _capped(rows: sqlite3.Cursor, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
-    """Up to the caps, but at least one; and whether there are more."""
+    """Return rows up to the limits, but at least one; and whether there are more."""
     events: list[Event] = []
     size = 0
     for row in rows:
@@ -128,7 +128,7 @@ def log(
     max_events: int = MAX_EVENTS,
     max_bytes: int = MAX_BYTES,
 ) -> LogSlice:
-    """Events after `since_index`, at least one if there is any, else up to the caps."""
+    """Return events after `since_index`, at least one if there is any, else up to the limits."""
     cut, last = bounds(connection, session_id)
     rows = connection.execute(
         f"{_EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx", (session_id, since_index)
@@ -139,7 +139,7 @@ def log(
 
 
 def bounds(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
-    """First index kept and last index of the log; (0, -1) for a new one."""
+    """Return the first index kept and the last index of the log; (0, -1) for a new one."""
     row = connection.execute(
         "SELECT (SELECT up_to FROM trims WHERE session_id = ?1),"
         " (SELECT max(idx) FROM events WHERE session_id = ?1)",
@@ -150,7 +150,7 @@ def bounds(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
 
 
 def event(connection: sqlite3.Connection, session_id: str, index: int) -> Event | None:
-    """One event."""
+    """Return one event."""
     row = connection.execute(
         f"{_EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
     ).fetchone()
@@ -165,7 +165,7 @@ def caller_events(  # noqa: PLR0917 - the order of the index
     limit: int = MAX_EVENTS,
     max_bytes: int = MAX_BYTES,
 ) -> list[Event]:
-    """What this caller is told, in the order of its commit; at least one if there is any."""
+    """Return this caller's events in the order of their commit; at least one if there is any."""
     rows = connection.execute(
         f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? ORDER BY seq",
         (principal, caller_id, after_seq),
@@ -174,13 +174,13 @@ def caller_events(  # noqa: PLR0917 - the order of the index
 
 
 def last_seq(connection: sqlite3.Connection) -> int:
-    """The highest seq that may have been given, 0 at first; all later ones are above."""
+    """Return the highest seq that may have been assigned, 0 at first; all later ones are higher."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row else 0
 
 
 def has_source(connection: sqlite3.Connection, session_id: str, source: str) -> bool:
-    """Whether an event that was read from there is in the log."""
+    """Return whether an event from that source is in the log."""
     row = connection.execute(
         "SELECT 1 FROM events WHERE session_id = ? AND source = ?", (session_id, source)
     ).fetchone()
@@ -190,7 +190,7 @@ def has_source(connection: sqlite3.Connection, session_id: str, source: str) -> 
 def last_source(
     connection: sqlite3.Connection, session_id: str, process_id: str
 ) -> tuple[int, int]:
-    """(offset, ordinal) of the newest event that was read from that process; (-1, -1) if none."""
+    """Return (offset, ordinal) of the newest event of that process; (-1, -1) if none."""
     # In the order of the log, as text would sort 9 above 10; ';' follows ':'.
     row = connection.execute(
         "SELECT source FROM events INDEXED BY events_by_session WHERE session_id = ?"
@@ -207,14 +207,14 @@ def last_source(
 
 
 def project(connection: sqlite3.Connection, project_id: str) -> Project | None:
-    """One project, deleted or not."""
+    """Return one project, deleted or not."""
     return _one(
         Project, connection.execute("SELECT data FROM projects WHERE id = ?", (project_id,))
     )
 
 
 def project_named(connection: sqlite3.Connection, name: str) -> Project | None:
-    """The live project of that name."""
+    """Return the live project of that name."""
     sql = "SELECT data FROM projects WHERE name = ? AND deleted_at IS NULL"
     return _one(Project, connection.execute(sql, (name,)))
 
@@ -225,21 +225,21 @@ def projects(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Page:
-    """Live projects; `name_contains` whatever the case."""
+    """Return live projects; `name_contains` is case-insensitive."""
     part = name_contains.casefold() if name_contains else None
     conditions = [("deleted_at IS NULL AND ?", 1), ("instr(folded, ?) > 0", part)]
     return _listing(connection, Project, "projects", conditions, limit=limit, cursor=cursor)
 
 
 def workspace(connection: sqlite3.Connection, workspace_id: str) -> Workspace | None:
-    """One workspace, deleted or not."""
+    """Return one workspace, deleted or not."""
     return _one(
         Workspace, connection.execute("SELECT data FROM workspaces WHERE id = ?", (workspace_id,))
     )
 
 
 def workspaces(connection: sqlite3.Connection, project_id: str) -> list[Workspace]:
-    """The project's workspaces that were not deleted, oldest first."""
+    """Return the project's workspaces that were not deleted, oldest first."""
     sql = (
         "SELECT data FROM workspaces WHERE project_id = ? AND deleted_at IS NULL"
         " ORDER BY created_at, id"
@@ -248,14 +248,14 @@ def workspaces(connection: sqlite3.Connection, project_id: str) -> list[Workspac
 
 
 def container(connection: sqlite3.Connection, container_id: str) -> Container | None:
-    """One container."""
+    """Return one container."""
     return _one(
         Container, connection.execute("SELECT data FROM containers WHERE id = ?", (container_id,))
     )
 
 
 def containers(connection: sqlite3.Connection, project_id: str | None = None) -> list[Container]:
-    """All containers that were not removed yet, or those of one project."""
+    """Return all containers that were not removed yet, or those of one project."""
     sql = "SELECT data FROM containers WHERE ?1 IS NULL OR project_id = ?1 ORDER BY id"
     return _records(Container, connection.execute(sql, (project_id,)))
 
@@ -264,7 +264,7 @@ def containers(connection: sqlite3.Connection, project_id: str | None = None) ->
 
 
 def session(connection: sqlite3.Connection, session_id: str) -> Session | None:
-    """One session."""
+    """Return one session."""
     return _one(
         Session, connection.execute("SELECT data FROM sessions WHERE id = ?", (session_id,))
     )
@@ -281,7 +281,7 @@ def sessions(
     cursor: str | None = None,
     newest_first: bool = False,
 ) -> Page:
-    """Sessions that match all that is given."""
+    """Return sessions that match all given conditions."""
     conditions = [
         ("project_id = ?", project_id),
         ("status = ?", status),
@@ -306,7 +306,7 @@ def live_sessions(
     workspace_id: str | None = None,
     exploration_id: str | None = None,
 ) -> list[Session]:
-    """Sessions whose status is not terminal, of all projects or as narrow as given."""
+    """Return sessions whose status is not terminal, of all projects or as narrow as given."""
     conditions = [
         ("project_id = ?", project_id),
         ("container_id = ?", container_id),
@@ -315,7 +315,7 @@ def live_sessions(
     ]
     wanted = [(sql, value) for sql, value in conditions if value is not None]
     where = " AND ".join(["live = 1", *(sql for sql, _ in wanted)])
-    # +id: sorting the few live ones is cheaper than walking all sessions in the order of ids.
+    # +id: sorting the few live ones is cheaper than scanning all sessions in the order of ids.
     rows = connection.execute(
         f"SELECT data FROM sessions WHERE {where} ORDER BY +id",  # noqa: S608
         tuple(value for _, value in wanted),
@@ -326,7 +326,7 @@ def live_sessions(
 def count_live_sessions(
     connection: sqlite3.Connection, project_id: str, *, top_level: bool = True
 ) -> int:
-    """How many sessions of a project live; children only count without `top_level`."""
+    """Return how many sessions of a project are live; children only count without `top_level`."""
     sql = "SELECT count(*) FROM sessions WHERE live = 1 AND project_id = ?"
     if top_level:
         sql += " AND parent_session_id IS NULL"
@@ -339,7 +339,7 @@ def ended_sessions(
     project_id: str | None = None,
     limit: int = 1000,
 ) -> list[str]:
-    """Ids of sessions that ended, last changed before `before` (wall seconds)."""
+    """Return ids of sessions that ended, last changed before `before` (wall seconds)."""
     rows = connection.execute(
         "SELECT id FROM sessions WHERE live = 0 AND updated_at < ?1"
         " AND (?2 IS NULL OR project_id = ?2) ORDER BY id LIMIT ?3",
@@ -349,7 +349,7 @@ def ended_sessions(
 
 
 def children(connection: sqlite3.Connection, session_id: str) -> list[Session]:
-    """The session's direct children, oldest first."""
+    """Return the session's direct children, oldest first."""
     sql = "SELECT data FROM sessions WHERE parent_session_id = ? ORDER BY id"
     return _records(Session, connection.execute(sql, (session_id,)))
 
@@ -360,7 +360,7 @@ def latest_session(
     principal: str,
     parent_session_id: str | None = None,
 ) -> Session | None:
-    """The newest session there that nobody ended, among the children of `parent_session_id`.
+    """Return the newest session not ended by a user, among the children of `parent_session_id`.
 
     None as parent means top-level sessions.
     """
@@ -374,7 +374,7 @@ def latest_session(
 def turns(
     connection: sqlite3.Connection, session_id: str, states: Sequence[str] | None = None
 ) -> list[Turn]:
-    """The session's turns in order, or those in one of `states`."""
+    """Return the session's turns in order, or those in one of `states`."""
     if states is None:
         sql = "SELECT data FROM turns WHERE session_id = ? ORDER BY number"
         return _records(Turn, connection.execute(sql, (session_id,)))
@@ -384,13 +384,13 @@ def turns(
 
 
 def turn(connection: sqlite3.Connection, session_id: str, number: int) -> Turn | None:
-    """One turn."""
+    """Return one turn."""
     sql = "SELECT data FROM turns WHERE session_id = ? AND number = ?"
     return _one(Turn, connection.execute(sql, (session_id, number)))
 
 
 def turn_of_call(connection: sqlite3.Connection, call_id: str) -> Turn | None:
-    """The newest turn that an agent's call (`{parent session}/{call id}`) made."""
+    """Return the newest turn made by an agent's call (`{parent session}/{call id}`)."""
     sql = "SELECT data FROM turns WHERE call_id = ? ORDER BY rowid DESC LIMIT 1"
     return _one(Turn, connection.execute(sql, (call_id,)))
 
@@ -399,7 +399,7 @@ def turn_of_call(connection: sqlite3.Connection, call_id: str) -> Turn | None:
 
 
 def request(connection: sqlite3.Connection, request_id: str) -> CallerRequest | None:
-    """One request."""
+    """Return one request."""
     sql = "SELECT data FROM caller_requests WHERE id = ?"
     return _one(CallerRequest, connection.execute(sql, (request_id,)))
 
@@ -407,7 +407,7 @@ def request(connection: sqlite3.Connection, request_id: str) -> CallerRequest | 
 def request_of_call(
     connection: sqlite3.Connection, session_id: str, call_id: str
 ) -> CallerRequest | None:
-    """The newest request that this call of this session made."""
+    """Return the newest request made by this call of this session."""
     sql = (
         "SELECT data FROM caller_requests WHERE session_id = ? AND call_id = ?"
         " ORDER BY created_at DESC LIMIT 1"
@@ -421,7 +421,7 @@ def open_requests(
     principal: str | None = None,
     caller_id: str | None = None,
 ) -> list[CallerRequest]:
-    """Requests without an outcome: of a session, or of a caller; oldest first."""
+    """Return requests without an outcome: of a session, or of a caller; oldest first."""
     sql = (
         "SELECT data FROM caller_requests WHERE outcome IS NULL"
         " AND (?1 IS NULL OR session_id = ?1)"
@@ -435,7 +435,7 @@ def open_requests(
 def recent_requests(
     connection: sqlite3.Connection, session_id: str, since: float
 ) -> list[CallerRequest]:
-    """A session's requests that are open, or were settled at `since` (wall seconds) or later."""
+    """Return a session's requests that are open, or were settled at `since` or later."""
     sql = (
         "SELECT data FROM caller_requests WHERE session_id = ?"
         " AND (outcome IS NULL OR settled_at >= ?) ORDER BY created_at, id"
@@ -447,7 +447,7 @@ def recent_requests(
 
 
 def permission(connection: sqlite3.Connection, request_id: str) -> PermissionRequest | None:
-    """One thing that an agent asked for."""
+    """Return one permission request."""
     sql = "SELECT data FROM permissions WHERE id = ?"
     return _one(PermissionRequest, connection.execute(sql, (request_id,)))
 
@@ -455,7 +455,7 @@ def permission(connection: sqlite3.Connection, request_id: str) -> PermissionReq
 def open_permissions(
     connection: sqlite3.Connection, principal_id: str, caller_id: str
 ) -> list[PermissionRequest]:
-    """What this caller is asked for and has not decided, oldest first."""
+    """Return this caller's undecided permission requests, oldest first."""
     sql = (
         "SELECT data FROM permissions WHERE decision IS NULL AND principal = ? AND caller_id = ?"
         " ORDER BY rowid"
@@ -466,7 +466,7 @@ def open_permissions(
 def permissions(
     connection: sqlite3.Connection, session_id: str, turn_number: int
 ) -> list[PermissionRequest]:
-    """What a session's agent asked for in this turn, and whatever is open; oldest first."""
+    """Return a session's permission requests of this turn, and all open ones; oldest first."""
     sql = (
         "SELECT data FROM permissions WHERE session_id = ? AND (turn = ? OR decision IS NULL)"
         " ORDER BY rowid"
@@ -478,48 +478,48 @@ def permissions(
 
 
 def principal(connection: sqlite3.Connection, principal_id: str) -> Principal | None:
-    """One principal."""
+    """Return one principal."""
     sql = "SELECT data FROM principals WHERE id = ?"
     return _one(Principal, connection.execute(sql, (principal_id,)))
 
 
 def principals(connection: sqlite3.Connection) -> list[Principal]:
-    """All principals."""
+    """Return all principals."""
     return _records(Principal, connection.execute("SELECT data FROM principals ORDER BY id"))
 
 
 def token(connection: sqlite3.Connection, token_id: str) -> Token | None:
-    """One token, revoked or not."""
+    """Return one token, revoked or not."""
     return _one(Token, connection.execute("SELECT data FROM tokens WHERE id = ?", (token_id,)))
 
 
 def tokens(connection: sqlite3.Connection) -> list[Token]:
-    """All tokens, revoked ones too."""
+    """Return all tokens, revoked ones too."""
     return _records(Token, connection.execute("SELECT data FROM tokens ORDER BY id"))
 
 
 def idempotency(
     connection: sqlite3.Connection, principal_id: str, tool: str, key: str
 ) -> IdempotencyKey | None:
-    """A claimed key; the caller looks at its age."""
+    """Return a claimed key; the caller checks its age."""
     sql = "SELECT data FROM idempotency_keys WHERE principal = ? AND tool = ? AND key = ?"
     return _one(IdempotencyKey, connection.execute(sql, (principal_id, tool, key)))
 
 
 def meta(connection: sqlite3.Connection, key: str) -> str | None:
-    """One value of the instance."""
+    """Return one value of the instance."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None
 
 
 def damage(connection: sqlite3.Connection) -> list[str]:
-    """What is wrong with the database file, for `doctor`; empty if nothing is. Reads all of it."""
+    """Return errors of the database file, for `doctor`; empty if none. Reads all of it."""
     rows = connection.execute("PRAGMA quick_check(20)").fetchall()
     return [row[0] for row in rows if row[0] != "ok"]
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """How much there is of what, for status pages."""
+    """Return the number of records of each kind, for status pages."""
     sql = (
         "SELECT (SELECT count(*) FROM projects WHERE deleted_at IS NULL),"
         " (SELECT count(*) FROM sessions), (SELECT count(*) FROM sessions WHERE live = 1),"

@@ -1,7 +1,7 @@
-"""Reads the database without ever getting in the writer's way.
+"""Reader of the database that never blocks the writer.
 
-A few threads, each with a connection that cannot write. What was committed before a read began is
-in it; each read is one consistent view.
+A few threads, each with a connection that cannot write. Each read is one consistent view, and
+contains every commit made before it began.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Reader:
-    """The queries as coroutines; `run` and `run_blocking` take any function of a connection.
+    """Queries as coroutines; `run` and `run_blocking` take any function of a connection.
 
     All raise StorageUnavailable when the database cannot be read, Unavailable after `aclose`.
     """
@@ -61,7 +61,7 @@ class Reader:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run a query (see `queries`) on a thread of the pool."""
+        """Run a query (see `queries`) on a thread of the pool, and return its result."""
         if self._closed:
             raise Unavailable("the store is closed")
         return await self._threads.run(partial(self._view, query, *args, **kwargs))
@@ -72,18 +72,18 @@ class Reader:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The same for programs without a loop."""
+        """Run a query as `run` does, for programs without a loop."""
         if self._closed:
             raise Unavailable("the store is closed")
         return self._threads.run_blocking(lambda: self._view(query, *args, **kwargs))
 
     async def aclose(self) -> None:
-        """Let running reads end, then close the connections."""
+        """Wait for running reads, then close the connections."""
         self._closed = True
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """The same for programs without a loop."""
+        """Close as `aclose` does, for programs without a loop."""
         self._closed = True
         self._threads.close()
         while self._connections:
@@ -126,7 +126,7 @@ class Reader:
         max_events: int = queries.MAX_EVENTS,
         max_bytes: int = queries.MAX_BYTES,
     ) -> LogSlice:
-        """Events after `since_index` with the bounds of the log, in one view."""
+        """Return events after `since_index` with the bounds of the log, in one view."""
         return await self.run(queries.log, session_id, since_index, max_events, max_bytes)
 
     async def events(
@@ -136,27 +136,27 @@ class Reader:
         max_events: int = queries.MAX_EVENTS,
         max_bytes: int = queries.MAX_BYTES,
     ) -> list[Event]:
-        """The events of `log`: one at least if there is any, else as many as the caps allow."""
+        """Return the events of `log`: one at least if there is any, else up to the limits."""
         return (await self.log(session_id, since_index, max_events, max_bytes)).events
 
     async def event(self, session_id: str, index: int) -> Event | None:
-        """One event."""
+        """Return one event."""
         return await self.run(queries.event, session_id, index)
 
     async def bounds(self, session_id: str) -> tuple[int, int]:
-        """First index kept and last index of a session's log; (0, -1) for a new one."""
+        """Return first index kept and last index of a session's log; (0, -1) for a new one."""
         return await self.run(queries.bounds, session_id)
 
     async def last_index(self, session_id: str) -> int:
-        """Index of the last event of a session, -1 if there was never one."""
+        """Return the index of the last event of a session, -1 if there was never one."""
         return (await self.bounds(session_id))[1]
 
     async def has_source(self, session_id: str, source: str) -> bool:
-        """Whether an event that was read from there is in the log."""
+        """Return whether an event from that source is in the log."""
         return await self.run(queries.has_source, session_id, source)
 
     async def last_source(self, session_id: str, process_id: str) -> tuple[int, int]:
-        """(offset, ordinal) of the newest event read from that process; (-1, -1) if none."""
+        """Return (offset, ordinal) of the newest event of that process; (-1, -1) if none."""
         return await self.run(queries.last_source, session_id, process_id)
 
     async def caller_events(
@@ -167,35 +167,35 @@ class Reader:
         limit: int = queries.MAX_EVENTS,
         max_bytes: int = queries.MAX_BYTES,
     ) -> list[Event]:
-        """What this caller is told after `after_seq`, in commit order, up to the caps."""
+        """Return this caller's events after `after_seq`, in commit order, up to the limits."""
         return await self.run(
             queries.caller_events, principal, caller_id, after_seq, limit, max_bytes
         )
 
     async def last_seq(self) -> int:
-        """The highest seq that may have been given, 0 at first; all later ones are above."""
+        """Return the highest seq that may have been assigned, 0 at first; later ones are higher."""
         return await self.run(queries.last_seq)
 
     # ------------------------------------------------------------------ projects
 
     async def project(self, project_id: str) -> Project | None:
-        """One project, deleted or not."""
+        """Return one project, deleted or not."""
         return await self.run(queries.project, project_id)
 
     async def project_named(self, name: str) -> Project | None:
-        """The live project of that name."""
+        """Return the live project of that name."""
         return await self.run(queries.project_named, name)
 
     async def projects(
         self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page:
-        """Live projects, oldest first; `name_contains` whatever the case."""
+        """Return live projects, oldest first; `name_contains` is case-insensitive."""
         return await self.run(queries.projects, name_contains, limit, cursor)
 
     async def projects_with_containers(
         self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> tuple[Page, list[Container]]:
-        """`projects`, and the containers of all projects, in one view; read-only."""
+        """Return `projects`, and the containers of all projects, in one view; read-only."""
         if self._closed:
             raise Unavailable("the store is closed")
         remembered, question = self._database.remembered, (name_contains, limit, cursor)
@@ -207,25 +207,25 @@ class Reader:
         return answer
 
     async def workspace(self, workspace_id: str) -> Workspace | None:
-        """One workspace, deleted or not."""
+        """Return one workspace, deleted or not."""
         return await self.run(queries.workspace, workspace_id)
 
     async def workspaces(self, project_id: str) -> list[Workspace]:
-        """The project's workspaces that were not deleted, oldest first."""
+        """Return the project's workspaces that were not deleted, oldest first."""
         return await self.run(queries.workspaces, project_id)
 
     async def container(self, container_id: str) -> Container | None:
-        """One container."""
+        """Return one container."""
         return await self.run(queries.container, container_id)
 
     async def containers(self, project_id: str | None = None) -> list[Container]:
-        """Containers that were not removed yet, of all projects or one."""
+        """Return containers that were not removed yet, of all projects or one."""
         return await self.run(queries.containers, project_id)
 
     # ------------------------------------------------------------------ sessions
 
     async def session(self, session_id: str) -> Session | None:
-        """One session."""
+        """Return one session."""
         return await self.run(queries.session, session_id)
 
     async def sessions(
@@ -239,7 +239,7 @@ class Reader:
         principal: str | None = None,
         newest_first: bool = False,
     ) -> Page:
-        """Sessions that match all that is given, oldest first unless `newest_first`."""
+        """Return sessions that match all given conditions, oldest first unless `newest_first`."""
         return await self.run(
             queries.sessions,
             project_id,
@@ -258,51 +258,51 @@ class Reader:
         workspace_id: str | None = None,
         exploration_id: str | None = None,
     ) -> list[Session]:
-        """Sessions whose status is not terminal, as narrow as given."""
+        """Return sessions whose status is not terminal, as narrow as given."""
         return await self.run(
             queries.live_sessions, project_id, container_id, workspace_id, exploration_id
         )
 
     async def count_live_sessions(self, project_id: str, *, top_level: bool = True) -> int:
-        """How many sessions of a project live; children only count without `top_level`."""
+        """Return how many sessions of a project are live; only `top_level` excludes children."""
         return await self.run(queries.count_live_sessions, project_id, top_level=top_level)
 
     async def ended_sessions(
         self, before: float, project_id: str | None = None, limit: int = 1000
     ) -> list[str]:
-        """Ids of ended sessions, last changed before `before` (wall seconds)."""
+        """Return ids of ended sessions, last changed before `before` (wall seconds)."""
         return await self.run(queries.ended_sessions, before, project_id, limit)
 
     async def children(self, session_id: str) -> list[Session]:
-        """The session's direct children, oldest first."""
+        """Return the session's direct children, oldest first."""
         return await self.run(queries.children, session_id)
 
     async def latest_session(
         self, workspace_id: str, principal: str, parent_session_id: str | None = None
     ) -> Session | None:
-        """The newest session there that nobody ended; top-level unless a parent is given."""
+        """Return the newest session not ended by a user; top-level unless a parent is given."""
         return await self.run(queries.latest_session, workspace_id, principal, parent_session_id)
 
     async def turns(self, session_id: str, states: Sequence[str] | None = None) -> list[Turn]:
-        """The session's turns in order, or those in one of `states`."""
+        """Return the session's turns in order, or those in one of `states`."""
         return await self.run(queries.turns, session_id, states)
 
     async def turn(self, session_id: str, number: int) -> Turn | None:
-        """One turn."""
+        """Return one turn."""
         return await self.run(queries.turn, session_id, number)
 
     async def turn_of_call(self, call_id: str) -> Turn | None:
-        """The newest turn that an agent's call (`{parent session}/{call id}`) made."""
+        """Return the newest turn made by an agent's call (`{parent session}/{call id}`)."""
         return await self.run(queries.turn_of_call, call_id)
 
     # ------------------------------------------------------------------ caller requests
 
     async def request(self, request_id: str) -> CallerRequest | None:
-        """One request of a caller's tool."""
+        """Return one request of a caller's tool."""
         return await self.run(queries.request, request_id)
 
     async def request_of_call(self, session_id: str, call_id: str) -> CallerRequest | None:
-        """The newest request that this call of this session made."""
+        """Return the newest request made by this call of this session."""
         return await self.run(queries.request_of_call, session_id, call_id)
 
     async def open_requests(
@@ -312,55 +312,55 @@ class Reader:
         principal: str | None = None,
         caller_id: str | None = None,
     ) -> list[CallerRequest]:
-        """Requests without an outcome, of a session or of a caller, oldest first."""
+        """Return requests without an outcome, of a session or of a caller, oldest first."""
         return await self.run(queries.open_requests, session_id, principal, caller_id)
 
     async def recent_requests(self, session_id: str, since: float) -> list[CallerRequest]:
-        """A session's requests that are open, or were settled at `since` or later."""
+        """Return a session's requests that are open, or were settled at `since` or later."""
         return await self.run(queries.recent_requests, session_id, since)
 
     # ------------------------------------------------------------------ permissions
 
     async def permission(self, request_id: str) -> PermissionRequest | None:
-        """One thing that an agent asked for."""
+        """Return one permission request."""
         return await self.run(queries.permission, request_id)
 
     async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]:
-        """What this caller is asked for and has not decided, oldest first."""
+        """Return this caller's undecided permission requests, oldest first."""
         return await self.run(queries.open_permissions, principal, caller_id)
 
     async def permissions(self, session_id: str, turn: int) -> list[PermissionRequest]:
-        """What a session's agent asked for in this turn, and whatever is open; oldest first."""
+        """Return a session's permission requests of this turn, and all open ones; oldest first."""
         return await self.run(queries.permissions, session_id, turn)
 
     # ------------------------------------------------------------------ rights and the rest
 
     async def principal(self, principal_id: str) -> Principal | None:
-        """One principal."""
+        """Return one principal."""
         return await self.run(queries.principal, principal_id)
 
     async def principals(self) -> list[Principal]:
-        """All principals."""
+        """Return all principals."""
         return await self.run(queries.principals)
 
     async def token(self, token_id: str) -> Token | None:
-        """One token, revoked or not."""
+        """Return one token, revoked or not."""
         return await self.run(queries.token, token_id)
 
     async def tokens(self) -> list[Token]:
-        """All tokens, revoked ones too."""
+        """Return all tokens, revoked ones too."""
         return await self.run(queries.tokens)
 
     async def idempotency(self, principal: str, tool: str, key: str) -> IdempotencyKey | None:
-        """A claimed key; the caller looks at its age."""
+        """Return a claimed key; the caller checks its age."""
         return await self.run(queries.idempotency, principal, tool, key)
 
     async def meta(self, key: str) -> str | None:
-        """One value of the instance."""
+        """Return one value of the instance."""
         return await self.run(queries.meta, key)
 
     async def counts(self) -> dict[str, int]:
-        """How much there is of what."""
+        """Return the number of records of each kind."""
         return await self.run(queries.counts)
 
 

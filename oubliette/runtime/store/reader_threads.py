@@ -1,8 +1,8 @@
-"""The threads that read the database, and the short way there and back.
+"""Thread pool of the readers, with little overhead per read.
 
-`loop.run_in_executor` makes two futures, a lock and a semaphore of each read; for reads of some
-tens of microseconds that is most of what they cost. Here a read is one future of the loop, one
-entry of a queue, and one call back into the loop.
+`loop.run_in_executor` makes two futures, a lock and a semaphore for each read; for reads of some
+tens of microseconds that is most of their cost. Here a read is one future of the loop, one entry of
+a queue, and one call back into the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Job = tuple[Callable[[], object], _Settle]
 
 
 class ReaderThreads:
-    """At most `count` threads, each started when all others have something to do."""
+    """At most `count` threads, each started when all others are busy."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -32,11 +32,11 @@ class ReaderThreads:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._idle = 0
-        """Threads that wait for a job, less the jobs that wait for a thread."""
+        """Idle threads, less the jobs that wait for a thread."""
         self._closed = False
 
     def run(self, read: Callable[[], T]) -> asyncio.Future[T]:
-        """Do this on a thread; call it on a loop, which then has the result."""
+        """Run the function on a thread; must be called on a loop, which gets the result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
@@ -44,13 +44,13 @@ class ReaderThreads:
             try:
                 loop.call_soon_threadsafe(_settle, future, result, error)
             except RuntimeError:
-                pass  # the loop has ended, and whoever asked with it
+                pass  # the loop has ended, and the caller with it
 
         self._put(read, settle)
         return future
 
     def run_blocking(self, read: Callable[[], T]) -> T:
-        """Do this on a thread, and wait for it."""
+        """Run the function on a thread, and wait for it."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def settle(result: object, error: BaseException | None) -> None:
@@ -63,7 +63,7 @@ class ReaderThreads:
         return future.result()
 
     def close(self) -> None:
-        """Let what runs end; what has not begun fails with Unavailable. Blocks."""
+        """Wait for running jobs; those not begun fail with Unavailable. Blocks."""
         with self._lock:
             self._closed = True
             threads = list(self._threads)
@@ -104,13 +104,13 @@ class ReaderThreads:
             with self._lock:
                 self._idle += 1
             settle(result, error)
-            # Nothing of it is kept alive until the next job.
+            # Release its references before the next job.
             del job, read, settle, result, error
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():
-        return  # nobody waits any more
+        return  # the waiter was cancelled
     if error is None:
         future.set_result(result)
     else:

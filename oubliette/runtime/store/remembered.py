@@ -1,9 +1,9 @@
-"""What was read, remembered for as long as nothing of it changes.
+"""Cache of read results, valid until a commit changes their tables.
 
-A read costs a way to a thread and back, several times what its query costs. Listings that many ask
-for again and again are kept until a commit that could change them. The writer says when such a
-commit begins and when it is through; between the two nothing is remembered and nothing is answered
-from memory, so that no answer is older than one before it.
+A read costs a switch to a thread and back, several times the cost of its query. Popular listings
+are cached until a commit that could change them. The writer marks the beginning and the end of such
+a commit; in between nothing is stored and nothing is answered from the cache, so that no answer is
+older than an earlier one.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ _CHANGING: Final = (PutProject, PutContainer, DeleteContainer)
 
 
 class Remembered:
-    """Answers about projects and their containers. `begin` and `end` are the writer's.
+    """Cached answers about projects and their containers; the writer calls `begin` and `end`.
 
     Args:
-        alone: Nobody else writes to the database; otherwise nothing is remembered.
+        alone: No other process writes to the database; otherwise nothing is cached.
     """
 
     def __init__(self, *, alone: bool) -> None:
         self._steps = 0 if alone else 1
-        """Odd while such a commit is under way. Written by one thread, read by all."""
+        """Odd during such a commit. Written by one thread, read by all."""
         self._answers: dict[Hashable, tuple[int, Any]] = {}
 
     def begin(self, ops: Iterable[Op]) -> bool:
-        """Say that these are about to be committed; whether `end` is to be called then."""
+        """Mark the beginning of a commit; return whether `end` must be called after it."""
         if not any(isinstance(op, _CHANGING) for op in ops):
             return False
         self._steps += 1
         return True
 
     def end(self) -> None:
-        """Say that they are committed, or never will be."""
+        """Mark the end of a commit, successful or not."""
         self._steps += 1
 
     def now(self) -> int | None:
-        """What an answer that is read from now on is good for, if for anything."""
+        """Return the version of an answer read from now on; None if it cannot be cached."""
         steps = self._steps
         return None if steps % 2 else steps
 
     def find(self, question: Hashable, now: int | None) -> Any | None:
-        """The answer that was put in, if it is still true; read-only."""
+        """Return the cached answer, if it is still valid; read-only."""
         found = self._answers.get(question)
         return found[1] if found is not None and found[0] == now else None
 
     def put(self, question: Hashable, asked: int | None, answer: Any) -> None:
-        """Remember this for the question that was asked then, unless something changed since."""
+        """Store the answer of a query begun at `asked`, unless a commit intervened."""
         if asked is None or asked != self._steps:
             return
         self._answers.pop(question, None)

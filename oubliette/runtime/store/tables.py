@@ -1,4 +1,4 @@
-"""How each kind of record lies in its table: the key and the columns that are searched by."""
+"""Tables of the record types: the key and the indexed columns."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 class _Table(NamedTuple):
     upsert: str
     columns: Callable[[Any], tuple[Any, ...]]
-    """The values of all columns but `data`."""
+    """Values of all columns but `data`."""
 
 
 def _table(name: str, key: str, others: str, columns: Callable[[Any], tuple[Any, ...]]) -> _Table:
     names = f"{key} {others} data".split()
     holes = ", ".join("?" * len(names))
     changed = ", ".join(f"{column} = excluded.{column}" for column in names)
-    # Not INSERT OR REPLACE: that would delete another row that a unique index clashes with.
+    # Not INSERT OR REPLACE: that would delete another row with the same unique value.
     return _Table(
         f"INSERT INTO {name} ({', '.join(names)}) VALUES ({holes})"  # noqa: S608 - names are ours
         f" ON CONFLICT ({', '.join(key.split())}) DO UPDATE SET {changed}",
@@ -151,7 +151,7 @@ def put(connection: sqlite3.Connection, record: Record) -> None:
     """Insert `record`, or replace the one with its key.
 
     Raises:
-        sqlite3.IntegrityError: another row is in the way of a unique index.
+        sqlite3.IntegrityError: another row has the same unique value.
     """
     table = _TABLES[type(record)]
     connection.execute(table.upsert, (*table.columns(record), encode(record)))

@@ -1,10 +1,10 @@
-"""The one writer of the database: a thread that commits whatever has queued up, in one go.
+"""Single writer of the database: a thread that commits all queued requests together.
 
-Each round it drains its queue into a batch: BEGIN IMMEDIATE, a savepoint per request, COMMIT,
-one call of `on_batch`. A request that fails takes nothing of the others with it. When the storage
-fails (disk full, I/O error) nothing of the batch is stored or answered: the writer is *paused*, the
-batch is tried again until it goes through, and a request that waited too long is refused with the
-reason. Nothing is published that is not stored.
+Each round it drains its queue into a batch: BEGIN IMMEDIATE, a savepoint per request, COMMIT, one
+call of `on_batch`. A failed request does not affect the others. When the storage fails (disk full,
+I/O error) nothing of the batch is stored or answered: the writer is *paused*, the batch is retried
+until it succeeds, and a request that waited too long is refused with the reason. Nothing is
+published that is not stored.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 State = Literal["running", "paused", "closed"]
 
 HOLD_SECONDS: Final = 5.0
-"""How long a request waits for the storage to work again before it is refused."""
+"""Time that a request waits for the storage to recover before it is refused."""
 MAX_BATCH: Final = 256
-"""Requests in one commit; bounds what is done again after a fault."""
+"""Requests in one commit; bounds the work repeated after a fault."""
 _RETRY_FIRST: Final = 0.05
 _RETRY_MOST: Final = 1.0
-"""Seconds between tries while paused; doubles from the first to the most."""
+"""Seconds between retries while paused; doubles from the first to the last."""
 _FREEING: Final = (PurgeSession, DeleteSessionEvents, DeleteTurns, DeleteSettledRequests)
 _FREE_KEPT: Final = 1000
 """Pages that may stay free: the next events use them."""
 _SHRINK_STEP: Final = 200
-"""Pages that are given back at a time; a few milliseconds."""
+"""Pages that are freed at a time; a few milliseconds."""
 _PROBE: Final = (
     "BEGIN IMMEDIATE",
     "INSERT INTO meta (key, value) VALUES ('probe', hex(zeroblob(65536)))",
     "DELETE FROM meta WHERE key = 'probe'",
 )
-"""What must fit for the storage to count as working."""
+"""Size that must be writable for the storage to count as working."""
 
 _log = logging.getLogger(__name__)
 
 
 class Request:
-    """A transaction on its way through the writer, then with its outcome."""
+    """Transaction on its way through the writer, then with its outcome."""
 
     __slots__ = ("deadline", "error", "future", "ops", "result", "tag")
 
@@ -72,18 +72,18 @@ class Request:
         """Monotonic second after which it is refused while the writer is paused."""
         self.future = future
         self.tag = tag
-        """Whatever the sender wants to find it by."""
+        """Any value by which the sender identifies it."""
         self.result: Result = ()
         self.error: BaseException | None = None
-        """Set when it failed; then nothing of it is stored."""
+        """Set if it failed; then nothing of it is stored."""
 
 
 class Writer:
-    """Commits transactions in the order in which they are handed in.
+    """Committer of transactions, in the order of submission.
 
-    `on_batch` gets the requests that were posted, as soon as they are committed or refused;
-    `on_state` gets every change of state with its reason. Both are called on the writer's thread
-    and must be quick (one `call_soon_threadsafe`). Start with `start`, end with `close`.
+    `on_batch` gets the posted requests, as soon as they are committed or refused; `on_state` gets
+    every change of state with its reason. Both are called on the writer's thread and must be quick
+    (one `call_soon_threadsafe`). Start with `start`, end with `close`.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Writer:
     ) -> None:
         self.state: State = "running"
         self.reason = ""
-        """Why it is not running; empty otherwise."""
+        """Reason for not running; empty otherwise."""
         self.closed: Future[None] = Future()
-        """Done when the thread has ended; with the error that ended it, if one did."""
+        """Done when the thread has ended; with the error that ended it, if any."""
         self._database = database
         self._on_batch = on_batch
         self._on_state = on_state
@@ -112,37 +112,37 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._checkpointer = Checkpointer(database)
         self._shrinking = False
-        """Whether pages that were freed are to be given back when there is time."""
+        """Whether free pages are to be returned to the file system when idle."""
 
     def start(self) -> None:
         """Start the thread; once."""
-        self.closed.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+        self.closed.set_running_or_notify_cancel()  # a waiter must not cancel it
         self._checkpointer.start()
         self._thread.start()
 
     def submit(self, ops: tuple[Op, ...]) -> Future[Result]:
-        """Hand in a transaction; the future has its result once it is committed. Any thread.
+        """Submit a transaction; the future has its result once it is committed. Any thread.
 
         The future fails with the operation's own error, or with:
-            StorageUnavailable: the storage did not work for `hold_seconds`.
+            StorageUnavailable: the storage failed for `hold_seconds`.
             Unavailable: the writer is closed.
         """
         future: Future[Result] = Future()
-        self._hand_in(Request(ops, time.monotonic() + self._hold_seconds, future, None))
+        self._enqueue(Request(ops, time.monotonic() + self._hold_seconds, future, None))
         return future
 
     def post(self, ops: tuple[Op, ...], tag: object) -> None:
-        """Hand in a transaction whose outcome goes to `on_batch`, found by `tag`. Any thread.
+        """Submit a transaction whose outcome goes to `on_batch`, identified by `tag`. Any thread.
 
         Raises:
             Unavailable: the writer is closed.
         """
-        self._hand_in(Request(ops, time.monotonic() + self._hold_seconds, None, tag))
+        self._enqueue(Request(ops, time.monotonic() + self._hold_seconds, None, tag))
 
     def close(self) -> Future[None]:
-        """Commit what is queued, then end; what a paused writer holds is refused. Any thread.
+        """Commit the queue, then end; a paused writer refuses its requests. Any thread.
 
-        Returns `closed`, at once.
+        Returns `closed`, immediately.
         """
         with self._admission:
             if not self._closing:
@@ -153,7 +153,7 @@ class Writer:
                     self._queue.put(None)
         return self.closed
 
-    def _hand_in(self, request: Request) -> None:
+    def _enqueue(self, request: Request) -> None:
         with self._admission:
             if self._closing:
                 raise Unavailable("the store is closed")
@@ -218,7 +218,7 @@ class Writer:
                 self._after(batch)
 
     def _commit(self, batch: list[Request]) -> None:
-        """Store the batch; afterwards each request has its result or its error.
+        """Commit the batch; afterwards each request has its result or its error.
 
         Raises:
             sqlite3.Error, OSError: the storage failed; nothing was stored.
@@ -241,17 +241,17 @@ class Writer:
                 raise
 
     def _seal(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
-        """COMMIT, with what was read before it forgotten."""
+        """COMMIT, with invalidated read caches."""
         remembered = self._database.remembered
-        told = remembered.begin(op for request in batch for op in request.ops)
+        caching = remembered.begin(op for request in batch for op in request.ops)
         try:
             connection.execute("COMMIT")
         finally:
-            if told:
+            if caching:
                 remembered.end()
 
     def _abandon(self, connection: sqlite3.Connection) -> None:
-        """Roll back what a fault left; a connection that cannot even do that is closed."""
+        """Roll back after a fault; a connection that fails to is closed."""
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -275,14 +275,14 @@ class Writer:
     # ------------------------------------------------------------------ housekeeping
 
     def _after(self, batch: list[Request]) -> None:
-        """What a commit leaves to do, now that it is answered."""
+        """Run the follow-up work of a commit, after its requests are answered."""
         if self._connection is not None:
             self._checkpointer.committed(self._connection.total_changes)
         if not self._shrinking and self._database.path is not None:
             self._shrinking = any(isinstance(op, _FREEING) for one in batch for op in one.ops)
 
     def _shrink(self) -> None:
-        """Give some free pages back to the file system; only while nobody waits."""
+        """Free some pages to the file system; only while the queue is empty."""
         self._shrinking = False
         try:
             connection = self._connected()
@@ -296,7 +296,7 @@ class Writer:
     # ------------------------------------------------------------------ paused
 
     def _hold(self, error: Exception, *, ending: bool) -> bool:
-        """Keep what waits, and what comes meanwhile, until a commit goes through or time is up.
+        """Keep old and new requests until a commit succeeds or their time is up.
 
         Returns whether the writer is to end.
         """
@@ -323,12 +323,12 @@ class Writer:
                 return ending
 
     def _pause(self, error: Exception) -> None:
-        """Note the fault, or raise it again if it is none of the storage."""
+        """Note the fault, or raise it again if it does not concern the storage."""
         reason = storage_fault(error)
         if reason is None:
             raise error
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_FULL) != sqlite3.SQLITE_FULL:
-            self._disconnect()  # the connection itself may be what is broken
+            self._disconnect()  # the connection itself may be broken
         if (self.state, self.reason) != ("paused", reason):
             _log.error("the store is paused: %s", reason)
             self._enter("paused", reason)
@@ -347,7 +347,7 @@ class Writer:
             self._waiting.append(request)
 
     def _refuse(self, now: float) -> None:
-        """Answer those whose time is up at `now`."""
+        """Refuse requests whose time is up at `now`."""
         refused = [request for request in self._waiting if request.deadline <= now]
         if not refused:
             return
@@ -361,7 +361,7 @@ class Writer:
         self._deliver(refused)
 
     def _probe(self) -> None:
-        """Write and delete something, to see whether the storage works again."""
+        """Write and delete a value, to check whether the storage works again."""
         with self._database.lock:
             connection = self._connected()
             try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
-HANDSHAKE = 1  # how versions are agreed on: this is never another, or nobody could agree
+HANDSHAKE = 1  # version of the negotiation itself, so that it can never change
 
 MAX_HEADER = 1024  # bytes, newline included
 HEADER_TIMEOUT = 5.0  # seconds from accept to the header's newline

@@ -102,5 +102,5 @@ def _install(base: Path, kit: Kit, content: bytes, *, python: str, inside: str |
 def _write(path: Path, content: bytes, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, mode)  # whatever the umask is
+        os.fchmod(fd, mode)  # independent of the umask
         file.write(content)

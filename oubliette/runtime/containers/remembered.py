@@ -26,7 +26,7 @@ def wall(runtime: str, config: Config) -> str:
 def check(home: Path, runtime: str, config: Config, why: str) -> None:
     """Check that `auto` did not choose a weaker isolation than the home had.
 
-    A runtime that the configuration names is accepted, whatever was before.
+    A runtime that the configuration names is accepted in any case.
 
     Raises:
         ConfigError: the isolation is weaker; the message names the last one and the remedy.

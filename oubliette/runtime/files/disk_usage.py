@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 256  # folders within folders; as many descriptors are open at a time
 MAX_LINKED: Final = 1_000_000  # files with several names that are tracked, to be counted once
-BLOCK: Final = 512  # bytes; st_blocks counts these whatever the file system's block size (stat(2))
+BLOCK: Final = 512  # bytes; st_blocks counts these not the file system's blocks (stat(2))
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -199,7 +199,7 @@ class DeleteSessionEvents(Operation, frozen=True):
 
 
 class PutMeta(Operation, frozen=True):
-    """Set one value of the instance (its id, say); the result is None."""
+    """Set one value of the instance (its id, for example); the result is None."""
 
     key: str
     value: str

@@ -102,7 +102,7 @@ class AppleCli:
             raise EngineMissing(f"{program}: {error.strerror}", hint=INSTALL) from error
 
     async def attempt(self, argv: Sequence[str], *, timeout: float = CALL_SECONDS) -> Done:
-        """Run one call to its end, whatever its exit code.
+        """Run one call to its end, with any exit code.
 
         Raises:
             EngineMissing: the program is missing.

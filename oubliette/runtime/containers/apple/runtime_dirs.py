@@ -55,7 +55,7 @@ def arm(spec: ContainerSpec, key: bytes, *, uid: int | None) -> None:
 
 
 def published(spec: ContainerSpec) -> bool:
-    """Return whether the socket exists; makes it private, whatever mode the services gave it."""
+    """Return whether the socket exists; sets a private mode."""
     try:
         is_socket = stat.S_ISSOCK(socket_of(spec).lstat().st_mode)
         if is_socket:

@@ -1,1 +1,1 @@
-"""What users need to test against Oubliette."""
+"""Test tools for users of Oubliette."""

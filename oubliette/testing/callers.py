@@ -1,8 +1,8 @@
-"""Scripted callers: MCP clients that lend Python functions as tools.
+"""Scripted callers: MCP clients that provide Python functions as tools.
 
-`SdkCaller` is the official SDK, in either generation; `HttpCaller` speaks to the same server on
-bare HTTP. Both keep the events that they are told, answer tool requests from their functions, and
-remember the cursor, so that they can listen again without a gap.
+`SdkCaller` uses the official SDK, in either generation; `HttpCaller` sends bare HTTP to the same
+server. Both store the events that they receive, answer tool requests with their functions, and keep
+the cursor, so that they can listen again without a gap.
 
     async with SdkCaller(url, token, tools={"add": lambda a, b: a + b}) as caller:
         project = await caller.call("project_create", name="demo")
@@ -57,7 +57,7 @@ class ToolFailed(Exception):
 
 
 def spec_of(name: str, function: Tool, *, durable: bool = False) -> dict[str, Any]:
-    """What `caller_tools` says of a function: its name, docstring and parameters."""
+    """Return the entry of a function in `caller_tools`: its name, docstring and parameters."""
     parameters = inspect.signature(function).parameters
     return {
         "name": name,
@@ -77,7 +77,7 @@ def spec_of(name: str, function: Tool, *, durable: bool = False) -> dict[str, An
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """One context for all: to read the system's certificates takes 0.2 s each time."""
+    """Return one context for all: reading the system's certificates takes 0.2 s each time."""
     return ssl.create_default_context()
 
 
@@ -86,7 +86,7 @@ def _error(meta: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _refused_for_now(error: BaseException) -> bool:
-    """429: the same request is taken a little later, and an answer must not be lost."""
+    """Return whether it is 429: the request may be repeated, and an answer must not be lost."""
     if isinstance(error, HttpError):
         return error.status == 429
     return isinstance(error, MCPError) and str(error).startswith("too many calls")
@@ -95,14 +95,14 @@ def _refused_for_now(error: BaseException) -> bool:
 def _insisting() -> tenacity.AsyncRetrying:
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(_refused_for_now),
-        wait=tenacity.wait_fixed(1.0),  # what Retry-After says at the usual rates
+        wait=tenacity.wait_fixed(1.0),  # the Retry-After of the usual rates
         stop=tenacity.stop_after_attempt(20),
         reraise=True,
     )
 
 
 class Caller(abc.ABC):
-    """What both kinds of caller do with what they are told."""
+    """Common part of both kinds of caller: events and their answers."""
 
     def __init__(
         self,
@@ -116,38 +116,38 @@ class Caller(abc.ABC):
         self.caller_id = caller_id
         self.tools = dict(tools or {})
         self.answers = answers
-        """Whether tool requests are answered; without it they are only kept."""
+        """Whether tool requests are answered; without it they are only stored."""
         self.decide = decide
-        """What is said to agents that ask for permission; without it nobody decides."""
+        """Answer to permission requests of agents; without it none is sent."""
         self.specs = [spec_of(name, tool, durable=durable) for name, tool in self.tools.items()]
         self.events: list[dict[str, Any]] = []
-        """All events, in the order in which they came."""
+        """All events, in the order of arrival."""
         self.next: int | None = None
-        """Where to listen on from."""
+        """Cursor for the next listener."""
         self.ended: str | None = None
-        """Why the last listener ended."""
+        """Reason of the last listener's end."""
         self.answered: set[str] = set()
-        """Requests that were taken; one that comes again is not run again."""
+        """Requests accepted; a repeated one is not run again."""
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
 
     @abc.abstractmethod
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """Call a tool of the server; its structured answer.
+        """Call a tool of the server; return its structured answer.
 
         Raises:
-            ToolFailed: it answered with an error.
+            ToolFailed: the tool failed.
         """
 
     @property
     def context(self) -> dict[str, Any]:
-        """`context` for session_spawn: this caller and its tools."""
+        """Return `context` for session_spawn: this caller and its tools."""
         return {"caller_id": self.caller_id, "caller_tools": self.specs}
 
     # ------------------------------------------------------------ events
     def take(self, event: dict[str, Any]) -> None:
-        """Take an event in, and answer it if it is a request."""
+        """Store an event, and answer it if it is a request."""
         if "seq" in event:
             self.next = max(self.next or 0, event["seq"])
         self.events.append(event)
@@ -166,7 +166,7 @@ class Caller(abc.ABC):
         timeout: float = 10.0,
         **fields: Any,
     ) -> dict[str, Any]:
-        """The first event of this type and with these fields, from place `after` on.
+        """Return the first event of this type and with these fields, from position `after` on.
 
         Raises:
             TimeoutError: none came in time.
@@ -183,7 +183,7 @@ class Caller(abc.ABC):
                 await news.wait()
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """The events of this type so far."""
+        """Return the events of this type so far."""
         return [event for event in self.events if event.get("type") == kind]
 
     async def _answer(self, event: dict[str, Any]) -> None:
@@ -199,7 +199,7 @@ class Caller(abc.ABC):
             answer["result"] = await result if inspect.isawaitable(result) else result
         except Exception as error:
             answer["error"] = f"{type(error).__name__}: {error}"
-        # Too late is no failure of this caller: the request was settled another way.
+        # Too late is no failure of this caller: the request was settled in another way.
         with contextlib.suppress(ToolFailed):
             await _insisting()(self.call, "caller_tool_response", **answer)
 
@@ -215,10 +215,10 @@ class Caller(abc.ABC):
     async def permit(
         self, event: dict[str, Any], decision: str = "allow", **more: Any
     ) -> dict[str, Any]:
-        """Decide on a permission_request event.
+        """Answer a permission_request event.
 
         Raises:
-            ToolFailed: it is not open any more, or not this caller's.
+            ToolFailed: the request is not open any more, or not this caller's.
         """
         return await self.call(
             "permission_response",
@@ -229,7 +229,7 @@ class Caller(abc.ABC):
         )
 
     async def whole(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event that came by reference, read in pieces."""
+        """Return an event that came by reference, read in pieces."""
         text, offset = "", 0
         while True:
             piece = await self.call("event_read", **event["ref"], offset=offset)
@@ -240,7 +240,7 @@ class Caller(abc.ABC):
 
     # ------------------------------------------------------------ listening
     async def listen(self, *, after: int | None = None, observe: bool = False) -> None:
-        """Open a listener, and wait until the server has it."""
+        """Open a listener, and wait until the server has registered it."""
         await self.stop_listening()
         place = len(self.events)
         self._listener = self._start(self._listen(after, observe=observe))
@@ -262,14 +262,14 @@ class Caller(abc.ABC):
         self.next = answer["next"]
 
     async def listener_ended(self, timeout: float = 10.0) -> str | None:
-        """Wait for the end of the listener; why it ended."""
+        """Wait for the end of the listener; return its reason."""
         assert self._listener is not None
         async with asyncio.timeout(timeout):
             await asyncio.wait({self._listener})
         return self.ended
 
     async def stop_listening(self) -> None:
-        """Drop the listener, if there is one."""
+        """Close the listener, if there is one."""
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
@@ -291,11 +291,11 @@ class Caller(abc.ABC):
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits for it has it; a lost connection is no surprise
+            task.exception()  # its waiter gets it; a lost connection is expected
 
 
 class SdkCaller(Caller):
-    """A caller on the official SDK: `auto` is the newest generation, `legacy` the handshake."""
+    """Caller on the official SDK: `auto` is the newest generation, `legacy` the handshake."""
 
     def __init__(
         self, url: str, token: str, *, mode: Mode = "auto", events: bool = True, **kwargs: Any
@@ -317,8 +317,8 @@ class SdkCaller(Caller):
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._http)
         await self._stack.enter_async_context(self.client)
-        # The SDK checks each answer against the tool's schema, and would list the tools for that
-        # after the first answer: too late where that one was `server stopping`.
+        # The SDK validates each answer against the tool's schema, and would list the tools for that
+        # after the first answer: too late if that one was `server stopping`.
         await self.client.list_tools()
         return self
 
@@ -332,10 +332,10 @@ class SdkCaller(Caller):
             self.take(cast("dict[str, Any]", data))
 
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """Call a tool of the server; its structured answer.
+        """Call a tool of the server; return its structured answer.
 
         Raises:
-            ToolFailed: it answered with an error.
+            ToolFailed: the tool failed.
         """
         answer: Any = await self.client.call_tool(tool, arguments)
         text = "".join(getattr(part, "text", "") for part in answer.content)
@@ -346,7 +346,7 @@ class SdkCaller(Caller):
 
 
 class HttpCaller(Caller):
-    """A caller on bare HTTP, of either generation."""
+    """Caller on bare HTTP, of either generation."""
 
     def __init__(self, url: str, token: str, *, mode: Mode = "auto", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -388,7 +388,7 @@ class HttpCaller(Caller):
             await response.body()
 
     def message(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A JSON-RPC request of this generation."""
+        """Return a JSON-RPC request of this generation."""
         if self.modern:
             params = {
                 **params,
@@ -402,7 +402,7 @@ class HttpCaller(Caller):
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
 
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request; its result. Notifications on its response are taken as events.
+        """Send a request; return its result. Notifications in its response are stored as events.
 
         Raises:
             HttpError: the server refused it.
@@ -430,10 +430,10 @@ class HttpCaller(Caller):
         return answer["result"]
 
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """Call a tool of the server; its structured answer.
+        """Call a tool of the server; return its structured answer.
 
         Raises:
-            ToolFailed: it answered with an error.
+            ToolFailed: the tool failed.
         """
         result = await self.ask("tools/call", {"name": tool, "arguments": arguments})
         if result.get("isError"):
@@ -442,7 +442,7 @@ class HttpCaller(Caller):
         return structured
 
     async def open_get_stream(self) -> None:
-        """Open the GET stream of a handshake session, and wait until the server has it."""
+        """Open the GET stream of a handshake session; wait until the server has registered it."""
         opened = asyncio.get_running_loop().create_future()
         task = self._start(self._get_stream(opened))
         await asyncio.wait({opened, task}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test moves it."""
+"""Clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SETTLE = 50
-"""Rounds of the loop that `elapse` gives to what a timer has set going."""
+"""Rounds of the loop in which `elapse` lets the tasks started by a timer run."""
 
 
 class VirtualTimer:
-    """A call for later; `VirtualClock.call_later` makes it."""
+    """Pending call; made by `VirtualClock.call_later`."""
 
     __slots__ = ("_callback",)
 
@@ -24,11 +24,11 @@ class VirtualTimer:
 
     @property
     def pending(self) -> bool:
-        """Whether the call is still to be made."""
+        """Whether the call is still pending."""
         return self._callback is not None
 
     def cancel(self) -> None:
-        """Take the call back; does nothing once it was made."""
+        """Cancel the call; no effect once it was made."""
         self._callback = None
 
     def fire(self) -> None:
@@ -39,7 +39,7 @@ class VirtualTimer:
 
 
 class VirtualClock:
-    """A `Clock` for tests: time stands still between calls of `advance` and `elapse`.
+    """`Clock` for tests: time stands still between calls of `advance` and `elapse`.
 
     Args:
         start: monotonic seconds at the beginning.
@@ -53,15 +53,15 @@ class VirtualClock:
         self._order = itertools.count()
 
     def monotonic(self) -> float:
-        """Seconds; only this clock's own methods move it."""
+        """Return the seconds; only this clock's own methods move it."""
         return self._now
 
     def time(self) -> float:
-        """Seconds since 1970-01-01 UTC; moves with `monotonic`, and by `set_wall`."""
+        """Return the seconds since 1970-01-01 UTC; moves with `monotonic`, and by `set_wall`."""
         return self._now + self._wall_offset
 
     def set_wall(self, seconds: float) -> None:
-        """Let the wall clock jump, as an administrator or NTP may."""
+        """Set the wall clock, as an administrator or NTP may."""
         self._wall_offset = seconds - self._now
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> VirtualTimer:
@@ -73,24 +73,24 @@ class VirtualClock:
 
     @property
     def pending(self) -> int:
-        """How many calls are still to be made."""
+        """Number of pending calls."""
         return sum(timer.pending for _, _, timer in self._timers)
 
     def next_due(self) -> float | None:
-        """Seconds until the next call; None if there is none."""
+        """Return the seconds until the next call; None if there is none."""
         while self._timers and not self._timers[0][2].pending:
             heapq.heappop(self._timers)
         return self._timers[0][0] - self._now if self._timers else None
 
     def advance(self, seconds: float) -> None:
-        """Move by `seconds` and make the calls that fall due, in order, each at its time."""
+        """Move by `seconds` and make the calls that become due, in order, each at its time."""
         end = self._now + seconds
         while self._step(end):
             pass
         self._now = end
 
     async def elapse(self, seconds: float) -> None:
-        """As `advance`, but tasks run after each call, and before the first."""
+        """Move as `advance` does, but run tasks after each call, and before the first."""
         end = self._now + seconds
         await _settle()
         while self._step(end):

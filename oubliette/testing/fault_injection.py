@@ -1,15 +1,16 @@
-"""A server that can be made to fail while it runs.
+"""Server whose actors and connections can be made to fail while it runs.
 
 `python -m oubliette.testing.fault_injection serve …` starts it.
 
-It is the ordinary program, with two seams that production code has no need of. Every message that
-an actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind
-can be failed at any message. And each line on stdin replaces the active failpoints (see
+It is the ordinary program, with two hooks that production code does not need. Every message that an
+actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind can
+be failed at any message. And each line on stdin replaces the active failpoints (see
 `oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
-which fails every actor of that class, or `tasks`, which logs what every task and thread does, or
-`census`, which collects garbage and answers with what is left, or `actors`, which answers with the
-class and the parent of every actor that is alive, or `await <Class>.<Message>`, which an actor is
-soon to handle; it is answered by `{"armed": line}` on stdout, an `await` when that message comes.
+which fails every actor of that class, or `tasks`, which logs the stack of every task and thread, or
+`census`, which collects garbage and answers with the counts of live objects, or `actors`, which
+answers with the class and the parent of every live actor, or `await <Class>.<Message>`, which an
+actor is soon to handle; it is answered by `{"armed": line}` on stdout, an `await` when that message
+comes.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _awaited: dict[str, threading.Event] = {}
 
 
 def seam() -> None:
-    """Let every message pass a failpoint before it is handled."""
+    """Make every message pass a failpoint before it is handled."""
     handle: Any = vars(Actor)["_actor_receive"]
 
     def faulty(self: Any, envelope: Any) -> Any:
-        self.envelope = envelope  # who asked must get the error
+        self.envelope = envelope  # the sender must get the error
         name = f"{type(self).__name__}.{type(envelope.message).__name__}"
         failpoints.failpoint(name)
         if name in _awaited:
@@ -85,13 +86,13 @@ def _arm() -> None:
 
 
 def everything() -> list[Any]:
-    """All objects, those too that the server has taken out of the collector's sight."""
+    """Return all objects, including those that the server has frozen out of the collector."""
     gc.unfreeze()
     return gc.get_objects()
 
 
 def cut() -> None:
-    """Reset every connection to a relay, as a network would: nobody in the server asked for it."""
+    """Reset every connection to a relay, as a network would."""
     objects = everything()
     loop = _system(objects).bridge.loop
     for writer in [each for each in objects if isinstance(each, asyncio.StreamWriter)]:
@@ -101,7 +102,7 @@ def cut() -> None:
 
 
 def tasks() -> None:
-    """Write what every task and thread does to the log: for a test that waits in vain."""
+    """Log the stacks of every task and thread: for a test that waits in vain."""
     for each in everything():
         if isinstance(each, asyncio.Task):
             task = cast("asyncio.Task[Any]", each)
@@ -111,7 +112,7 @@ def tasks() -> None:
 
 
 def _awaiting(awaited: Any) -> Iterator[str]:
-    """Where a coroutine waits, and what it waits for, and so on to the innermost."""
+    """Iterate over a coroutine's position and its awaited ones, to the innermost."""
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
         if frame is not None:
@@ -123,11 +124,11 @@ def _awaiting(awaited: Any) -> Iterator[str]:
 
 
 def census() -> dict[str, Any]:
-    """What is alive once garbage is collected: class → how many, and blocks.
+    """Return the counts of live objects after garbage collection: by class, and blocks.
 
-    A block is what Python's allocator gave out, of any size up to 512 bytes; strings and bytes,
-    which the collector does not know of, are in blocks alone. Timers that were cancelled, which the
-    loop keeps until their time has come or there are a hundred of them, are dropped first.
+    A block is an allocation of Python's allocator of any size up to 512 bytes; strings and bytes,
+    which the collector does not track, are in blocks alone. Cancelled timers, which the loop keeps
+    until their time has come or there are a hundred of them, are dropped first.
     """
     loop = _system(everything()).bridge.loop
 
@@ -146,7 +147,7 @@ def census() -> dict[str, Any]:
 
 
 def actors() -> dict[str, tuple[str, str | None]]:
-    """The actors that are alive, at one moment: name → class and the name of the parent.
+    """Return the live actors at one moment: name → class and the name of the parent.
 
     An actor at the top of its System has None for a parent.
     """
@@ -165,7 +166,7 @@ def _parent_of(actor: Any) -> str | None:
 
 
 def _on(loop: asyncio.AbstractEventLoop, look: Callable[[], T]) -> T:
-    """What `look` finds when it is called on the loop."""
+    """Return the result of `look`, called on the loop."""
     found: Future[T] = Future()
 
     def call() -> None:
@@ -179,12 +180,12 @@ def _on(loop: asyncio.AbstractEventLoop, look: Callable[[], T]) -> T:
 
 
 def _system(objects: list[Any]) -> Any:
-    """The System of the server."""
+    """Return the System of the server."""
     return next(each.system for each in objects if isinstance(each, Actor))
 
 
 def fail(kind: str) -> None:
-    """Fail every living actor whose class has this name, with the next thing that it does."""
+    """Fail every live actor whose class has this name, at its next message."""
     for actor in [each for each in everything() if isinstance(each, Actor)]:
         if type(actor).__name__ == kind and actor.ref.is_alive():
             broke: Any = actor._actor_post_broke  # pyright: ignore[reportPrivateUsage]
@@ -203,7 +204,7 @@ def passed(name: str) -> bool:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Run the command line with the seams in place."""
+    """Run the command line with the hooks in place."""
     from oubliette.cli.main import run
 
     failpoints.activate(os.environ.get("OUBLIETTE_FAILPOINTS", ""))

@@ -1,7 +1,7 @@
-"""Starts server processes in milliseconds: the modules are imported once, a server is a fork.
+"""Fork server that starts server processes in milliseconds: the modules are imported once.
 
-Each is a process like any other, with its own session, to be killed and started again at will.
-One that nobody holds any more (its test was killed) is ended.
+Each is an ordinary process with its own session, to be killed and restarted at will. A process
+whose link is closed (its test was killed) is ended.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PRELOAD: Final = (
     "[importlib.import_module(name) for name in PARTS]; "
     "from oubliette.testing.fork_server import run; run()"
 )
-"""What a server imports after its start, too: it would cost seconds of processor in each."""
+"""Modules that a server imports after its start, too: it would cost seconds of CPU in each."""
 
 
 class Zygote:
-    """The process that forks servers. Use as a context manager."""
+    """Process that forks servers. Use as a context manager."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="obz", dir="/tmp")
@@ -57,7 +57,7 @@ class Zygote:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()  # ends it
+        self._process.stdin.close()  # the process ends with its stdin
         self._process.wait(10)
         self._process.stdout.close()
         self._folder.cleanup()
@@ -71,7 +71,7 @@ class Zygote:
         stdout: int,
         stderr: int,
     ) -> tuple[int, socket.socket]:
-        """Start a server; its pid, and a link on which its wait status comes when it has ended."""
+        """Start a server; return its pid, and a link that carries its wait status at the end."""
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             link.settimeout(10)
@@ -85,7 +85,7 @@ class Zygote:
 
 
 def run() -> None:
-    """The zygote's own loop; ends with its stdin."""
+    """Run the loop of the fork server; ends with its stdin."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(sys.argv[1])
     listener.listen()
@@ -114,14 +114,14 @@ def run() -> None:
             elif key.fileobj is wake:
                 wake.recv(4096)
                 _reap(held, selector)
-            elif key.data in held:  # nobody holds it any more
+            elif key.data in held:  # its holder has closed the link
                 selector.unregister(key.fileobj)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(key.data, signal.SIGKILL)
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """What counts is that the wake-up descriptor has a byte."""
+    """Do nothing: the byte in the wake-up descriptor is what counts."""
     del number, frame
 
 

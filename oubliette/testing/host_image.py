@@ -1,10 +1,10 @@
-"""An image of this machine's own files: for tests, and to try an engine without a registry.
+"""Image of this machine's own files: for tests, and to try an engine without a registry.
 
     ensure_image("docker")      # -> "localhost/oubliette/host:3f2a…"
 
 It holds the programs of a small system (shell, core utilities, git, Python), the libraries that
-they need, and nothing that is secret. It fits engines that run on this very machine. It takes
-about a second, once: its name is made of what is in it.
+they need, and nothing secret. It fits engines that run on this very machine. It takes about a
+second, once: its name is derived from its content.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ uname date head tail wc sort uniq cut tr tee grep sed awk mawk find xargs ps pgr
 du df dd seq basename dirname readlink realpath test [ printf expr nproc timeout tar gzip which
 hostname setsid yes git
 """
-"""Programs of a small system; `python3` comes of itself."""
+"""Programs of a small system; `python3` is added by `python`."""
 _SEARCH: Final = "/usr/bin:/bin:/usr/sbin:/sbin"
 _EXTRAS: Final = (
     "/lib/*-linux-gnu/libnss_files*",
     "/lib/*-linux-gnu/libnss_dns*",
     "/lib/*-linux-gnu/libresolv*",
-    # What programs from elsewhere are linked with that none of ours needs: agents are mounted.
+    # Libraries of foreign programs that none of ours needs: agents are mounted.
     "/lib/*-linux-gnu/libpthread.so.*",
     "/lib/*-linux-gnu/libdl.so.*",
     "/lib/*-linux-gnu/librt.so.*",
@@ -70,19 +70,19 @@ def ensure_image(
     python: bool = True,
     bytecode: bool = True,
 ) -> str:
-    """The image's name on that engine, where it is made if it is missing. Blocks.
+    """Return the image's name on that engine, which makes it if it is missing. Blocks.
 
     Args:
         flavour: `docker` or `podman`.
-        host: the engine's address; None = where it usually is.
-        programs: what is in it, of this machine's programs; those that are not there are left out.
+        host: the engine's address; None = its usual address.
+        programs: programs of this machine to include; missing ones are left out.
         python: with `/usr/bin/python3` and its standard library.
         bytecode: of that library, as packages of a distribution have it; official images of Python
             have none.
 
     Raises:
         RuntimeFailure: this machine has no `/usr/bin/python3`, or the engine refused.
-        EngineMissing: there is no engine.
+        EngineMissing: the engine does not answer.
     """
     files = _files(programs.split(), python=python)
     if not bytecode:
@@ -108,11 +108,11 @@ def _import(api: Any, data: bytes, name: str) -> None:
     made = re.search(r"(sha256:)?[0-9a-f]{64}", str(said))
     if made is None:
         raise RuntimeFailure(f"the engine does not take the image: {str(said)[-300:]}")
-    api.tag(made[0], repository, tag, force=True)  # podman imports as `latest`, whatever is asked
+    api.tag(made[0], repository, tag, force=True)  # podman always imports as `latest`
 
 
 def _files(programs: list[str], *, python: bool) -> list[Path]:
-    """Every file that goes in, links and what they lead to."""
+    """Return every file to include, links and their targets."""
     found: dict[Path, None] = {}
     binaries: list[str] = []
     for program in [*programs, *(["python3"] if python else [])]:
@@ -136,7 +136,7 @@ def _files(programs: list[str], *, python: bool) -> list[Path]:
 
 
 def _add_python(found: dict[Path, None]) -> list[str]:
-    """Add the standard library; its extension modules."""
+    """Add the standard library with its extension modules."""
     python = Path("/usr/bin/python3").resolve()
     if not python.exists():
         raise RuntimeFailure("this machine has no /usr/bin/python3 to make an image of")
@@ -185,14 +185,14 @@ def _digest(files: list[Path], *, bytecode: bool) -> str:
     what.update(f"{bytecode}\0".encode())
     for path in files:
         if path.suffix == BYTECODE:
-            continue  # made of the source, and sometimes after the image
+            continue  # derived from the source, and sometimes newer than the image
         state = path.lstat()
         what.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     return what.hexdigest()[:16]
 
 
 def _folders(files: list[Path]) -> list[str]:
-    """The folders of the image, parents first: some engines make what has no entry 0700."""
+    """Return the folders of the image, parents first: some engines make missing ones 0700."""
     needed = list(_FOLDERS.split())
     for path in files:
         needed += [str(folder).lstrip("/") for folder in reversed(path.parents)]
@@ -228,7 +228,7 @@ def _put(tar: tarfile.TarFile, path: Path) -> None:
     if entry.issym():
         tar.addfile(entry)
         return
-    # A hard link to a file that is in there already counts as one more file.
+    # A hard link to an included file counts as one more file.
     data = path.read_bytes()
     entry.type, entry.size = tarfile.REGTYPE, len(data)
     tar.addfile(entry, io.BytesIO(data))

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on bare sockets: JSON answers and server-sent events, as little as a caller needs.
+"""Minimal HTTP/1.1 client on bare sockets: JSON answers and server-sent events.
 
-It adds next to nothing to what is measured, can be frozen and killed, and shows that no SDK is
-needed to be a caller.
+It adds next to nothing to a measurement, can be frozen and killed, and shows that a caller needs no
+SDK.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT = 16 * 1024 * 1024
 
 
 class HttpError(Exception):
-    """The server refused; `status` and `body` say how."""
+    """The server refused; `status` and `body` are its answer."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         super().__init__(f"HTTP {status}: {body[:200].decode('utf-8', 'replace')}")
@@ -29,7 +29,7 @@ class HttpError(Exception):
 
 
 class Response:
-    """The head of an answer, and its body as it comes."""
+    """Head of an answer, and its body as it arrives."""
 
     def __init__(self, reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> None:
         self.status = status
@@ -37,7 +37,7 @@ class Response:
         self._reader = reader
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece."""
+        """Iterate over the pieces of the body."""
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
             while size := int((await self._reader.readline()).split(b";")[0], 16):
                 yield await self._reader.readexactly(size)
@@ -47,11 +47,11 @@ class Response:
             yield await self._reader.readexactly(length)
 
     async def body(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def messages(self) -> AsyncIterator[Any]:
-        """JSON documents of the body: one, or those of its server-sent events."""
+        """Iterate over the JSON documents of the body: one, or those of its server-sent events."""
         if not self.headers.get("content-type", "").startswith("text/event-stream"):
             whole = await self.body()
             if whole:
@@ -68,7 +68,7 @@ class Response:
 
 
 class HttpClient:
-    """Keeps idle connections; each request has one for itself."""
+    """Client that keeps idle connections; each request has one for itself."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)

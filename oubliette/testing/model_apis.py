@@ -1,4 +1,4 @@
-"""The three APIs that models are spoken to by: chat completions, responses, messages.
+"""Three APIs of models: chat completions, responses, messages.
 
 Each is one reader of a request and one writer of an answer, as server-sent events or in one piece.
 """
@@ -30,11 +30,11 @@ CHARS_PER_TOKEN: Final = 4
 
 
 class CutError(Exception):
-    """The script wants the connection to break here."""
+    """The script requests that the connection breaks here."""
 
 
 class Api(abc.ABC):
-    """One API: how it is read, and how an answer is written."""
+    """One API: its requests and its answers."""
 
     path: str
 
@@ -45,63 +45,63 @@ class Api(abc.ABC):
         said = next((step for step in reversed(steps) if isinstance(step, TokenUsage)), None)
         self._said = said
         self.tokens = sum(len(said.text) for said in asked.said) // CHARS_PER_TOKEN
-        """What was read: about four characters a token, or as the script says."""
+        """Tokens read: about four characters each, or the script's number."""
         if said is not None:
             self.tokens = said.read
         self._pieces = 0
 
     @property
     def written(self) -> int:
-        """Tokens of the answer: its pieces, or as the script says."""
+        """Return the tokens of the answer: its pieces, or the script's number."""
         return self._pieces if self._said is None else self._said.written
 
     @staticmethod
     @abc.abstractmethod
     def read(body: Json) -> ModelRequest:
-        """What a request says."""
+        """Parse a request."""
 
     @staticmethod
     @abc.abstractmethod
     def error(status: int, message: str) -> Json:
-        """The body of an HTTP error."""
+        """Return the body of an HTTP error."""
 
     @abc.abstractmethod
     def begin(self) -> list[str]:
-        """Events before the answer."""
+        """Return events before the answer."""
 
     @abc.abstractmethod
     def text_begin(self) -> list[str]:
-        """Events before the first piece of a text."""
+        """Return events before the first piece of a text."""
 
     @abc.abstractmethod
     def text(self, piece: str) -> list[str]:
-        """One piece of it."""
+        """Return events for one piece of a text."""
 
     @abc.abstractmethod
     def text_end(self, text: str) -> list[str]:
-        """Events behind it."""
+        """Return events after a text."""
 
     @abc.abstractmethod
     def call(self, call: ModelToolCall) -> list[str]:
-        """A tool call."""
+        """Return events for a tool call."""
 
     @abc.abstractmethod
     def failure(self, refusal: Refuse) -> list[str]:
-        """Events that end an answer which has begun."""
+        """Return events that end an answer that has begun."""
 
     @abc.abstractmethod
     def end(self, *, calls: bool) -> list[str]:
-        """Events behind the answer."""
+        """Return events after the answer."""
 
     @abc.abstractmethod
     def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
 
     async def stream(self) -> AsyncIterator[str]:
-        """The answer as it comes.
+        """Iterate over the events of the answer.
 
         Raises:
-            CutError: the connection is to break.
+            CutError: the script requests a broken connection.
         """
         for event in self.begin():
             yield event
@@ -140,7 +140,7 @@ def _event(data: Json, name: str | None = None) -> str:
 
 
 def instructions(body: Json) -> str:
-    """All that a request of any API says besides the conversation, reminders included."""
+    """Return the text of a request besides the conversation, reminders included."""
     texts = [_whole(body.get("system")), _whole(body.get("instructions"))]
     for message in (*_list(body.get("messages")), *_list(body.get("input"))):
         text = _whole(message.get("content"))
@@ -150,14 +150,14 @@ def instructions(body: Json) -> str:
 
 
 def _whole(content: object) -> str:
-    """All texts of a message."""
+    """Return all texts of a message."""
     if isinstance(content, str):
         return content
     return "\n".join(str(part.get("text") or "") for part in _list(content))
 
 
 def _text(content: object) -> str:
-    """The text of a message, however it is wrapped."""
+    """Return the text of a message, in any wrapping."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -172,20 +172,20 @@ def _text(content: object) -> str:
 
 
 def _list(value: object) -> list[Json]:
-    """The objects of a list; nothing for what is none."""
+    """Return the objects of a list; empty for anything else."""
     if not isinstance(value, list):
         return []
     return [cast("Json", item) for item in cast("list[Any]", value) if isinstance(item, dict)]
 
 
 class ChatCompletions(Api):
-    """`/v1/chat/completions` (OpenAI)."""
+    """API `/v1/chat/completions` (OpenAI)."""
 
     path = "/v1/chat/completions"
 
     @staticmethod
     def read(body: Json) -> ModelRequest:
-        """Messages with roles; results are messages of the role `tool`."""
+        """Parse messages with roles; results are messages of the role `tool`."""
         said: list[Said] = []
         for message in _list(body.get("messages")):
             match message.get("role"):
@@ -207,7 +207,7 @@ class ChatCompletions(Api):
 
     @staticmethod
     def error(status: int, message: str) -> Json:
-        """As OpenAI has it; agents repeat what says `server_error`."""
+        """Return OpenAI's error; agents retry on `server_error`."""
         kind = "server_error" if status >= 500 else "invalid_request_error"
         return {"error": {"message": message, "type": kind, "code": None, "param": None}}
 
@@ -227,25 +227,25 @@ class ChatCompletions(Api):
         }
 
     def begin(self) -> list[str]:
-        """The role."""
+        """Return the role."""
         self._calls = 0
         return [self._chunk({"role": "assistant", "content": ""})]
 
     def text_begin(self) -> list[str]:
-        """Nothing."""
+        """Return nothing."""
         return []
 
     def text(self, piece: str) -> list[str]:
-        """A delta."""
+        """Return a delta."""
         return [self._chunk({"content": piece})]
 
     def text_end(self, text: str) -> list[str]:
-        """Nothing."""
+        """Return nothing."""
         del text
         return []
 
     def call(self, call: ModelToolCall) -> list[str]:
-        """Name first, arguments behind it."""
+        """Return the name first, then the arguments."""
         head = {"name": call.name, "arguments": ""}
         place = self._calls
         self._calls += 1
@@ -254,11 +254,11 @@ class ChatCompletions(Api):
         return [self._chunk({"tool_calls": [first]}), self._chunk({"tool_calls": [arguments]})]
 
     def failure(self, refusal: Refuse) -> list[str]:
-        """The body of an error as a chunk."""
+        """Return the body of an error as a chunk."""
         return [_event(self.error(refusal.status, refusal.message))]
 
     def end(self, *, calls: bool) -> list[str]:
-        """The reason, the usage, and that it is all."""
+        """Return the reason, the usage, and the end mark."""
         return [
             self._chunk({}, "tool_calls" if calls else "stop"),
             _event(self._head("chat.completion.chunk", choices=[], usage=self._usage())),
@@ -266,7 +266,7 @@ class ChatCompletions(Api):
         ]
 
     def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
-        """One choice."""
+        """Return one choice."""
         message: Json = {"role": "assistant", "content": text or None}
         if calls:
             message["tool_calls"] = [
@@ -283,13 +283,13 @@ class ChatCompletions(Api):
 
 
 class Responses(Api):
-    """`/v1/responses` (OpenAI)."""
+    """API `/v1/responses` (OpenAI)."""
 
     path = "/v1/responses"
 
     @staticmethod
     def read(body: Json) -> ModelRequest:
-        """Items; calls and their results are items of their own."""
+        """Parse items; calls and their results are items of their own."""
         said: list[Said] = []
         given = body.get("input")
         if isinstance(given, str):
@@ -306,7 +306,7 @@ class Responses(Api):
 
     @staticmethod
     def error(status: int, message: str) -> Json:
-        """As chat completions have it."""
+        """Return an error like chat completions."""
         return ChatCompletions.error(status, message)
 
     def _say(self, kind: str, **fields: Any) -> str:
@@ -332,7 +332,7 @@ class Responses(Api):
         }
 
     def begin(self) -> list[str]:
-        """It was created and goes on."""
+        """Return that the response was created and goes on."""
         self._number = -1
         self._output: list[Json] = []
         return [
@@ -359,7 +359,7 @@ class Responses(Api):
         return {"item_id": item, "output_index": len(self._output), "content_index": 0}
 
     def text_begin(self) -> list[str]:
-        """An item with one empty part."""
+        """Return an item with one empty part."""
         part: Json = {"type": "output_text", "text": "", "annotations": []}
         place = len(self._output)
         return [
@@ -368,11 +368,11 @@ class Responses(Api):
         ]
 
     def text(self, piece: str) -> list[str]:
-        """A delta."""
+        """Return a delta."""
         return [self._say("response.output_text.delta", **self._place(), delta=piece, logprobs=[])]
 
     def text_end(self, text: str) -> list[str]:
-        """Text, part and item are done."""
+        """Return that text, part and item are done."""
         part: Json = {"type": "output_text", "text": text, "annotations": []}
         place, item = len(self._output), self._message(text)
         events = [
@@ -394,7 +394,7 @@ class Responses(Api):
         }
 
     def call(self, call: ModelToolCall) -> list[str]:
-        """An item whose arguments come behind it."""
+        """Return an item followed by its arguments."""
         place, arguments = len(self._output), json.dumps(call.arguments)
         where = {"item_id": f"fc_{call.id}", "output_index": place}
         done = self._call(call, arguments, "completed")
@@ -412,18 +412,18 @@ class Responses(Api):
         return events
 
     def failure(self, refusal: Refuse) -> list[str]:
-        """The response has failed."""
+        """Return that the response has failed."""
         code = "server_error" if refusal.status >= 500 else "invalid_prompt"
         error = {"code": code, "message": refusal.message}
         return [self._say("response.failed", response={**self._response("failed"), "error": error})]
 
     def end(self, *, calls: bool) -> list[str]:
-        """All of it once more."""
+        """Return the complete response."""
         del calls
         return [self._say("response.completed", response=self._response("completed"))]
 
     def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
-        """What the last event of a stream says."""
+        """Return the content of a stream's last event."""
         self.begin()
         if text:
             self.text_end(text)
@@ -433,13 +433,13 @@ class Responses(Api):
 
 
 class Messages(Api):
-    """`/v1/messages` (Anthropic)."""
+    """API `/v1/messages` (Anthropic)."""
 
     path = "/v1/messages"
 
     @staticmethod
     def read(body: Json) -> ModelRequest:
-        """Messages of blocks; results are blocks of a user's message."""
+        """Parse messages of blocks; results are blocks of a user's message."""
         said: list[Said] = []
         for message in _list(body.get("messages")):
             content = message.get("content")
@@ -457,7 +457,7 @@ class Messages(Api):
 
     @staticmethod
     def error(status: int, message: str) -> Json:
-        """As Anthropic has it."""
+        """Return Anthropic's error."""
         kinds = {429: "rate_limit_error", 529: "overloaded_error", 401: "authentication_error"}
         kind = kinds.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -475,7 +475,7 @@ class Messages(Api):
         }
 
     def begin(self) -> list[str]:
-        """An empty message."""
+        """Return an empty message."""
         self._blocks = 0
         return [
             _event({"type": "message_start", "message": self._message([], None)}, "message_start")
@@ -495,30 +495,30 @@ class Messages(Api):
         return _event({"type": kind, "index": self._blocks - 1}, kind)
 
     def text_begin(self) -> list[str]:
-        """A block."""
+        """Return the start of a block."""
         return [self._start({"type": "text", "text": ""})]
 
     def text(self, piece: str) -> list[str]:
-        """A delta."""
+        """Return a delta."""
         return [self._delta({"type": "text_delta", "text": piece})]
 
     def text_end(self, text: str) -> list[str]:
-        """The block's end."""
+        """Return the end of a block."""
         del text
         return [self._stop()]
 
     def call(self, call: ModelToolCall) -> list[str]:
-        """A block whose input comes as JSON."""
+        """Return a block whose input is sent as JSON."""
         block: Json = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(call.arguments)}
         return [self._start(block), self._delta(delta), self._stop()]
 
     def failure(self, refusal: Refuse) -> list[str]:
-        """The event `error`."""
+        """Return the event `error`."""
         return [_event(self.error(refusal.status, refusal.message), "error")]
 
     def end(self, *, calls: bool) -> list[str]:
-        """The reason and the usage."""
+        """Return the reason and the usage."""
         reason = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
         usage = {"input_tokens": self.tokens, "output_tokens": self.written}
         return [
@@ -527,7 +527,7 @@ class Messages(Api):
         ]
 
     def whole(self, text: str, calls: list[ModelToolCall]) -> Json:
-        """All blocks."""
+        """Return all blocks."""
         content: list[Json] = [{"type": "text", "text": text}] if text else []
         content += [
             {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}

@@ -1,8 +1,8 @@
-"""What the scripted model answers: the newest message with a script decides, line by line.
+"""Answers of the scripted model: the newest message with a script decides, line by line.
 
-The server keeps nothing between requests. How far a script has got is read from the conversation
-itself: every tool call carries its place in its id (`call_<place>_…`), and its result comes back
-with that id. So agents may resume, retry and be restarted as they like.
+The server keeps no state between requests. The progress of a script is read from the conversation
+itself: every tool call carries its position in its id (`call_<place>_…`), and its result has the
+same id. So agents may resume, retry and be restarted at any time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LATE: Final = re.compile(r"call_(\d+)_")
 SEARCHED: Final = re.compile(r"(?:call_)?search_(\d+)_")
 REMINDER: Final = "<system-reminder>"
 SEARCH: Final = "ToolSearch"
-"""Droid lists tools of MCP servers by name only; they can be called once this one was asked."""
+"""Droid lists tools of MCP servers by name only; they can be called after a call of this one."""
 TITLE: Final = "Scripted"
 LONGEST: Final = 3600.0  # seconds of one `sleep`
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One thing in a conversation."""
+    """One entry of a conversation."""
 
     kind: str
     """user, assistant or result."""
@@ -32,7 +32,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
-    """A request, whatever API it came by."""
+    """Request of any API."""
 
     said: tuple[Said, ...]
     tools: tuple[str, ...]
@@ -57,32 +57,32 @@ class ModelToolCall(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """An HTTP error instead of an answer; an error in the stream behind what was said."""
+    """HTTP error instead of an answer, or an error in the stream after the first events."""
 
     status: int
     message: str
 
     @property
     def retryable(self) -> bool:
-        """Whether clients should try again."""
+        """Whether clients should retry."""
         return self.status in {408, 409, 429} or self.status >= 500
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Nothing for so long."""
+    """No output for some seconds."""
 
     seconds: float
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """What the answer says that it has cost, in tokens."""
+    """Usage in tokens that the answer reports."""
 
     read: int
     written: int
 
 
 class Break(msgspec.Struct, frozen=True):
-    """`hang`: nothing more comes; `cut`: the connection breaks."""
+    """`hang`: no more output; `cut`: the connection breaks."""
 
     how: str
 
@@ -103,11 +103,11 @@ _VERBS: Final = frozenset(
 
 
 def answer(asked: ModelRequest, again: int = 0) -> list[Step]:
-    """What the model does now.
+    """Return the next steps of the model.
 
     Args:
-        asked: the request.
-        again: how often the very same was asked before, for `fail`.
+        asked: the parsed request.
+        again: number of identical earlier requests, for `fail`.
 
     Raises:
         ValueError: a directive needs a number and has none.
@@ -185,7 +185,7 @@ def _is_script(text: str) -> bool:
 
 
 def _script_at(said: tuple[Said, ...]) -> int | None:
-    """The newest message of the user; agents add reminders of their own behind it."""
+    """Return the position of the user's newest message; agents append reminders of their own."""
     for place in range(len(said) - 1, -1, -1):
         if said[place].kind == "user" and _is_script(said[place].text):
             return place
@@ -221,6 +221,6 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _say(text: str) -> Say:
-    """In two pieces, so that a reader sees deltas."""
+    """Return the text in two pieces, so that a reader sees deltas."""
     half = (len(text) + 1) // 2
     return Say(tuple(piece for piece in (text[:half], text[half:]) if piece))

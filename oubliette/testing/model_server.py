@@ -1,4 +1,4 @@
-"""A scripted model server on loopback: real agents, no model (docs/testing.md).
+"""Scripted model server on loopback: real agents, no model (docs/testing.md).
 
     async with ModelServer() as model:
         …            # point an agent at model.url, and prompt it with a script
@@ -46,18 +46,18 @@ END_SECONDS: Final = 5.0
 
 
 class Received(msgspec.Struct, frozen=True):
-    """One request that came."""
+    """One received request."""
 
     path: str
     asked: ModelRequest
     key: str
-    """The credential that it came with."""
+    """Credential of the request."""
     instructions: str = ""
-    """What it tells the model besides the conversation: system prompt, rules of repositories."""
+    """Text besides the conversation: system prompt, rules of repositories."""
 
 
 class ModelServer:
-    """The server; listens while its block runs.
+    """Scripted model server; listens while its block runs.
 
     Args:
         host: address to bind.
@@ -66,12 +66,12 @@ class ModelServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.create_server((host, port))
-        # Asyncio does that for sockets made with IPPROTO_TCP only; small pieces would wait 40 ms.
+        # Asyncio does that only for sockets made with IPPROTO_TCP; small pieces would wait 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.url: Final = f"http://{host}:{self._socket.getsockname()[1]}/v1"
-        """What agents call their base URL."""
+        """Base URL for agents."""
         self.root: Final = self.url.removesuffix("/v1")
-        """What clients of Anthropic's call so."""
+        """Base URL for clients of Anthropic's API."""
         self.requests: deque[Received] = deque(maxlen=KEPT)
         """The latest requests, oldest first."""
         self._count = 0
@@ -122,14 +122,14 @@ class ModelServer:
             asked = api.read(cast("dict[str, Any]", body))
             self._count += 1
             key = request.headers.get("x-api-key") or request.headers.get("authorization", "")
-            told = sys.intern(instructions(cast("dict[str, Any]", body)))  # the same every time
+            told = sys.intern(instructions(cast("dict[str, Any]", body)))  # usually the same text
             self.requests.append(Received(api.path, asked, key.removeprefix("Bearer "), told))
             return await self._answer(api, asked)
 
         return serve
 
     def _again(self, asked: ModelRequest) -> int:
-        """How often the very same was asked before."""
+        """Return the number of identical earlier requests."""
         times = self._asked.pop(asked, 0)
         self._asked[asked] = times + 1
         if len(self._asked) > KEPT:
@@ -145,14 +145,14 @@ class ModelServer:
         if asked.stream and not isinstance(steps[0], Refuse):
             return StreamingResponse(api.stream(), media_type="text/event-stream")
         try:
-            async for _ in api.stream():  # waits as long as a stream would take
+            async for _ in api.stream():  # takes as long as a stream would
                 pass
         except CutError as error:
             return StreamingResponse(_broken(error), headers={"content-length": "1000"})
         refusal = next((step for step in steps if isinstance(step, Refuse)), None)
         if refusal is not None:
             body = api.error(refusal.status, refusal.message)
-            # Both vendors' clients obey this; agents of others go by the status and the type.
+            # Both vendors' clients obey this; agents of others use the status and the type.
             headers = {"x-should-retry": str(refusal.retryable).lower()}
             return JSONResponse(body, refusal.status, headers)
         text = "".join("".join(step.pieces) for step in steps if isinstance(step, Say))
@@ -162,13 +162,13 @@ class ModelServer:
 
 
 async def _broken(error: Exception) -> AsyncIterator[bytes]:
-    """Less than was promised."""
+    """Break the connection in mid-answer."""
     yield b"{"
     raise error
 
 
 class _Quiet(uvicorn.Server):
-    """Leaves the process's signals alone."""
+    """Server that leaves the process's signals alone."""
 
     def capture_signals(self) -> Any:
         """Do nothing."""

@@ -1,7 +1,7 @@
-"""Other releases, as far as their protocol goes: a server and a zipapp that speak other versions.
+"""Simulation of other releases' protocol: a server and a zipapp with other versions.
 
-There is one version so far. What an upgrade will be like is tried with the program of today that
-takes itself for the next one, or the one after it.
+There is only one version so far. Upgrades are tested with the present program under the next
+version number, or the one after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIRE: Final = "incontainer/wire.py"
 
 
 def build(target: Path, zipapp: Path, versions: tuple[int, int]) -> Path:
-    """A copy of `zipapp` at `target` whose host speaks `versions`, the lowest and the highest."""
+    """Return a copy of `zipapp` at `target` whose guest supports `versions`, lowest and highest."""
     with zipfile.ZipFile(zipapp) as old, target.open("wb") as file:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w") as new:
@@ -34,19 +34,19 @@ def build(target: Path, zipapp: Path, versions: tuple[int, int]) -> Path:
                             pattern, b"PROTOCOL_%s = %d" % (constant.encode(), value), data
                         )
                         assert count == 1, constant
-                if name != WIRE + "c":  # its bytecode is that of the old one
+                if name != WIRE + "c":  # its bytecode belongs to the old source
                     new.writestr(name, data)
     target.chmod(0o755)
     return target
 
 
 def variable(zipapp: Path, versions: tuple[int, int]) -> dict[str, str]:
-    """The environment of a server of that release; see `become`."""
+    """Return the environment of a server of that release; see `become`."""
     return {VARIABLE: f"{versions[0]} {versions[1]} {zipapp}"}
 
 
 def become(environment: Mapping[str, str]) -> None:
-    """Make this process a server of the release that its environment names, if it names one."""
+    """Make this process a server of the release in its environment, if there is one."""
     named = environment.get(VARIABLE)
     if named is None:
         return

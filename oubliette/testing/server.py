@@ -1,4 +1,4 @@
-"""A real server process for tests: started, killed and started again on the same home.
+"""Real server process for tests: started, killed and restarted on the same home.
 
     async with ServerProcess() as server:
         await server.start()
@@ -6,8 +6,8 @@
         await server.kill()
         await server.start()          # the same home, the same address
 
-It owns all that it starts: when the block ends, the server is gone, every container of its
-instance with all processes in it, and the home.
+It owns all that it starts: when the block ends, the server, every container of its instance with
+all processes in it, and the home are removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ENGINES: Final = ("docker", "podman")
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
-ORPHAN_GRACE: Final = 120.0  # seconds; what a killed test run leaves behind ends by itself
+ORPHAN_GRACE: Final = 120.0  # seconds; then the remains of a killed test run end
 
 
 class ServerProcess:
@@ -53,7 +53,7 @@ class ServerProcess:
 
     Args:
         settings: configuration, `section.key` → value as in the environment; None: the default.
-        zygote: starts servers fast; without one, each is a new interpreter.
+        zygote: fork server; without one, each server is a new interpreter.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ServerProcess:
         }
         self.sandboxed = self._settings["process.sandbox"] == "bubblewrap"
         self.engine = str(self._settings["containers.runtime"])
-        """`docker` or `podman`; anything else has no engine to be asked."""
+        """`docker` or `podman`; anything else has no engine to query."""
         self._port = 0
         self._stdin: int | None = None
         self._stdout: asyncio.StreamReader | None = None
@@ -102,13 +102,13 @@ class ServerProcess:
         versions: tuple[int, int] | None = None,
         options: Sequence[str] = (),
     ) -> Self:
-        """Start the server and wait until it is ready; the port is the one it had before.
+        """Start the server and wait until it is ready; the port is the same as before.
 
-        `options` follow those of the command line that it needs.
-        `versions`: it is of a release that speaks these of the relay's protocol.
+        `options` follow the required ones of the command line.
+        `versions`: of the relay's protocol, to simulate another release.
 
         Raises:
-            RuntimeError: it ended instead; with the end of its log.
+            RuntimeError: the server ended instead; has the end of its log.
             TimeoutError: neither, within 30 s.
         """
         assert not self.running
@@ -172,10 +172,10 @@ class ServerProcess:
         return self._link is not None or self._child is not None
 
     async def ended(self, timeout: float = STOP_SECONDS) -> int:
-        """Wait for the server's end; its exit code, negative for a signal.
+        """Wait for the server's end; return its exit code, negative for a signal.
 
         Raises:
-            TimeoutError: it goes on.
+            TimeoutError: the server still runs.
         """
         async with asyncio.timeout(timeout):
             if self._link is not None:
@@ -200,23 +200,23 @@ class ServerProcess:
         return code
 
     async def kill(self) -> None:
-        """Kill it with -9, and wait for it; nothing if it does not run."""
+        """Kill it with SIGKILL, and wait for it; no effect if it does not run."""
         if self.running:
             self.signal(signal.SIGKILL)
             await self.ended()
 
     async def stop(self) -> int:
-        """SIGTERM; its exit code.
+        """Send SIGTERM; return its exit code.
 
         Raises:
-            TimeoutError: it goes on; what it waits for is at the end of its log.
+            TimeoutError: the server still runs; its tasks are at the end of its log.
         """
         self.signal(signal.SIGTERM)
         try:
             return await self.ended()
         except TimeoutError:
             with contextlib.suppress(TimeoutError, OSError, ValueError):
-                await self._tell(fault_injection.TASKS, timeout=10)
+                await self._command(fault_injection.TASKS, timeout=10)
             raise
 
     def signal(self, number: int) -> None:
@@ -225,22 +225,22 @@ class ServerProcess:
             os.kill(self.pid, number)
 
     async def arm(self, failpoints: str) -> dict[str, Any]:
-        """Replace the failpoints ("" removes all), or give a command of `faulty`; its answer."""
-        return await self._tell(failpoints, timeout=10)
+        """Replace the failpoints ("" removes all), or send a command of `fault_injection`."""
+        return await self._command(failpoints, timeout=10)
 
     async def passes(self, message: str) -> None:
         """Wait until an actor of the running server is about to handle `<Class>.<Message>`.
 
         Raises:
-            TimeoutError: none does within a minute.
+            TimeoutError: no actor does within a minute.
         """
-        await self._tell(fault_injection.AWAIT + message, timeout=fault_injection.AWAIT_SECONDS)
+        await self._command(fault_injection.AWAIT + message, timeout=fault_injection.AWAIT_SECONDS)
 
     async def census(self) -> dict[str, Any]:
-        """What is alive in the running server: see `faulty.census`."""
-        return await self._tell(fault_injection.CENSUS, timeout=30)
+        """Return the live objects of the running server: see `fault_injection.census`."""
+        return await self._command(fault_injection.CENSUS, timeout=30)
 
-    async def _tell(self, line: str, timeout: float) -> dict[str, Any]:
+    async def _command(self, line: str, timeout: float) -> dict[str, Any]:
         assert self._stdin is not None
         assert self._stdout is not None
         os.write(self._stdin, line.encode() + b"\n")
@@ -249,15 +249,15 @@ class ServerProcess:
         assert answer["armed"] == line
         return answer
 
-    # ------------------------------------------------------------ look
+    # ------------------------------------------------------------ inspect
 
     @property
     def log_file(self) -> Path:
-        """Where its logs go, all of its lives."""
+        """Path of its log, across restarts."""
         return self.home / "server.log"
 
     def log(self) -> str:
-        """All that it has logged."""
+        """Return its whole log."""
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
     def control(self, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class ServerProcess:
             return client.call(tool, arguments)
 
     def token(self, scope: str = "write", *, principal: str | None = None) -> str:
-        """A new key."""
+        """Return a new key."""
         made = self.control("token_create", scope=scope, name="test", principal=principal)
         return str(made["token"])
 
@@ -278,7 +278,7 @@ class ServerProcess:
             return connection.execute(sql, values).fetchall()
 
     def instance(self) -> str:
-        """The id of this server's instance; empty before the first start."""
+        """Return the id of this server's instance; empty before the first start."""
         if not (self.home / DATABASE).exists():
             return ""
         with contextlib.suppress(sqlite3.Error):
@@ -287,7 +287,7 @@ class ServerProcess:
         return ""
 
     def containers(self) -> dict[str, procfs.HostProcess]:
-        """Container id → host process, of this instance, alive."""
+        """Return container id → guest process, of this instance, running."""
         instance = self.instance()
         if not instance:
             return {}
@@ -299,7 +299,7 @@ class ServerProcess:
 
     @contextlib.contextmanager
     def api(self) -> Generator[Any]:
-        """The engine's API, behind the server's back."""
+        """Return the engine's API, independent of the server."""
         flavour: Any = self.engine
         host = self._settings.get(f"{self.engine}.host")
         api = Engine(flavour, None if host is None else str(host)).connect()
@@ -310,7 +310,7 @@ class ServerProcess:
 
     def _running(self, api: Any) -> Iterator[tuple[str, procfs.HostProcess]]:
         for listed in self._listed(api):
-            with contextlib.suppress(Exception):  # it is removed just now
+            with contextlib.suppress(Exception):  # it is being removed
                 told = api.inspect_container(listed["Id"])
                 process = procfs.identify(int(told["State"]["Pid"]))
                 if process is not None:
@@ -321,7 +321,7 @@ class ServerProcess:
         return list(api.containers(all=True, filters={"label": [label]}))
 
     def agents(self, session_id: str) -> list[procfs.HostProcess]:
-        """The agent processes of a session, alive."""
+        """Return the running agent processes of a session."""
         return [
             process
             for pid in procfs.pids()
@@ -349,10 +349,10 @@ class ServerProcess:
             return
         with contextlib.suppress(OublietteError), self.api() as api:
             for each in self._listed(api):
-                with contextlib.suppress(Exception):  # somebody else was first
+                with contextlib.suppress(Exception):  # removed by another process
                     api.remove_container(each["Id"], force=True, v=True)
 
 
 def encoded(value: object) -> Any:
-    """As JSON gives it back; to compare what was told with what is stored."""
+    """Return the value as JSON restores it; to compare an event with the stored one."""
     return json.loads(msgspec.json.encode(value))

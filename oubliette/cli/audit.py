@@ -1,4 +1,4 @@
-"""`oubliette audit`: who called what. Reads the files; needs no server."""
+"""Command `oubliette audit`: the log of tool calls. Reads the files; needs no server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def audit(  # noqa: PLR0917 - one parameter per option
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Show who called what, and how it ended: newest last. Ids may be pieces of ids."""
+    """Show the calls of tools and their outcomes: newest last. Ids may be pieces of ids."""
     from oubliette.config.schema import find_home
     from oubliette.runtime.audit_log import FILE_NAME, read
 
@@ -100,7 +100,7 @@ def audit(  # noqa: PLR0917 - one parameter per option
 def _whole(
     folder: Path, token_id: str | None, session: str | None, project: str | None
 ) -> tuple[str | None, str | None, str | None]:
-    """The whole ids of what is asked for: of those in the log, which outlive what they name."""
+    """Return whole ids for the given pieces, from the log, which outlives what it names."""
     from oubliette.runtime.audit_log import read
 
     if token_id == session == project is None:
@@ -126,14 +126,14 @@ def _whole(
 
 
 def _names(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """What keys and projects are called now, by their ids; nothing where there is no database."""
+    """Return the current names of keys and projects by id; empty if there is no database."""
     from oubliette.runtime.files.home import DATABASE
     from oubliette.runtime.store.id_search import project_names, token_names
 
     try:
         with reading(folder / DATABASE) as connection:
             return token_names(connection), project_names(connection)
-    except OublietteError:  # the log can be read all the same
+    except OublietteError:  # the log can be shown all the same
         return {}, {}
 
 

@@ -1,4 +1,4 @@
-"""`oubliette call`: every tool of a server, from the command line."""
+"""Command `oubliette call`: every tool of a server, from the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import Tool
 
 CALL_SECONDS: Final = 3600.0
-MAX_INPUT: Final = 8 * 1024 * 1024  # characters; more than a server takes
+MAX_INPUT: Final = 8 * 1024 * 1024  # characters; more than a server accepts
 
 
 def call(  # noqa: PLR0917 - one parameter per option
@@ -122,9 +122,9 @@ def _elsewhere(
     key: str | None,
     key_file: str | None,
 ) -> tuple[httpx2.URL, str] | None:
-    """Address and key of the server that is meant; None: the one of the home.
+    """Return address and key of the server to call; None: the one of the home.
 
-    What stands on the command line is meant before what stands in the environment.
+    The command line takes precedence over the environment.
     """
     named = {name for name in ("url", "home", "key", "key_file") if _is_typed(context, name)}
     if {"url", "home"} <= named:
@@ -212,17 +212,17 @@ def _explain(tool: Tool, output: Format) -> None:
 
 
 def _arguments(tool: str, given: list[str]) -> dict[str, Any]:
-    """The arguments that the words behind the tool's name mean.
+    """Return the arguments given by the words after the tool's name.
 
     Raises:
-        InvalidParameter: they are no JSON object, or no KEY=VALUE.
+        InvalidParameter: the words are no JSON object, or no KEY=VALUE.
     """
     from oubliette.errors import InvalidParameter
     from oubliette.ids import shown
     from oubliette.tools.registry import TABLE, input_schema
 
     arguments: dict[str, Any] = {}
-    known = TABLE.get(tool)  # a server elsewhere may have others
+    known = TABLE.get(tool)  # a remote server may have others
     schema: dict[str, Any] = input_schema(known) if known is not None else {}
     properties: dict[str, dict[str, Any]] = schema.get("properties", {})
     for place, word in enumerate(given):
@@ -274,7 +274,7 @@ def _document(word: str) -> dict[str, Any]:
 
 
 def _value(text: str, part: dict[str, Any]) -> Any:
-    """What `text` means for this parameter: text where it takes text, else JSON, if it is."""
+    """Return `text` as this parameter's value: text where it takes text, else JSON, if valid."""
     from oubliette.cli.terminal.tool_help import takes_text
 
     if takes_text(part):

@@ -1,4 +1,4 @@
-"""`oubliette config show | schema`."""
+"""Commands `oubliette config show | schema`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The images of container types, as the configuration has them and as the engine has them.
+"""Images of container types: as configured and as the engine has them.
 
-The engine is asked directly, whether or not a server runs.
+The engine is queried directly, whether or not a server runs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
     from oubliette.runtime.containers.base import ContainerRuntime, ImageInfo
 
-SECONDS: Final = 10.0  # for an engine to say whether it is there, and again for all of its images
-SHOWN: Final = 12  # characters of an image's id, for people
+SECONDS: Final = 10.0  # for an engine to answer, and again for all of its images
+SHOWN: Final = 12  # characters of an image's id, in the table
 
 _UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
     ("present", "id", "size_bytes", "built_at", "arrived_at")
@@ -31,16 +31,16 @@ _UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
 
 
 def listing(config: Config) -> dict[str, Any]:
-    """`{"engine": {"name", "version", "reason", "remedy"}, "images": […]}`.
+    """Return `{"engine": {"name", "version", "reason", "remedy"}, "images": […]}`.
 
-    `reason` says why nothing is known of the images themselves; then `present` is None.
+    `reason` is why the images themselves are unknown; then `present` is None.
     """
     logging_config.configure("error", as_json=False)
     types = {
         kind: container_options.options_of(config, kind)
         for kind in container_options.types_of(config, images=True)
     }
-    first = container_options.image_of(config, BASE)  # which decides what `auto` takes
+    first = container_options.image_of(config, BASE)  # decides which engine `auto` takes
     others = {options.image for options in types.values()} - {first}
     engine, seen = asyncio.run(_ask(config, (first, *sorted(others))))
     images: list[dict[str, Any]] = [
@@ -55,8 +55,8 @@ def listing(config: Config) -> dict[str, Any]:
     return {"engine": engine, "images": images}
 
 
-def told(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """The head and the rows of the table for people."""
+def table_of(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return the head and the rows of the table."""
     name = str(found["engine"]["name"] or "engine").upper()
     head = ("TYPE", "IMAGE", "BUILT FROM", f"IN {name}", "ID", "SIZE", "BUILT", "ARRIVED")
     words = {True: "yes", False: "no", None: "?"}
@@ -78,7 +78,7 @@ def told(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...
 async def _ask(
     config: Config, images: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What is known of the engine that a server would use, and of each image by its name."""
+    """Query the engine that a server would use, and each image by its name."""
     wanted = config.containers.runtime
     if wanted == "process":
         return _engine(None, reason="containers.runtime is process, which has no images"), {}

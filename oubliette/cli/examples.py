@@ -1,4 +1,4 @@
-"""An example of every command, as its help shows it. Each is a command line that is taken."""
+"""Example of every command, as its help shows it. Each is a valid command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES: Final[dict[str, str]] = {
 
 
 def show_in(app: typer.Typer, path: str = "") -> None:
-    """Have the help of every command below `app` end with its example."""
+    """Add its example to the help of every command below `app`."""
     for command in app.registered_commands:
         assert command.name is not None
         example = EXAMPLES.get(f"{path} {command.name}".strip())

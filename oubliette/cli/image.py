@@ -1,4 +1,4 @@
-"""`oubliette image list | rebuild | refresh`."""
+"""Commands `oubliette image list | rebuild | refresh`."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def _call(
     from oubliette.config.schema import find_home
 
     seconds = LONGEST if timeout is None else timeout
-    with shown(what) as told:
-        return call_tool(find_home(home), tool, arguments, seconds, told=told)
+    with shown(what) as report:
+        return call_tool(find_home(home), tool, arguments, seconds, on_progress=report)
 
 
 @app.command("list")
 def list_images(home: Home = None, output: Output = Format.text) -> None:
     """List the container types with their images, and what the engine has of them."""
-    from oubliette.cli.engine_images import listing, told
+    from oubliette.cli.engine_images import listing, table_of
     from oubliette.config.schema import find_home, load
 
     found = listing(load(find_home(home)).config)
     if output is Format.json:
         print_json(found)
         return
-    head, rows = told(found)
+    head, rows = table_of(found)
     print_table(head, rows)
     engine = found["engine"]
     if engine["reason"] is not None:
@@ -65,7 +65,7 @@ def rebuild(
     """Build the image of a container type from its Dockerfile; containers that run keep theirs."""
     arguments = {"container_type": container_type}
     done = _call(home, f"building {container_type}", "image_rebuild", arguments, timeout)
-    _tell(done, output)
+    _print_outcome(done, output)
 
 
 @app.command("refresh")
@@ -89,10 +89,10 @@ def refresh(
         "project_id": None if project is None else whole_id(home, "project", project),
     }
     what = f"fetching the image of {container_type or project}"
-    _tell(_call(home, what, "container_refresh", arguments, timeout), output)
+    _print_outcome(_call(home, what, "container_refresh", arguments, timeout), output)
 
 
-def _tell(done: dict[str, Any], output: Format) -> None:
+def _print_outcome(done: dict[str, Any], output: Format) -> None:
     if output is Format.json:
         print_json(done)
         return

@@ -1,4 +1,4 @@
-"""Waiting for a home's lock with a deadline, which flock(2) does not know."""
+"""Wait for a home's lock with a deadline, which flock(2) does not have."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class LockWait:
-    """Asks for the lock in a thread. Leaving the `with` block gives it back, now or as it comes.
+    """Acquisition of the lock in a thread. Leaving the `with` block releases it, even later.
 
-    The thread ends with the process at the latest: it waits in the kernel, which nothing but the
-    lock can end.
+    The thread ends with the process at the latest: it waits in the kernel, which only the lock can
+    end.
     """
 
     def __init__(self, home: Path) -> None:
@@ -27,10 +27,10 @@ class LockWait:
         threading.Thread(target=self._wait, name="oubliette-lock", daemon=True).start()
 
     def within(self, seconds: float) -> bool:
-        """Whether the lock is ours within `seconds`. Ask again to wait for longer.
+        """Return whether the lock is ours within `seconds`. Call again to wait longer.
 
         Raises:
-            OSError: it cannot be had.
+            OSError: the lock cannot be acquired.
         """
         if not self._done.wait(seconds):
             return False

@@ -1,6 +1,6 @@
-"""The command `oubliette` (docs/command-line.md).
+"""Entry point of the command `oubliette` (docs/command-line.md).
 
-What a command needs is imported when it runs: `--help` and completion must not wait for a server.
+Imports of a command are made when it runs: `--help` and completion must not wait for a server's.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ examples.show_in(app)
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with the code that `docs/command-line.md` promises."""
+    """Run the command line and exit with the code that `docs/command-line.md` documents."""
     given = sys.argv[1:] if arguments is None else arguments
     as_json = usage.wants_json(given)
     if as_json:
         choose(Format.json)
     code: object = 0
     try:
-        # The parser's own way to end prints text; for programs its errors come to us.
+        # The parser's own error output is text; for programs its errors are handled here.
         code = app(args=given, prog_name="oubliette", standalone_mode=not as_json)
     except usage.ParserError as error:
         refused = usage.told(error)
@@ -104,7 +104,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         print_error(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader has enough. Nothing more can be said to it, at exit neither.
+        # The reader has closed the stream. Nothing more can be written to it, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""One heap for all threads of the server.
+"""Single malloc arena for all threads of the server.
 
-glibc gives each new thread an arena of its own. Python's threads take turns anyway, so it speeds
-up nothing here, while what the store's threads allocate is spread over many half-empty arenas:
-a quarter of what a hundred resting sessions took.
+glibc gives each new thread an arena of its own. Python's threads take turns anyway, so it speeds up
+nothing here, while the allocations of the store's threads are spread over many half-empty arenas: a
+quarter of the memory of a hundred idle sessions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _M_ARENA_MAX: Final = -8  # <malloc.h> of glibc; other C libraries have no arena
 
 
 def use_one_arena() -> None:
-    """Have the C library make no more arenas; to be called before there are threads."""
+    """Limit the C library to one arena; to be called before threads start."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)

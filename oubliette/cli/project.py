@@ -1,4 +1,4 @@
-"""`oubliette project list | create | delete`."""
+"""Commands `oubliette project list | create | delete`."""
 
 from __future__ import annotations
 

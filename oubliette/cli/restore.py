@@ -1,4 +1,4 @@
-"""`oubliette restore`: make a server of its own of the copy of a home."""
+"""Command `oubliette restore`: gives the copy of a home a new identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`oubliette serve`."""
+"""Command `oubliette serve`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
         if as_json:
             print_json({"event": "ready", "url": state.url, "pid": state.pid})
             return
-        with contextlib.suppress(OSError):  # the terminal is closed: as with logs, one goes on
+        with contextlib.suppress(OSError):  # the terminal is closed: the server goes on
             note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
             note("A key for a client: oubliette token create --scope write")
 

@@ -1,4 +1,4 @@
-"""`oubliette session list | show | why | spawn | message | interrupt | end | logs`."""
+"""Commands `oubliette session list | show | why | spawn | message | interrupt | end | logs`."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def why(session_id: SessionId, home: Home = None, output: Output = Format.text) 
     def get(each: str) -> dict[str, Any]:
         return _call(home, "session_get", {"session_id": each})
 
-    told = waiting.tree(whole_id(home, "session", session_id), get)
+    waits = waiting.tree(whole_id(home, "session", session_id), get)
     if output is Format.json:
-        print_json(told)
+        print_json(waits)
         return
-    for line in waiting.lines(told):
+    for line in waiting.lines(waits):
         sys.stdout.write(line + "\n")
 
 
@@ -177,7 +177,7 @@ def message(
         spawned = _call(home, "session_message", arguments)
     except OublietteError as error:
         if error.code == NotFound.code:
-            _call(home, "session_get", {"session_id": session_id})  # or it is not there at all
+            _call(home, "session_get", {"session_id": session_id})  # fails if it does not exist
             raise Forbidden(
                 f"session {session_id} is another principal's, who alone may converse with it",
                 hint="a key of that principal: oubliette token create --principal …",
@@ -239,21 +239,21 @@ def logs(  # noqa: PLR0917 - one parameter per option
                 sys.stdout.write(_line(event, with_session=children) + "\n")
         sys.stdout.flush()
         index = page["last_index"]
-        wait = WAIT if follow else 0.0  # only a server has news; what there is needs none
+        wait = WAIT if follow else 0.0  # only a server has news; stored events need none
         rests = page["status"] in {"completed", "failed", "timed_out"}
         if not page["more"] and (rests or not follow):
             return
 
 
 def _text(given: str) -> str:
-    """What was given, or all of standard input for `-`."""
+    """Return the text given, or all of standard input for `-`."""
     return sys.stdin.read().removesuffix("\n") if given == "-" else given
 
 
 def _accepted(
     home: str | None, spawned: dict[str, Any], said: str, output: Format, *, follow: bool
 ) -> None:
-    """Tell which session has the message; follow it to the end of its turns, if that is wanted."""
+    """Print the session of the message; follow it to the end of its turns, if requested."""
     if output is Format.json:
         print_json(spawned)
     elif follow:
@@ -266,10 +266,10 @@ def _accepted(
 
 
 def _follow(home: str | None, session_id: str, index: int, output: Format) -> None:
-    """Print what follows `index` until the turns that were asked for are over.
+    """Print the events after `index` until the requested turns are over.
 
     Raises:
-        typer.Exit: with 1, the session or its turn failed.
+        typer.Exit: with code 1 if the session or its turn failed.
     """
     status = "completed"
     while True:

@@ -1,4 +1,4 @@
-"""`oubliette session end`: of one session, of its tree, or of all that live."""
+"""Command `oubliette session end`: of one session, of its tree, or of all live ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 AT_REST: Final = frozenset({"completed", "failed", "timed_out"})
-AT_ONCE: Final = 8  # calls; the server lets in 32 commands
+AT_ONCE: Final = 8  # calls; the server accepts 32 commands
 
 
 def end(  # noqa: PLR0917 - one parameter per option
@@ -56,10 +56,10 @@ def _end(home: str | None, session_id: str, *, tree: bool) -> dict[str, Any]:
 
 
 def _end_all(home: str | None, project: str | None, output: Format) -> None:
-    """End every session that lives; one that cannot be ended holds up no other.
+    """End every live session; one that cannot be ended does not delay the others.
 
     Raises:
-        typer.Exit: with 1, some could not be ended; each was told.
+        typer.Exit: with code 1 if some could not be ended; each was printed.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -70,7 +70,7 @@ def _end_all(home: str | None, project: str | None, output: Format) -> None:
         try:
             ended.append(_end(home, session_id, tree=True))
         except NotFound:
-            pass  # it was cleaned up meanwhile
+            pass  # it was cleaned up in between
         except OublietteError as error:
             refused.append(error)
 
@@ -87,7 +87,7 @@ def _end_all(home: str | None, project: str | None, output: Format) -> None:
 
 
 def _roots_of_living(home: str | None, project: str | None) -> Iterator[str]:
-    """Sessions that live under none that does: what ends with its parent is not ended twice."""
+    """Return live sessions without a live ancestor: those below them end with them."""
     if project is not None:
         projects = [whole_id(home, "project", project)]
     else:

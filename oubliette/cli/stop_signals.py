@@ -1,8 +1,8 @@
-"""Signals to `oubliette serve` while its server is not there: before it starts, and at its end.
+"""Signals to `oubliette serve` while its server does not handle them: at its start and its end.
 
 Until then SIGTERM would end the process as if it had failed, and imports alone take half a second:
-a service manager that stops what it has just started would be told of a failure. So this is the
-first thing that is imported, and it imports nothing itself.
+a service manager that stops a service it has just started would see a failure. So this is the first
+module imported, and it imports nothing itself.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def guard() -> None:
-    """Have SIGTERM and SIGINT end the process with exit code 0 from now on, and SIGHUP nothing.
+    """Make SIGTERM and SIGINT end the process with exit code 0 from now on, and SIGHUP nothing.
 
-    The server has handlers of its own for the time that it runs, and gives these back.
+    The server has handlers of its own for the time that it runs, and restores these.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    # A function, not SIG_IGN: programs that are started would inherit that.
+    # A function, not SIG_IGN: child programs would inherit that.
     signal.signal(signal.SIGHUP, _stay)
 
 
 def ignore() -> None:
-    """Have no signal change anything any more: the server has stopped, and the process ends.
+    """Ignore all these signals: the server has stopped, and the process ends.
 
-    Python takes functions of its own off before it ends, and what comes then would kill it; what
-    is ignored it leaves.
+    Python removes its own handlers before it ends, and a signal after that would kill it; ignored
+    signals it leaves ignored.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """There is nothing to be put in order; an exception could come in the middle of an import."""
+    """Exit without cleanup, which nothing needs; an import may be in progress."""
     del number, frame
     os._exit(0)
 

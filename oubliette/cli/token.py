@@ -1,4 +1,4 @@
-"""`oubliette token create | list | revoke`."""
+"""Commands `oubliette token create | list | revoke`."""
 
 from __future__ import annotations
 

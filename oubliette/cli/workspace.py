@@ -1,4 +1,4 @@
-"""`oubliette workspace list | delete`."""
+"""Commands `oubliette workspace list | delete`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How commands reach a server: its control socket, HTTP, or the database while none runs."""
+"""Clients of a server: its control socket, HTTP, or the database while none runs."""

@@ -1,4 +1,4 @@
-"""Where a server elsewhere is, and the key for it: from options, the environment or a file."""
+"""Address of a remote server, and its key: from options, the environment or a file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MAX_KEY: Final = 4096  # characters; ours have less than a hundred
 
 
 def address(text: str) -> httpx2.URL:
-    """The address of a server; without a path, the path is `/mcp`.
+    """Return the address of a server; without a path, the path is `/mcp`.
 
     Raises:
-        InvalidParameter: it is none, or has a name and a password in it.
+        InvalidParameter: the text is no address, or contains a user name and a password.
     """
     hint = "such as http://127.0.0.1:8080/mcp, which a server prints when it starts"
     try:
         url = httpx2.URL(text.strip())
-        _ = urlsplit(text).port  # which httpx2 takes as it comes
+        _ = urlsplit(text).port  # httpx2 does not check it
     except (httpx2.InvalidURL, ValueError) as error:
         raise InvalidParameter(
             f"the URL cannot be read: {error}", field="url", hint=hint
@@ -43,7 +43,7 @@ def address(text: str) -> httpx2.URL:
 
 
 def shows_key(url: httpx2.URL) -> bool:
-    """Whether a key that goes to `url` can be read on the way."""
+    """Return whether a key sent to `url` can be read on the way."""
     if url.scheme == "https" or url.host == "localhost" or url.host.endswith(".localhost"):
         return False
     try:
@@ -53,11 +53,11 @@ def shows_key(url: httpx2.URL) -> bool:
 
 
 def key_of(key: str | None, file: str | None) -> str:
-    """The key as it was given, or as it stands in the file.
+    """Return the key as given, or as read from the file.
 
     Raises:
-        Unauthenticated: there is none.
-        InvalidParameter: the file cannot be read, or it is no key. The message does not have it.
+        Unauthenticated: no key was given.
+        InvalidParameter: the file cannot be read, or is no key. The message does not contain it.
     """
     where = "the key"
     if key is None and file is not None:

@@ -1,4 +1,4 @@
-"""Speaks to a running server through `<home>/control.sock`; see `oubliette.control_socket`."""
+"""Client of a running server's `<home>/control.sock`; see `oubliette.control_socket`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    Told = Callable[[str], object]
-    """Hears how far a call is, a line at a time."""
+    ProgressCallback = Callable[[str], object]
+    """Callback for the progress of a call, one line at a time."""
 
 CONNECT_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 60.0
@@ -27,16 +27,18 @@ MAX_SOCKET_PATH: Final = 103  # bytes
 
 
 class RemoteError(OublietteError):
-    """What the server answered; has the code and the exit code of the error there."""
+    """Error answer of the server; has the code and the exit code of the error there."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        super().__init__(str(told.get("message", "the server failed")), hint=told.get("hint"))
-        self.code = str(told.get("code", "error"))  # type: ignore[misc]
+    def __init__(self, on_progress: dict[str, Any]) -> None:
+        super().__init__(
+            str(on_progress.get("message", "the server failed")), hint=on_progress.get("hint")
+        )
+        self.code = str(on_progress.get("code", "error"))  # type: ignore[misc]
         self.exit_code = exit_codes().get(self.code, 1)  # type: ignore[misc]
 
 
 def exit_codes() -> dict[str, int]:
-    """Exit code by error code, over the whole error tree."""
+    """Return the exit code by error code, over the whole error tree."""
     codes: dict[str, int] = {"ask_timeout": 5}
     kinds: list[type[OublietteError]] = [errors.OublietteError]
     while kinds:
@@ -47,7 +49,7 @@ def exit_codes() -> dict[str, int]:
 
 
 class ControlClient:
-    """One link to a server. Use as a context manager."""
+    """Connection to a server. Use as a context manager."""
 
     def __init__(self, home: Path) -> None:
         self._link = _connect(home)
@@ -68,38 +70,38 @@ class ControlClient:
         arguments: dict[str, Any],
         timeout: float = CALL_SECONDS,
         *,
-        told: Told | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
         """Call a tool of the server.
 
-        `told` hears how far it is, from tools that know.
+        `on_progress` is called with the progress of tools that report it.
 
         Raises:
-            RemoteError: what it answered.
-            DeadlineExceeded: no answer, and no news of it, within `timeout` seconds.
-            Unavailable: the server went away.
+            RemoteError: the tool failed.
+            DeadlineExceeded: no answer, and no progress, within `timeout` seconds.
+            Unavailable: the server closed the connection.
         """
         request = {"verb": "call", "tool": tool, "arguments": arguments}
-        if told is None:
+        if on_progress is None:
             return self._request(request, timeout)
         self._send({**request, "progress": True}, timeout)
         while True:
             answer = self._line(timeout)
             if "progress" not in answer:
                 return answer["ok"]
-            told(str(answer["progress"]))
+            on_progress(str(answer["progress"]))
 
     def status(self) -> dict[str, Any]:
-        """The server's process id, address and version."""
+        """Return the server's process id, address and version."""
         return self._request({"verb": "status"}, CONNECT_SECONDS)
 
     def answers(self, seconds: float) -> bool:
-        """Whether the server says something within `seconds`. Ask again to wait for longer.
+        """Return whether the server answers within `seconds`. Call again to wait longer.
 
-        One that is starting lets commands in, and answers when it runs.
+        A starting server accepts connections, and answers when it runs.
 
         Raises:
-            Unavailable: it went away.
+            Unavailable: the server closed the connection.
         """
         if not self._greeted:
             self._send({"verb": "status"}, CONNECT_SECONDS)

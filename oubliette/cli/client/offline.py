@@ -1,6 +1,6 @@
 """Tools without a server: the same handlers, on the database itself.
 
-What only reads needs no lock, what writes needs the home's.
+Reading needs no lock, writing needs the home's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool that only reads, beside whoever has the home's lock.
+    """Call a tool that only reads, without the home's lock.
 
     Raises:
-        OutOfDate: the database is of an earlier release, or has nothing in it yet.
-        NotFound: there is no database.
-        RemoteError: what the tool answered.
+        OutOfDate: the database is of an earlier release, or empty.
+        NotFound: the database is missing.
+        RemoteError: the tool failed.
     """
     _check(home)
     database = Database(home / homes.DATABASE, read_only=True)
@@ -50,9 +50,9 @@ def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
     """Call a tool that needs no actor, under the home's lock.
 
     Raises:
-        HomeInUse: a server, or another command, has the home.
-        NotFound: there is no home here yet (`token_create` makes one).
-        RemoteError: what the tool answered.
+        HomeInUse: a server, or another command, holds the lock.
+        NotFound: the home does not exist yet (`token_create` makes one).
+        RemoteError: the tool failed.
     """
     _check(home, makes=tool == "token_create")
     with homes.HomeLock(home):
@@ -60,7 +60,7 @@ def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
 
 
 def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """`call_offline` for who has the home's lock already."""
+    """Call as `call_offline` does, for a caller that holds the home's lock."""
     _check(home, makes=tool == "token_create")
     durability = load(home).config.store.durability
     database = Database(home / homes.DATABASE, durability=durability)
@@ -68,11 +68,11 @@ def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, A
 
 
 async def take_identity(home: Path) -> str:
-    """Give a home a new identity, and forget the containers of the old one; the new id.
+    """Give a home a new identity, and remove the containers of the old one; return the new id.
 
     Raises:
-        HomeInUse: a server, or another command, has the home.
-        NotFound: there is no home here.
+        HomeInUse: a server, or another command, holds the lock.
+        NotFound: the home does not exist.
     """
     _check(home)
     instance, place = ids.new_id(ids.INSTANCE), str(home.resolve())  # noqa: ASYNC240 -- no server
@@ -92,7 +92,7 @@ async def take_identity(home: Path) -> str:
 
 
 class OutOfDate(ConfigError):
-    """The database has to be brought up to date before this release can read it."""
+    """The database must be migrated before this release can read it."""
 
 
 def _check(home: Path, *, makes: bool = False) -> None:
@@ -109,7 +109,7 @@ async def _call(
     config = load(home).config
     writer = None if read_only else Writer(database)
     reader = Reader(database, threads=1)
-    # Only who has the lock may begin a new file: a server may be writing this one.
+    # Only the lock's holder may create a file: a server may be writing this one.
     most = 0 if read_only else config.audit.max_file_mb << 20
     audit = AuditLog(home, max_bytes=most, files=config.audit.keep_files)
     if writer is not None:

@@ -1,4 +1,4 @@
-"""Listings of tools that come in pages, as one list."""
+"""Listings of tools in pages, as one list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def pages(
     home: str | None, tool: str, name: str, arguments: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """All that the tool lists under `name`."""
+    """Return all entries that the tool lists under `name`."""
     from oubliette.cli.client.tools import call_tool
     from oubliette.config.schema import find_home
 

@@ -1,7 +1,7 @@
-"""Calls tools of a server elsewhere: one POST a call, with a key, over HTTP.
+"""Client of a remote server's tools: one POST a call, with a key, over HTTP.
 
-It speaks the newer generation of MCP, whose requests stand alone; whoever stops waiting drops the
-connection, which cancels the call there.
+It uses the newer generation of MCP, whose requests are independent; a caller that stops waiting
+closes the connection, which cancels the call there.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CODES: Final = {-32602: "invalid_parameter", -32001: "unauthenticated", -32002:
 
 
 class RemoteServer:
-    """A server elsewhere. Use as a context manager.
+    """Client of one remote server. Use as a context manager.
 
     Args:
-        url: from `server_address.address`.
-        key: from `server_address.key_of`.
-        timeout: seconds for each answer.
+        url: from `address.address`.
+        key: from `address.key_of`.
+        timeout: timeout of each answer in seconds.
     """
 
     def __init__(self, url: httpx2.URL, key: str, timeout: float) -> None:
@@ -73,23 +73,23 @@ class RemoteServer:
         """Call a tool.
 
         Raises:
-            RemoteError: what the server answered.
-            Unauthenticated: it does not know the key.
-            DeadlineExceeded: it did not answer in time.
-            Unavailable: it is not there, or no server of ours.
+            RemoteError: the tool failed.
+            Unauthenticated: the server does not accept the key.
+            DeadlineExceeded: the server did not answer in time.
+            Unavailable: the server is not reachable, or no server of ours.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         result = self._ask("tools/call", {"name": tool, "arguments": given}, tool)
         if not result.get("isError"):
             found = result.get("structuredContent")
             return cast("dict[str, Any]", found) if isinstance(found, dict) else result
-        told = cast("dict[str, Any]", result.get("_meta") or {}).get(_ERROR)
-        if isinstance(told, dict):
-            raise RemoteError(cast("dict[str, Any]", told))
+        error = cast("dict[str, Any]", result.get("_meta") or {}).get(_ERROR)
+        if isinstance(error, dict):
+            raise RemoteError(cast("dict[str, Any]", error))
         raise RemoteError({"message": _text(result) or f"{tool} failed"})
 
     def tools(self) -> list[dict[str, Any]]:
-        """The tools that the key may call, as `tools/list` has them. Raises what `call` does."""
+        """Return the tools that the key may call, as in `tools/list`. Raises what `call` does."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         while True:
@@ -149,25 +149,25 @@ class RemoteServer:
         raise self._away("it closed the connection without an answer")
 
     def _refusal(self, answer: httpx2.Response, body: bytes) -> OublietteError:
-        """What an HTTP status other than 200 means."""
+        """Return the error for an HTTP status other than 200."""
         status = answer.status_code
         message = _object(body) or {}
-        told = _rpc_error(message["error"]) if "error" in message else None
-        said = str(told["message"]) if told is not None else f"HTTP {status}"
+        error = _rpc_error(message["error"]) if "error" in message else None
+        reason = str(error["message"]) if error is not None else f"HTTP {status}"
         if status == HTTPStatus.UNAUTHORIZED:
             return Unauthenticated(
-                f"{self._url}: {said.partition(' (hint:')[0]}",
+                f"{self._url}: {reason.partition(' (hint:')[0]}",
                 hint="oubliette token create, on the machine of the server, makes a key; give it in"
                 " OUBLIETTE_KEY or with --key-file",
             )
         if status == HTTPStatus.FORBIDDEN:
-            return Forbidden(f"{self._url}: {said}")
+            return Forbidden(f"{self._url}: {reason}")
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return RateLimited(f"{self._url}: {said}")
+            return RateLimited(f"{self._url}: {reason}")
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            return Unavailable(f"{self._url}: {said}", hint="try again in a moment")
-        if told is not None:
-            return RemoteError(told)
+            return Unavailable(f"{self._url}: {reason}", hint="try again in a moment")
+        if error is not None:
+            return RemoteError(error)
         if answer.is_redirect:
             return self._strange(f"it points to {answer.headers.get('location', 'nowhere')}")
         return self._strange(f"it answers HTTP {status}")
@@ -189,7 +189,7 @@ class RemoteServer:
 
 
 def _events(pieces: Iterable[bytes]) -> Generator[bytes]:
-    """The data of each server-sent event."""
+    """Iterate over the data of server-sent events."""
     pending = b""
     for piece in pieces:
         *events, pending = (pending + piece).replace(b"\r\n", b"\n").split(b"\n\n")
@@ -208,7 +208,7 @@ def _object(document: bytes) -> dict[str, Any] | None:
 
 
 def _rpc_error(error: object) -> dict[str, Any]:
-    """A JSON-RPC error as an error of ours is told."""
+    """Return the error for a JSON-RPC error."""
     found = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     code = found.get("code")
     return {
@@ -230,7 +230,7 @@ def _text(result: dict[str, Any]) -> str:
 
 
 def _why(error: httpx2.HTTPError) -> str:
-    """The reason of the operating system, which stands at the bottom of the chain."""
+    """Return the operating system's reason, which is at the bottom of the chain."""
     found: BaseException = error
     while (below := found.__cause__ or found.__context__) is not None:
         found = below

@@ -1,4 +1,4 @@
-"""Ids as people type them: whole, or so much of the beginning or the end that one alone fits.
+"""Completion of ids as users type them: whole, or a beginning or an end that is unique.
 
 Ids of one kind begin alike for years (they sort by time), so the end is the convenient piece.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Kind = Literal["project", "session", "token", "workspace"]
 
 LEAST: Final = 4
-"""Characters of an id that are taken for one, the kind's prefix not counted."""
+"""Minimum characters of a piece of an id, the kind's prefix not counted."""
 SHOWN: Final = 10  # ids that an error names
 
 _PREFIXES: Final[dict[Kind, str]] = {
@@ -39,17 +39,17 @@ _WHOLE: Final[dict[Kind, re.Pattern[str]]] = {
 
 
 def whole_id(home: str | None, kind: Kind, given: str) -> str:
-    """The whole id of what a person named.
+    """Return the whole id of an object named by a user.
 
     Args:
-        home: what `--home` said.
-        kind: what it is.
-        given: a whole id, which is returned unseen; the beginning or the end of one; of a project
-            also its name.
+        home: the value of `--home`.
+        kind: the kind of the object.
+        given: a whole id, which is returned unchecked; the beginning or the end of one; for a
+            project also its name.
 
     Raises:
-        InvalidParameter: it is no piece of an id, or several ids fit; names them.
-        NotFound: none fits.
+        InvalidParameter: the text is no piece of an id, or several ids fit; names them.
+        NotFound: no id fits.
     """
     if _WHOLE[kind].fullmatch(given):
         return given
@@ -74,11 +74,11 @@ def whole_id(home: str | None, kind: Kind, given: str) -> str:
 
 
 def fitting(kind: Kind, given: str, candidates: Iterable[str]) -> str:
-    """`whole_id` among `candidates` instead of what the home has; without names.
+    """Return the whole id among `candidates` instead of the home's; names do not count.
 
     Raises:
-        InvalidParameter: it is no piece of an id, or several fit.
-        NotFound: none fits.
+        InvalidParameter: the text is no piece of an id, or several fit.
+        NotFound: no id fits.
     """
     if _WHOLE[kind].fullmatch(given):
         return given
@@ -95,11 +95,11 @@ def fitting(kind: Kind, given: str, candidates: Iterable[str]) -> str:
 
 
 def the_one(kind: Kind, given: str, found: list[str]) -> str:
-    """The only one of `found`.
+    """Return the only one of `found`.
 
     Raises:
-        InvalidParameter: there are several.
-        NotFound: there is none.
+        InvalidParameter: several ids fit.
+        NotFound: no id fits.
     """
     if len(found) == 1:
         return found[0]
@@ -119,11 +119,11 @@ def the_one(kind: Kind, given: str, found: list[str]) -> str:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Generator[sqlite3.Connection]:
-    """A connection to a home's database that cannot write and needs no lock.
+    """Open a read-only connection to a home's database, without a lock.
 
     Raises:
-        NotFound: there is none.
-        ConfigError: it is none of ours, or of a later release.
+        NotFound: the database is missing.
+        ConfigError: the file is no database of ours, or of a later release.
     """
     from oubliette.runtime.store.database import Database
 
@@ -138,7 +138,7 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
 
 
 def _piece(kind: Kind, given: str) -> tuple[str, str] | None:
-    """(beginning, end) of the ids that are meant; None if it is no piece of one."""
+    """Return (beginning, end) of the ids that fit; None if it is no piece of one."""
     prefix = _PREFIXES[kind]
     text = given.lower()
     body = text.removeprefix(prefix) if prefix else text

@@ -1,7 +1,7 @@
-"""Where a command's tool call goes: to the server of the home, or to its database.
+"""Routing of a command's tool call: to the server of the home, or to its database.
 
-What reads waits for nobody: where no server answers at once, the database is read beside it. What
-writes waits for a server that starts or stops, and says so.
+Reading never waits: if no server answers at once, the database is read directly. Writing waits for
+a server that starts or stops, and prints that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oubliette.runtime.files.home import DATABASE, LOCK
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.cli.client.control import Told
+    from oubliette.cli.client.control import ProgressCallback
 
 READS: Final = frozenset(
     {
@@ -45,11 +45,11 @@ WRITES: Final = frozenset({"token_create", "token_revoke"})
 """Tools that need no actor, and the home's lock where no server runs."""
 
 PROMPT_SECONDS: Final = 1.0
-"""A server that runs says something within this."""
+"""Timeout for the first answer of a running server."""
 WAIT_SECONDS: Final = 60.0
-"""How long a server may start, or stop, before a command gives up."""
+"""Timeout for a server to start or stop."""
 TRIES: Final = 3
-"""Links that may be closed before anything was said; a start that fails closes one."""
+"""Connections that may be closed before an answer; a start that fails closes one."""
 
 
 def call_tool(
@@ -58,25 +58,27 @@ def call_tool(
     arguments: dict[str, Any],
     timeout: float = CALL_SECONDS,
     *,
-    told: Told | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> dict[str, Any]:
-    """Call a tool of the server that runs on `home`; without one, on its database if that will do.
+    """Call a tool of the server of `home`; without one, on its database if possible.
 
-    A read that is to wait for news (`wait_seconds`) needs a server, as what writes does. `told`
-    hears how far a call is, from tools that know.
+    A read that waits for news (`wait_seconds`) needs a server, as writing does. `on_progress` is
+    called with the progress of tools that report it.
 
     Raises:
         Unavailable: no server runs, and the tool needs one.
-        DeadlineExceeded: a server starts or stops and did not get done within `WAIT_SECONDS`, or
-            did not answer within `timeout` seconds.
-        Forbidden: the home is somebody else's.
-        OublietteError: what the tool answered.
+        DeadlineExceeded: a server starts or stops and was not done within `WAIT_SECONDS`, or did
+            not answer within `timeout` seconds.
+        Forbidden: the home is another user's.
+        OublietteError: the tool failed.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     try:
         if tool in READS and not given.get("wait_seconds"):
             return _read(home, tool, given, timeout)
-        return _when_it_runs(home, tool, given, timeout, without=tool in WRITES, told=told)
+        return _when_it_runs(
+            home, tool, given, timeout, without=tool in WRITES, on_progress=on_progress
+        )
     except PermissionError as error:
         if isinstance(error, OublietteError):
             raise
@@ -101,7 +103,7 @@ def _read(home: Path, tool: str, given: dict[str, Any], timeout: float) -> dict[
             return read_offline(home, tool, given)
         except OutOfDate:
             pass
-    # There is nothing to read yet: whoever has the lock makes it, or nobody does.
+    # Nothing to read yet: only the lock's holder makes the database.
     return _when_it_runs(home, tool, given, timeout, without=True)
 
 
@@ -112,9 +114,9 @@ def _when_it_runs(
     timeout: float,
     *,
     without: bool,
-    told: Told | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> dict[str, Any]:
-    """Call it once a server answers; or once nobody has the lock, if it can do `without` one."""
+    """Call it once a server answers; or once the lock is free, if it can do `without` one."""
     wait = _Wait(home)
     closed = 0
     with contextlib.ExitStack() as stack:
@@ -127,15 +129,15 @@ def _when_it_runs(
             else:
                 with client:
                     if _comes(client, wait):
-                        return client.call(tool, given, timeout, told=told)
+                        return client.call(tool, given, timeout, on_progress=on_progress)
                 closed += 1
                 if closed == TRIES:
                     raise Unavailable("the server closed the link", hint="try again in a moment")
                 continue
-            if lock is None and not (home / LOCK).exists():  # whoever writes first makes it
+            if lock is None and not (home / LOCK).exists():  # the first writer makes it
                 if not without:
                     raise gone
-                with contextlib.suppress(HomeInUse):  # somebody was quicker
+                with contextlib.suppress(HomeInUse):  # another process was first
                     return _alone(home, tool, given)
             lock = lock or stack.enter_context(LockWait(home))
             if lock.within(PROMPT_SECONDS):
@@ -146,7 +148,7 @@ def _when_it_runs(
 
 
 def _comes(client: ControlClient, wait: _Wait) -> bool:
-    """Whether the server that let us in comes to run; False if it went away instead."""
+    """Return whether the server that accepted us starts to answer; False if it ended instead."""
     try:
         while not client.answers(PROMPT_SECONDS):
             wait.goes_on()
@@ -156,7 +158,7 @@ def _comes(client: ControlClient, wait: _Wait) -> bool:
 
 
 class _Wait:
-    """Says what is waited for, once, and ends the wait at its deadline."""
+    """Progress message of a wait, printed once, and the deadline of the wait."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -164,10 +166,10 @@ class _Wait:
         self._said = False
 
     def goes_on(self) -> None:
-        """To be called after each second of waiting.
+        """Check the deadline; to be called after each second of waiting.
 
         Raises:
-            DeadlineExceeded: it was long enough.
+            DeadlineExceeded: the deadline has passed.
         """
         who = _owner(self._home)
         if time.monotonic() >= self._until:

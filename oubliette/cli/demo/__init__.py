@@ -1,1 +1,1 @@
-"""`oubliette demo`."""
+"""Command `oubliette demo`."""

@@ -1,7 +1,7 @@
-"""What the demo needs to know of an agent: its prompt, its program, and who is its model.
+"""Agents of the demo: prompt, program and model of each.
 
-Real agents are given the scripted model unless one is configured. Its language is close to that of
-the scripted agent, so the same lines lead all of them through the same story.
+Real agents get the scripted model unless one is configured. Its language is close to that of the
+scripted agent, so the same lines produce the same story with all of them.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class DemoAgent(msgspec.Struct, frozen=True):
     prompt: str
     environment: dict[str, str]
     """Configuration of the demo's server."""
-    told: str = ""
-    """What has to be said about it."""
+    note: str = ""
+    """Notes to print about it."""
     free: bool = False
-    """A model of somebody's own may tell the story in its own words."""
+    """Whether a real model answers, whose text may differ from the script."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
     section: str
     ours: str
-    """What our MCP server's tools begin with in its model's eyes."""
+    """Prefix of our MCP server's tools in the model's view."""
 
 
 _KINDS: Final = {
@@ -71,15 +71,15 @@ NAMES: Final = ("auto", "scripted", *_KINDS)
 
 @contextlib.asynccontextmanager
 async def ready(name: str, *, contained: bool) -> AsyncGenerator[DemoAgent]:
-    """The agent, and its scripted model while the block runs.
+    """Yield the agent, with its scripted model while the block runs.
 
     Args:
         name: one of `NAMES`; `auto` is the scripted agent.
         contained: it runs in an engine's container, which has a loopback of its own.
 
     Raises:
-        ConfigError: there is no such agent, its program is not here, or its section of the usual
-            configuration cannot be used; with the remedy.
+        ConfigError: the agent is unknown, its program is missing, or its section of the usual
+            configuration is invalid; with the remedy.
     """
     kind = _KINDS.get(name)
     if name not in NAMES:
@@ -94,23 +94,23 @@ async def ready(name: str, *, contained: bool) -> AsyncGenerator[DemoAgent]:
         settings["containers.memory_mb"] = 4096  # a real agent takes half a gigabyte
     if settings.get(f"{kind.section}.model"):
         model = settings[f"{kind.section}.model"]
-        told = f"{name} uses the model {model} of your configuration"
-        yield DemoAgent(name, _FOR_MODELS + prompt, _environment(settings), told, free=True)
+        note = f"{name} uses the model {model} of your configuration"
+        yield DemoAgent(name, _FOR_MODELS + prompt, _environment(settings), note, free=True)
         return
     from oubliette.testing.model_server import ModelServer
 
     async with ModelServer() as model:
         base = model.root if settings.get("droid.provider") == "anthropic" else model.url
         settings |= {f"{kind.section}.model": "scripted", f"{kind.section}.base_url": base}
-        told = f"no model is configured for {name}: a scripted one answers at {model.url}"
+        note = f"no model is configured for {name}: a scripted one answers at {model.url}"
         if contained:
             settings["containers.network"] = "host"
-            told += "; the container shares the machine's network to reach it"
-        yield DemoAgent(name, prompt, _environment(settings), told)
+            note += "; the container shares the machine's network to reach it"
+        yield DemoAgent(name, prompt, _environment(settings), note)
 
 
 async def _configured(name: str, section: str) -> dict[str, Any]:
-    """What the usual configuration says of the agent, and that its program is there."""
+    """Return the agent's section of the usual configuration; checks that its program is there."""
     from oubliette.runtime.agents.registry import installed
 
     loaded = load(find_home())

@@ -1,4 +1,4 @@
-"""`oubliette demo`: the main job in half a minute, with nothing installed but this.
+"""Command `oubliette demo`: the main features in half a minute, with nothing else installed.
 
 It is an ordinary MCP client of an ordinary server, on loopback and in a home of its own.
 """
@@ -50,17 +50,17 @@ def demo(
 ) -> int:
     """Show the main job: agents that call your tools, spawn children and outlive the server."""
     home = server.new_home(runtime)
-    told = False
+    done = False
     try:
-        asyncio.run(_tell(home, runtime, agent))
-        told = True
+        asyncio.run(_run_demo(home, runtime, agent))
+        done = True
     finally:
-        _leave(home, keep=keep or not told)
+        _leave(home, keep=keep or not done)
     return 0
 
 
 def _leave(home: Path, *, keep: bool) -> None:
-    """Remove the home if it is not wanted or has nothing in it; say what became of it."""
+    """Remove the home if it is not wanted or empty; print its path otherwise."""
     if not keep or not any(home.iterdir()):
         shutil.rmtree(home, ignore_errors=True)
     if home.exists():  # an engine may have left files of other users
@@ -69,7 +69,7 @@ def _leave(home: Path, *, keep: bool) -> None:
         sys.stdout.write("  home and logs    removed; KEEP=1 (--keep) keeps them\n")
 
 
-async def _tell(home: Path, runtime: str, agent: str) -> None:
+async def _run_demo(home: Path, runtime: str, agent: str) -> None:
     lines = DemoOutput()
     async with lines.reminding(), contextlib.AsyncExitStack() as stack:
         async with lines.waiting(f"the agent ({agent}) to be found", CALL_SECONDS):
@@ -89,7 +89,7 @@ class _Demo:
         self._when: dict[tuple[str, str], float] = {}
         self._asked = False
         self._news = asyncio.Event()
-        """Set when something was shown or asked."""
+        """Set when something was printed or requested."""
         self._outage = 0.0
 
     # ------------------------------------------------------------ the caller's tools
@@ -104,13 +104,13 @@ class _Demo:
             self._lines.say("caller", "approve(…) is asked: before we answer, kill -9 the server")
             self._asked = True
             self._news.set()
-            await asyncio.get_running_loop().create_future()  # this caller goes with the server
+            await asyncio.get_running_loop().create_future()  # this caller ends with the server
         self._lines.say("caller", f"approve({order}, {refund}) was asked again; now we answer")
         return {"approved": True, "order": order}
 
     # ------------------------------------------------------------ the story
     async def run(self) -> None:
-        """Tell it."""
+        """Run the story."""
         try:
             await self._run()
         finally:
@@ -120,8 +120,8 @@ class _Demo:
         from oubliette.testing.callers import SdkCaller
 
         image = await self._prepare()
-        if self._agent.told:
-            self._lines.say("demo", self._agent.told)
+        if self._agent.note:
+            self._lines.say("demo", self._agent.note)
         began = time.monotonic()
         url = await self._server.start(0, **image)
         seconds = time.monotonic() - began
@@ -159,7 +159,7 @@ class _Demo:
             self._printing(caller),
         ):
             await caller.listen(after=cursor)
-            await self._until_told()
+            await self._until_finished()
             async with self._lines.waiting("the session's log", CALL_SECONDS):
                 session = await caller.call("session_get", session_id=self._root)
                 log = await caller.call("session_events", session_id=self._root, max_events=1000)
@@ -167,11 +167,11 @@ class _Demo:
         self._summary(session, log, [project["name"] for project in projects["projects"]])
 
     async def _prepare(self) -> dict[str, str]:
-        """What the runtime needs beside the server, and what has to be said about it."""
+        """Prepare the runtime's needs besides the server, and print notes about it."""
         if self._runtime in ENGINES:
             from oubliette.testing.host_image import ensure_image
 
-            # The demo shows the main job, not a registry: its image is this machine's own files.
+            # The demo shows agents, not a registry: its image is this machine's own files.
             async with self._lines.waiting(f"an image in {self._runtime}", IMAGE_SECONDS):
                 image = await asyncio.to_thread(ensure_image, self._runtime)
             self._lines.say("demo", f"{self._runtime} runs {image}, made of this machine's files")
@@ -194,7 +194,7 @@ class _Demo:
                     raise OublietteError("the agent's turn is over, and it has not asked us")
                 await self._next()
 
-    async def _until_told(self) -> None:
+    async def _until_finished(self) -> None:
         async with self._lines.waiting(
             f"the end of the agent's turn ({self._agent.name})", TURN_SECONDS
         ):
@@ -216,7 +216,7 @@ class _Demo:
 
     @contextlib.asynccontextmanager
     async def _printing(self, caller: Any) -> AsyncGenerator[None]:
-        """Show the events that the caller hears, while the block runs."""
+        """Print the caller's events while the block runs."""
         task = asyncio.create_task(self._print(caller), name="events of the demo")
         try:
             yield
@@ -233,7 +233,7 @@ class _Demo:
             shown = len(caller.events)
 
     def _together(self) -> str:
-        """Whether all children were at work at one moment."""
+        """Return whether all children were at work at one moment."""
         began = [self._when.get((child, "running"), 0.0) for child in self._children]
         ended = [self._when.get((child, "completion"), 0.0) for child in self._children]
         return ", at the same time" if began and max(began) < min(ended) else ""
@@ -261,8 +261,8 @@ class _Demo:
         whole = indexes == list(range(len(indexes)))
         final = session["final_response"]
         spoken = [child for child in self._children if (child, "completed") in self._when]
-        told = self._agent.free or (final == FINAL and len(spoken) == CHILDREN)
-        if not (told and whole and final and projects == ["demo"]):
+        complete = self._agent.free or (final == FINAL and len(spoken) == CHILDREN)
+        if not (complete and whole and final and projects == ["demo"]):
             raise OublietteError(
                 f"the demo did not end as it should: {final!r}, {len(spoken)} children answered, "
                 f"{'no gap' if whole else 'a gap'} in the log, projects: {', '.join(projects)}",

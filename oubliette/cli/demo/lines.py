@@ -1,4 +1,4 @@
-"""What the demo prints: a line for each thing that happens, and in silence what it waits for."""
+"""Output of the demo: a line for each event, and a reminder during long waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from oubliette.errors import DeadlineExceeded
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-SILENCE: Final = 5.0  # seconds without a line, after which it is said what is waited for
+SILENCE: Final = 5.0  # seconds without a line until a reminder
 
 
 class DemoOutput:
-    """The demo's own output, in seconds since it began."""
+    """Output of the demo, with seconds since its start."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -39,10 +39,10 @@ class DemoOutput:
 
     @contextlib.asynccontextmanager
     async def waiting(self, what: str, seconds: float) -> AsyncGenerator[None]:
-        """Give the block `seconds`, and tell in silence that the demo waits for `what`.
+        """Give the block `seconds`, and print reminders that the demo waits for `what`.
 
         Raises:
-            DeadlineExceeded: it took longer.
+            DeadlineExceeded: the block took longer.
         """
         wait = (what, time.monotonic() + seconds)
         self._waits.append(wait)
@@ -58,7 +58,7 @@ class DemoOutput:
 
     @contextlib.asynccontextmanager
     async def reminding(self) -> AsyncGenerator[None]:
-        """Say every few seconds of silence what is waited for, while the block runs."""
+        """Print a reminder every few seconds of silence, while the block runs."""
         reminder = asyncio.create_task(self._remind(), name="what the demo waits for")
         try:
             yield
@@ -80,7 +80,7 @@ class DemoOutput:
 
 
 def described(kind: str, event: dict[str, Any]) -> str:
-    """An event in a line; empty for one that the story does without."""
+    """Return an event as a line; empty for one that is not shown."""
     match kind:
         case "message":
             return f"says: {short(event.get('text'))}"
@@ -101,6 +101,6 @@ def described(kind: str, event: dict[str, Any]) -> str:
 
 
 def short(value: object) -> str:
-    """What fits on a line."""
+    """Return a value shortened to fit on a line."""
     text = " ".join(str(value).split())
     return text if len(text) <= 110 else text[:109] + "…"

@@ -1,4 +1,4 @@
-"""The demo's server: an ordinary one in a home of its own, to be killed and started again."""
+"""Server of the demo: an ordinary one in a home of its own, to be killed and restarted."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
-ORPHAN_SECONDS: Final = 120.0  # agents of a server that could not be started again end then
+ORPHAN_SECONDS: Final = 120.0  # agents of a server that could not be restarted end then
 _LONGEST: Final = len("/oubliette-demo-01234567/run/oubliette-4294967294/01234567/relay.sock")
 
 
 def sandbox(runtime: str) -> str:
-    """What `process.sandbox` is to be: the demo runs on a machine without bubblewrap too."""
+    """Return the value of `process.sandbox`: the demo runs on a machine without bubblewrap too."""
     missing = runtime in {"process", "auto"} and shutil.which("bwrap") is None
     return "best-effort" if missing else "bubblewrap"
 
 
 def new_home(runtime: str) -> Path:
-    """A new folder for the demo, where its agents can reach it and its sockets have room."""
+    """Return a new folder for the demo, accessible to agents and short enough for sockets."""
     parent = temporary_folder(stranger(sandbox(runtime)), longest=_LONGEST)
     return Path(tempfile.mkdtemp(prefix="oubliette-demo-", dir=parent))
 
 
 class DemoServer:
-    """The server of one home, in its several lives.
+    """Server of one home, across restarts.
 
     Args:
         home: its folder; its log is `server.log` there.
         runtime: what runs its containers.
         environment: its configuration.
-        lines: told what is waited for.
+        lines: prints the waits.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class DemoServer:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, port: int, **environment: str) -> str:
-        """Start it on `port`, 0 for any; its URL.
+        """Start it on `port`, 0 for any; return its URL.
 
         Raises:
-            OublietteError: it ended instead; says its last words.
-            DeadlineExceeded: it was not ready in time.
+            OublietteError: the server ended instead; has the end of its log.
+            DeadlineExceeded: the server was not ready in time.
         """
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -101,7 +101,7 @@ class DemoServer:
         await self._process.wait()
 
     async def stop(self) -> None:
-        """End it in good order, its agents with it; nothing if it does not run."""
+        """End it in good order, its agents with it; no effect if it does not run."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -112,7 +112,7 @@ class DemoServer:
             await self.kill()
 
     async def token(self) -> str:
-        """A new key that may write."""
+        """Return a new key with write access."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "oubliette", "token", "create", "--scope", "write",
             "--name", "demo", "--home", str(self._home), "-o", "json",

@@ -1,1 +1,1 @@
-"""`oubliette doctor`: whether this machine can run what is configured."""
+"""Command `oubliette doctor`: checks that this machine can run the configuration."""

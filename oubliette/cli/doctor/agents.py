@@ -1,6 +1,6 @@
-"""What `oubliette doctor` says of agents, their models, and the secrets that they are given.
+"""Checks of agents, their models, and their secrets.
 
-Of a secret it is told where it is looked for and whether it is there, never what it is.
+A check of a secret reports its source and whether it exists, never its value.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _KINDS: Final = ("env:", "file:", "credential:")
 
 
 def agents(config: Config, *, versions: bool) -> list[Check]:
-    """One finding for each agent; a failure only for the one that sessions would get.
+    """Return one finding for each agent; a failure only for the default one of sessions.
 
     Args:
-        config: the server's.
+        config: the server's configuration.
         versions: start each program to ask for its version.
     """
     return asyncio.run(_agents(config, versions=versions))
@@ -84,7 +84,7 @@ async def _agents(config: Config, *, versions: bool) -> list[Check]:
 
 
 def _places(runtime: Any) -> tuple[Path, ...]:
-    """The programs of this machine that are mounted for it."""
+    """Return the programs of this machine that are mounted for it."""
     return tuple(each.source for each in runtime.mounts if each.source.is_file())
 
 
@@ -133,7 +133,7 @@ def _usable(
 
 
 def _closed(config: Config, places: tuple[Path, ...]) -> str | None:
-    """What keeps an agent from its program where nothing is mounted."""
+    """Return the folder that keeps an agent from its program if nothing is mounted."""
     if config.containers.runtime not in {"auto", "process"}:
         return None
     uid = unsandboxed.stranger(config.process.sandbox)
@@ -143,7 +143,7 @@ def _closed(config: Config, places: tuple[Path, ...]) -> str | None:
 
 
 def _references(section: str, part: Any) -> Iterator[tuple[str, str]]:
-    """(key, reference) of the secrets that a section names."""
+    """Iterate over (key, reference) of the secrets in a section."""
     if getattr(part, "api_key", None) is not None:
         yield f"{section}.api_key", part.api_key
     for entry in getattr(part, "env", ()):
@@ -153,7 +153,7 @@ def _references(section: str, part: Any) -> Iterator[tuple[str, str]]:
 
 
 def _secret(config: Config, key: str, reference: str) -> dict[str, Any]:
-    """Where a secret is looked for, and whether it is there."""
+    """Return the source of a secret, and whether it exists."""
     try:
         kind, _, name = reference.partition(":")
         if kind == "credential":
@@ -168,7 +168,7 @@ def _secret(config: Config, key: str, reference: str) -> dict[str, Any]:
 
 
 def credentials(config: Config) -> Iterator[Check]:
-    """One finding for each of `[credentials]`: whether it is there, and who is given it."""
+    """Return one finding for each of `[credentials]`: whether it exists, and its grants."""
     for name, each in sorted(config.credentials.items()):
         secret = _secret(config, f"credentials.{name}", each.value)
         given = ", ".join(each.projects) or "no project"
@@ -194,7 +194,7 @@ def credentials(config: Config) -> Iterator[Check]:
 
 
 def _version(program: Path) -> str | None:
-    """What a program says to `--version`; None if it says nothing of use."""
+    """Return a program's answer to `--version`; None if it is unusable."""
     with tempfile.TemporaryDirectory(prefix="oubliette-doctor-") as home:
         try:
             done = subprocess.run(

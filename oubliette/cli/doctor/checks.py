@@ -1,4 +1,4 @@
-"""What `oubliette doctor` looks at, one function per thing; each says what would repair it."""
+"""Checks of `oubliette doctor`, one function each, with the remedy."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     detail: str
     remedy: str | None = None
-    """What to do about it; None when all is well."""
+    """Remedy; None when all is well."""
     facts: dict[str, Any] | None = None
-    """The same for programs, where there is more to it: under `agent` or `credential`."""
+    """Details for programs, if there are more: under `agent` or `credential`."""
 
 
 def ok(name: str, detail: str) -> Check:
-    """All is well."""
+    """Return a finding without a problem."""
     return Check(name=name, status="ok", detail=detail)
 
 
 def bad(name: str, detail: str, remedy: str | None, status: Status = "fail") -> Check:
-    """Something is wrong, or (`warn`) may be."""
+    """Return a finding with a problem, certain or (`warn`) possible."""
     return Check(name=name, status=status, detail=detail, remedy=remedy)
 
 
 def failed(name: str, error: OublietteError, remedy: str = "see the message") -> Check:
-    """What an error says; `remedy` where it has no hint of its own."""
+    """Return the finding for an error; `remedy` if it has no hint of its own."""
     return bad(name, error.message, error.hint or remedy)
 
 
 def python() -> Check:
-    """The interpreter."""
+    """Check the interpreter."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON:
         return bad("python", version, f"install Python {PYTHON[0]}.{PYTHON[1]} or later")
@@ -66,7 +66,7 @@ def python() -> Check:
 
 
 def home(place: Path) -> Check:
-    """The folder: there, ours, closed to others."""
+    """Check the home: present, ours, closed to others."""
     try:
         state = place.stat()
     except FileNotFoundError:
@@ -86,7 +86,7 @@ _WHO = "the user that it belongs to"
 
 
 def disk(place: Path) -> Check:
-    """Room for the log."""
+    """Check the free space for the log."""
     folder = next(parent for parent in (place, *place.parents) if parent.exists())
     free = shutil.disk_usage(folder).free
     text = f"{free // (1024 * 1024)} MiB free at {folder}"
@@ -98,7 +98,7 @@ def disk(place: Path) -> Check:
 
 
 def server(place: Path) -> tuple[Check, bool]:
-    """Whether a server runs on this home, and who else has its lock."""
+    """Check whether a server runs on this home, and which process holds its lock."""
     from oubliette.cli.client.control import ControlClient
     from oubliette.runtime.files.home import LOCK, HomeLock
 
@@ -141,7 +141,7 @@ def _starting(place: Path) -> Check:
 
 
 def port(config: Config, *, running: bool) -> Check:
-    """Whether the listener's address is free."""
+    """Check that the listener's address is free."""
     host, number = config.server.host, config.server.port
     where = f"{host}:{number}"
     if running:
@@ -161,7 +161,7 @@ def port(config: Config, *, running: bool) -> Check:
 
 
 def database(path: Path) -> Check:
-    """The version of the database; looked at, not changed."""
+    """Check the version of the database, without changing it."""
     from oubliette.runtime.store.migrations import check, released
 
     newest = released()[-1].version
@@ -181,7 +181,7 @@ def database(path: Path) -> Check:
 
 
 def zipapp() -> tuple[Check, Path | None]:
-    """The program that runs in containers: there, and it starts."""
+    """Check the program for containers: present, and it starts."""
     from oubliette.runtime.zipapp import zipapp_path
 
     try:
@@ -198,7 +198,7 @@ def zipapp() -> tuple[Check, Path | None]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return bad("zipapp", f"{path} does not start: {error}", "reinstall oubliette"), None
-    # The host is there and reads its options; whether it works is tried in a container.
+    # The guest is there and reads its options; that it works is tested in a container.
     if b"host:" not in done.stdout + done.stderr:
         said = done.stderr.decode(errors="replace").strip()[-200:]
         return bad("zipapp", f"{path} does not start: {said}", "reinstall oubliette"), None
@@ -206,7 +206,7 @@ def zipapp() -> tuple[Check, Path | None]:
 
 
 def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
-    """The configuration."""
+    """Check the configuration."""
     try:
         config = load()
     except OublietteError as error:
@@ -215,7 +215,7 @@ def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
 
 
 def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check | Config]:
-    """All checks that start no container; ends with the configuration if that is valid."""
+    """Run all checks that start no container; the last finding has the configuration, if valid."""
     yield python()
     yield home(place)
     found, config = settings(load)

@@ -1,4 +1,4 @@
-"""`oubliette doctor`: is everything there that a server needs?"""
+"""Command `oubliette doctor`: checks everything that a server needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def doctor(
             _print(check)
     bad = sum(check.status == "fail" for check in checks)
     if output is Format.json:
-        told: list[dict[str, Any]] = [
+        rows: list[dict[str, Any]] = [
             {
                 "name": each.name,
                 "status": each.status,
@@ -52,7 +52,7 @@ def doctor(
         print_json(
             {
                 "ok": bad == 0,
-                "checks": told,
+                "checks": rows,
                 "agents": [each["agent"] for each in found if "agent" in each],
                 "credentials": [each["credential"] for each in found if "credential" in each],
             }

@@ -1,4 +1,4 @@
-"""What `oubliette doctor` says of each engine: there or not, image, which one is used."""
+"""Checks of each engine: availability, image, and which one is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS: Final = 10.0  # for one engine
 
 
 def engines(config: Config) -> list[Check]:
-    """One finding for each engine; a failure only where the configuration asks for it."""
+    """Return one finding for each engine; a failure only if the configuration requires it."""
     return asyncio.run(_engines(config))
 
 
@@ -46,7 +46,7 @@ async def _engine(name: str, config: Config) -> Check:
             image = image_of(config, "base")
             if await runtime.image_exists(image):
                 return ok(name, f"{status.version}, has the image {image}")
-            # Named, it is pulled at the first start of a container; with `auto`, of a server.
+            # A named one pulls it at the first start of a container; `auto`, of a server.
             return bad(
                 name,
                 f"{status.version}, has no image {image}",

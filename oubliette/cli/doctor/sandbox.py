@@ -1,4 +1,4 @@
-"""What `oubliette doctor` tries out: the sandbox, and a relay in a throw-away container."""
+"""Checks of the sandbox, and of a relay in a temporary container."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORD: Final = b"oubliette\n"
 
 
 def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool]:
-    """The folder for sockets, bubblewrap, and Python inside; whether a container can be tried."""
+    """Check the folder for sockets, bubblewrap, and Python inside; can a container be tested?"""
     from oubliette.runtime.containers import host_paths
     from oubliette.runtime.containers.process import unsandboxed
     from oubliette.runtime.containers.process.sandbox_probe import (
@@ -61,7 +61,7 @@ def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool
 
 
 def not_asked_for(check: Check) -> Check:
-    """What a finding about the sandbox means where containers are an engine's."""
+    """Return the finding about the sandbox as it applies if containers are an engine's."""
     if check.name == "runtime folder" or check.status == "ok":
         return check
     return ok(check.name, f"not used: {check.detail}; to use it: {check.remedy}")
@@ -72,7 +72,7 @@ def _longest(base: Path) -> int:
 
 
 def relay(config: Config, zipapp: Path) -> Check:
-    """A word through the relay of a container that is made for it and removed again."""
+    """Send a message through the relay of a temporary container."""
     try:
         return asyncio.run(_bounded(config, zipapp))
     except TimeoutError:

@@ -1,1 +1,1 @@
-"""What the command line reads and writes: values, listings, progress, logs."""
+"""Input and output of the command line: values, listings, progress, logs."""

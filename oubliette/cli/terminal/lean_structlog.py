@@ -1,7 +1,7 @@
-"""structlog without rich.
+"""Import of structlog without rich.
 
-structlog draws tracebacks with rich where it finds it. We never have it do so, since they show
-local variables and keys among them, and its import takes longer than that of the whole server.
+structlog formats tracebacks with rich if it is installed. We never use that, since such tracebacks
+show local variables and keys among them, and its import takes longer than that of the whole server.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _DRAWERS: Final = ("rich", "rich.pretty", "rich.console", "rich.traceback", "bet
 
 
 def import_structlog() -> None:
-    """Import structlog as where there is no rich, which everybody else finds as before.
+    """Import structlog as if rich were missing; other modules still find it.
 
-    Where structlog is there already, nothing changes. To be called before there are threads.
+    No effect if structlog is imported already. To be called before threads start.
     """
     if "structlog" in sys.modules:
         return

@@ -1,7 +1,7 @@
-"""Where logs go: stderr, for as long as somebody reads it.
+"""Log stream on stderr that tolerates a reader that has ended.
 
 A terminal that is closed, or a pipe whose reader has ended, refuses every further write. A server
-goes on without: what it logs then is lost, and nothing else.
+goes on without: only its later log lines are lost.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _FOR_GOOD: Final = frozenset({errno.EIO, errno.EPIPE})
 
 
 class LogStream(io.TextIOBase):
-    """Writes lines to another stream, and never fails."""
+    """Stream that writes lines to another stream, and never fails."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write it, if that can be done."""
+        """Write the text, if possible."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -32,22 +32,22 @@ class LogStream(io.TextIOBase):
             return len(text)
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Flush the other stream."""
         try:
             self._stream.flush()
         except OSError as error:
             self._lost(error)
 
     def isatty(self) -> bool:
-        """Whether a person reads it."""
+        """Return whether the other stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Descriptor of the stream."""
+        """Return the descriptor of the stream."""
         return self._stream.fileno()
 
     def _lost(self, error: OSError) -> None:
-        """A full disk may have room again; who hung up does not come back."""
+        """Note the failure: a full disk may have room again, a closed reader does not come back."""
         if error.errno not in _FOR_GOOD:
             return
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Logs of the command line: on stderr, keys blacked out (nothing secret in a log)."""
+"""Logging of the command line: on stderr, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def configure(level: str = "info", *, as_json: bool) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    rest: list[Any] = [structlog.processors.format_exc_info]  # before keys are blacked out
+    rest: list[Any] = [structlog.processors.format_exc_info]  # before secrets are redacted
     structlog.configure(
         processors=[*shared, *rest, black_out, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -66,7 +66,7 @@ def configure(level: str = "info", *, as_json: bool) -> None:
 
 
 def black_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replace secrets of keys, wherever they stand, and values of fields that name one."""
+    """Replace secrets of keys anywhere, and values of fields that name one."""
     return {
         name: "***" if name.lower() in _NAMES and value is not None else _black(value)
         for name, value in event.items()

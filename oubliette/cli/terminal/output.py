@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, everything else on stderr (docs/command-line.md)."""
+"""Output of commands: results on stdout, everything else on stderr (docs/command-line.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How results are printed."""
+    """Format of results."""
 
     text = "text"
     json = "json"
@@ -29,7 +29,7 @@ _chosen = Format.text
 
 
 def choose(value: Format) -> Format:
-    """Print this way from now on."""
+    """Print in this format from now on."""
     global _chosen
     _chosen = value
     return value
@@ -53,18 +53,18 @@ Home = Annotated[
 
 
 def is_json() -> bool:
-    """Whether `-o json` was given."""
+    """Return whether `-o json` was given."""
     return _chosen is Format.json
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, at once."""
+    """Print one JSON document on one line, and flush."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: plain columns for a pipe, drawn on a terminal."""
+    """Print a table: plain columns for a pipe, drawn on a terminal."""
     lines = [["" if cell is None else clean(str(cell)) for cell in row] for row in rows]
     if not (sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
         sys.stdout.writelines("\t".join(line) + "\n" for line in [list(head), *lines])
@@ -79,9 +79,9 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def print_fields(fields: dict[str, Any]) -> None:
-    """`name: value` lines; what is not set is left out.
+    """Print `name: value` lines; unset values are left out.
 
-    Text of several lines stands below its name, indented and otherwise as it is.
+    Text of several lines is printed below its name, indented and otherwise unchanged.
     """
     for name, value in fields.items():
         if value is None or value in ("", [], {}):
@@ -96,10 +96,10 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 
 def print_error(error: OublietteError) -> None:
-    """The error and its hint on stderr; as JSON with `-o json`."""
+    """Print the error and its hint on stderr; as JSON with `-o json`."""
     if is_json():
-        told = {"code": error.code, "message": error.message, "hint": error.hint}
-        sys.stderr.write(json.dumps({"error": told}, ensure_ascii=False) + "\n")
+        body = {"code": error.code, "message": error.message, "hint": error.hint}
+        sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")
         return
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     mark = "\x1b[31merror:\x1b[0m" if colour else "error:"
@@ -109,19 +109,19 @@ def print_error(error: OublietteError) -> None:
 
 
 def note(text: str) -> None:
-    """Something for the person at the terminal, on stderr."""
+    """Print a note for the user at the terminal, on stderr."""
     sys.stderr.write(clean(text) + "\n")
 
 
 def moment(seconds: float | None) -> str | None:
-    """A time as people read it, in UTC."""
+    """Return a time in UTC, for users."""
     if seconds is None:
         return None
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def clean(text: str) -> str:
-    """`text` without what would drive a terminal: agents choose some of what is printed here."""
+    """Return `text` without terminal control characters: agents choose some of the printed text."""
     return _CONTROL.sub("�", text)
 
 

@@ -1,8 +1,8 @@
-"""Values of options, taken without Pydantic where they are what they look like.
+"""Conversion of plain option values without Pydantic.
 
-Typer hands every value to a Pydantic adapter, and the import of Pydantic takes longer than most
-commands do. Text, numbers and choices that are plainly right are taken as they are; whatever else
-there is goes the way it always went, and gets the errors it always got.
+Typer passes every value to a Pydantic adapter, and the import of Pydantic takes longer than most
+commands do. Plain text, numbers and choices are accepted directly; all other values take Typer's
+usual path, and get its usual errors.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _KEPT: Final = "_runtime_param"
-"""Where a parameter of Typer keeps its adapter once it has one (Typer 0.26 and later)."""
+"""Attribute in which a parameter of Typer keeps its adapter (Typer 0.26 and later)."""
 
 
 class LeanGroup(TyperGroup):
-    """A group of commands whose plain values need no Pydantic; for `typer.Typer(cls=…)`."""
+    """Group of commands whose plain values need no Pydantic; for `typer.Typer(cls=…)`."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin to read a command line."""
+        """Begin to parse a command line."""
         spare(self)
         return super().make_context(*args, **kwargs)
 
 
 def spare(command: Any) -> None:
-    """Have the parameters of this command, and of those below it, take plain values themselves."""
+    """Let the parameters of this command, and of those below it, convert plain values."""
     get_params = command.get_params
 
     def with_plain_values(context: Any) -> list[Any]:
@@ -50,7 +50,7 @@ def spare(command: Any) -> None:
 
 
 class _Plain:
-    """Stands where Typer keeps a parameter's adapter, until a value needs the adapter."""
+    """Replacement of a parameter's adapter, until a value needs the adapter."""
 
     def __init__(self, parameter: Any, descriptor: Any) -> None:
         self._parameter = parameter
@@ -58,10 +58,10 @@ class _Plain:
         self._info: Any = descriptor.parameter_info
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """`value` as the command takes it.
+        """Return `value` converted for the command.
 
         Raises:
-            BadParameter: it is not what the command takes.
+            BadParameter: the value is invalid.
         """
         many = param.multiple or param.nargs == -1
         if value is None:

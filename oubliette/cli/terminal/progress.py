@@ -1,4 +1,4 @@
-"""How far something long is: a bar on a terminal, lines in a pipe, nothing for programs."""
+"""Progress of a long call: a bar on a terminal, lines in a pipe, nothing for programs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shown(what: str) -> Generator[Callable[[str], None]]:
-    """Show what the yielded function is told, on stderr, until the block ends.
+    """Yield a function that shows progress on stderr, until the block ends.
 
     Args:
-        what: names what goes on.
+        what: name of the operation.
     """
     if is_json():
         yield lambda _: None
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with _bar(what) as told:
-            yield told
+        with _bar(what) as report:
+            yield report
     else:
         yield lambda line: note(f"{what}: {line}")
 
@@ -43,10 +43,10 @@ def _bar(what: str) -> Generator[Callable[[str], None]]:
     ) as bar:
         task = bar.add_task(clean(what), total=None, line="")
 
-        def told(line: str) -> None:
+        def report(line: str) -> None:
             share = share_of(line)
             if share is not None:
                 bar.update(task, total=1.0, completed=share)
             bar.update(task, line=clean(line)[:80], refresh=True)
 
-        yield told
+        yield report

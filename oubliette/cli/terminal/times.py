@@ -1,7 +1,7 @@
-"""Durations and moments as options of the command line take them.
+"""Durations and times as options of the command line.
 
-`--since` is the same everywhere: how far back from now, or a moment. Places in a list of events
-have another name, `--after`.
+`--since` is the same everywhere: a duration back from now, or a time. Positions in a list of events
+have another option, `--after`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from oubliette.errors import InvalidParameter
 
 
 def duration(text: str) -> float:
-    """The seconds of a duration; the parser of options that take one.
+    """Return the seconds of a duration; the parser of options that take one.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: the text is no duration.
     """
     try:
         return seconds_of(text)
@@ -28,10 +28,10 @@ def duration(text: str) -> float:
 
 
 def since(text: str) -> float:
-    """The wall-clock second that `--since` means: a duration back from now, or a moment.
+    """Return the wall-clock second of `--since`: a duration back from now, or a time.
 
     Raises:
-        typer.BadParameter: it is neither.
+        typer.BadParameter: the text is neither.
     """
     try:
         return time.time() - seconds_of(text)
@@ -44,12 +44,12 @@ def since(text: str) -> float:
             f"{text[:60]!r} is neither a moment, such as 2026-01-31T08:00Z, nor a duration back"
             f" from now, which is {FORM}"
         ) from error
-    # As they are printed: in UTC, unless it says otherwise.
+    # As they are printed: in UTC, unless it has a zone.
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def since_in_logs(text: str) -> float:
-    """As `since`; a plain number is refused: it was the index of an event once.
+    """Parse as `since` does; a plain number is refused: it was the index of an event once.
 
     Raises:
         typer.BadParameter: as `since`, and for a number without a unit.

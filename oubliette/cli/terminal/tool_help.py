@@ -1,4 +1,4 @@
-"""A tool as `oubliette call TOOL --help` tells of it: all of it made from the tool's schemas."""
+"""Help of `oubliette call TOOL --help`, generated from the tool's schemas."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Parameter(NamedTuple):
     type: str
     required: bool
     default: str | None
-    """As JSON; None: there is none, or it is null."""
+    """As JSON; None if there is none, or it is null."""
     description: str
 
 
 def parameters(schema: Mapping[str, Any]) -> list[Parameter]:
-    """The parameters of an input schema in its order: the required ones first."""
+    """Return the parameters of an input schema in its order: the required ones first."""
     required = set(schema.get("required", ()))
     found: list[Parameter] = []
     for name, part in schema.get("properties", {}).items():
@@ -59,7 +59,7 @@ def parameters(schema: Mapping[str, Any]) -> list[Parameter]:
 
 
 def type_of(part: Mapping[str, Any]) -> str:
-    """The type of a parameter in a few words."""
+    """Return the type of a parameter in a few words."""
     if "enum" in part:
         return " | ".join(str(each) for each in part["enum"] if each is not None)
     kinds = [type_of(each) for each in part.get("anyOf", ()) if each.get("type") != "null"]
@@ -73,13 +73,13 @@ def type_of(part: Mapping[str, Any]) -> str:
 
 
 def takes_text(part: Mapping[str, Any]) -> bool:
-    """Whether text is given to this parameter as it is, and not read as JSON."""
+    """Return whether this parameter takes text as it is, not parsed as JSON."""
     kinds = {each.get("type") for each in part.get("anyOf", (part,))} - {"null"}
     return "enum" in part or kinds == {"string"} or any("enum" in e for e in part.get("anyOf", ()))
 
 
 def sample(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that the tool takes: its required parameters, each with a value that fits."""
+    """Return valid arguments of the tool: each required parameter with a fitting value."""
     return {
         each: _SAMPLES[each] if each in _SAMPLES else _value(schema["properties"][each])
         for each in schema.get("required", ())
@@ -105,7 +105,7 @@ def _value(part: Mapping[str, Any]) -> Any:
 
 
 def example(tool: str, schema: Mapping[str, Any]) -> str:
-    """A command line that calls the tool."""
+    """Return a command line that calls the tool."""
     given = sample(schema)
     if not given:
         return f"oubliette call {tool}"
@@ -115,7 +115,7 @@ def example(tool: str, schema: Mapping[str, Any]) -> str:
 def help_text(
     tool: str, description: str, schema: Mapping[str, Any], result: Mapping[str, Any]
 ) -> str:
-    """What `--help` of a tool prints."""
+    """Return the output of `--help` of a tool."""
     import textwrap
 
     lines = [f"Usage: oubliette call {tool} [JSON | @FILE | -] [KEY=VALUE]...", ""]

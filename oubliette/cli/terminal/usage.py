@@ -1,4 +1,4 @@
-"""Wrong usage, told to programs: what the parser of the command line refuses, as JSON."""
+"""Usage errors as JSON, for programs: the errors of the command line's parser."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ParserError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
-"""What the parser raises for wrong usage of any kind: typer names only this one leaf of it."""
+"""Base of the parser's usage errors of any kind: typer only exports this leaf of it."""
 
 _SHORT: Final = re.compile(r"-[A-Za-z]*o(json)?")
 
 
 class WrongUsage(OublietteError):
-    """The command line cannot be understood: an unknown option, a missing or a bad value."""
+    """The command line is invalid: an unknown option, a missing or a bad value."""
 
     code = "usage"
     exit_code = 2
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether `-o json` stands there; for errors that come before options are read."""
+    """Return whether `-o json` is given; for errors before options are parsed."""
     for place, word in enumerate(arguments):
         if word == "--":
             return False
@@ -40,6 +40,6 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def told(error: Any) -> WrongUsage:
-    """The parser's error as one of ours."""
+    """Return the parser's error as one of ours."""
     where = error.ctx.command_path if error.ctx is not None else "oubliette"
     return WrongUsage(error.format_message(), hint=f"{where} --help")

@@ -1,4 +1,4 @@
-"""What sessions wait for, told to people: one sentence each, children below their parents."""
+"""Sentences about the waits of sessions, children below their parents."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MAX_SESSIONS: Final = 1000
-"""Sessions that one question looks at; a tree may be larger."""
+"""Limit of sessions in one query; a tree may be larger."""
 
 
 def tree(session_id: str, get: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """What a session waits for, and what those wait for that it waits for.
+    """Return the waits of a session, and recursively those of the sessions it waits for.
 
     Args:
-        session_id: whose.
-        get: `session_get` of one session.
+        session_id: id of the session.
+        get: `session_get` function that returns one session's state.
 
     Returns:
         `{session_id, status, waiting}`; a wait for a child has its own such object in `session`,
-        null where the child has been told of before.
+        null if the child is listed already.
     """
     seen: set[str] = set()
 
@@ -43,12 +43,12 @@ def tree(session_id: str, get: Callable[[str], dict[str, Any]]) -> dict[str, Any
     return look(session_id)
 
 
-def lines(told: dict[str, Any], now: float | None = None, level: int = 0) -> Iterator[str]:
-    """`tree` as people read it."""
+def lines(session: dict[str, Any], now: float | None = None, level: int = 0) -> Iterator[str]:
+    """Return `tree` as lines for users."""
     now = time.time() if now is None else now
     indent = "  " * level
-    yield f"{indent}{told['session_id']} is {told['status'].replace('_', ' ')}."
-    for wait in told["waiting"]:
+    yield f"{indent}{session['session_id']} is {session['status'].replace('_', ' ')}."
+    for wait in session["waiting"]:
         yield f"{indent}  {sentence(wait, now)}"
         if wait["detail"]:
             yield clean(f"{indent}    {wait['detail']}")
@@ -57,7 +57,7 @@ def lines(told: dict[str, Any], now: float | None = None, level: int = 0) -> Ite
 
 
 def sentence(wait: dict[str, Any], now: float) -> str:
-    """One wait, with its times."""
+    """Return a sentence about one wait, with its times."""
     what = " ".join(str(wait["what"]).split())
     text = clean(what if wait["kind"] == "ended" else f"It waits for {what}")
     text = text.replace("nothing: it", "It", 1) if wait["kind"] == "ended" else text
@@ -71,7 +71,7 @@ def sentence(wait: dict[str, Any], now: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it."""
+    """Return a duration in words."""
     seconds = max(0.0, seconds)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

@@ -254,7 +254,9 @@ async def test_who_asks_for_it_hears_how_far_a_call_is(bench: Bench, home: Path)
     bench.services.imaging = SlowImaging()  # type: ignore[assignment]
     heard: list[str] = []
     arguments = {"container_type": "base"}
-    done = await client(home, lambda link: link.call("image_rebuild", arguments, told=heard.append))
+    done = await client(
+        home, lambda link: link.call("image_rebuild", arguments, on_progress=heard.append)
+    )
     assert (done["state"], done["log_tail"]) == ("built", "built base")
     assert heard == ["step 1 of 2: FROM base", "step 2 of 2: RUN true"]
     quiet = await client(home, lambda link: link.call("image_rebuild", arguments))

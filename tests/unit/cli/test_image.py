@@ -26,11 +26,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is asked of a server that builds in two steps."""
     calls: list[Any] = []
 
-    def call_tool(home: Path, tool: str, given: Any, timeout: float, *, told: Any) -> Any:
+    def call_tool(home: Path, tool: str, given: Any, timeout: float, *, on_progress: Any) -> Any:
         del home
         calls.append((tool, {k: v for k, v in given.items() if v is not None}, timeout))
-        told("step 1 of 2: FROM \x1b[2Jbase")
-        told("step 2 of 2: RUN true")
+        on_progress("step 1 of 2: FROM \x1b[2Jbase")
+        on_progress("step 2 of 2: RUN true")
         return {"image": "localhost/dev:1", "state": "built", "log_tail": "end"}
 
     monkeypatch.setattr(tools, "call_tool", call_tool)
@@ -94,8 +94,8 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(output, "_chosen", output.Format.text)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "120")
-        with progress.shown("building dev") as told:
-            told("1 of 4 layers, 5.0 of 10.0 MB")
+        with progress.shown("building dev") as on_progress:
+            on_progress("1 of 4 layers, 5.0 of 10.0 MB")
     thread.join(5)
     os.close(reader)
     text = said.decode("utf-8", "replace")
@@ -125,19 +125,19 @@ def test_the_share_that_is_done(line: str, share: float | None) -> None:
 
 @pytest.mark.parametrize("word", ["Step 2/4 : RUN make\n", "STEP 2/4: RUN make\n"])
 def test_a_build_tells_its_step_and_what_it_says(word: str) -> None:
-    told = ImageProgress()
-    told.feed({"stream": word})
-    assert told.line.startswith("step 2 of 4: ")
-    assert share_of(told.line) == 0.25
-    told.feed({"stream": "compiling a.c\n"})
-    assert told.line == "step 2 of 4: compiling a.c"
+    on_progress = ImageProgress()
+    on_progress.feed({"stream": word})
+    assert on_progress.line.startswith("step 2 of 4: ")
+    assert share_of(on_progress.line) == 0.25
+    on_progress.feed({"stream": "compiling a.c\n"})
+    assert on_progress.line == "step 2 of 4: compiling a.c"
 
 
 def test_what_a_pull_says_of_itself_is_read_back() -> None:
-    told = ImageProgress()
-    told.feed({"id": "a", "status": "Pull complete"})
-    told.feed(
+    on_progress = ImageProgress()
+    on_progress.feed({"id": "a", "status": "Pull complete"})
+    on_progress.feed(
         {"id": "b", "status": "Downloading", "progressDetail": {"current": 1e6, "total": 4e6}}
     )
-    assert told.line == "1 of 2 layers, 1.0 of 4.0 MB"
-    assert share_of(told.line) == 0.25
+    assert on_progress.line == "1 of 2 layers, 1.0 of 4.0 MB"
+    assert share_of(on_progress.line) == 0.25

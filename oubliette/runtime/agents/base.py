@@ -181,17 +181,17 @@ class AgentExecutor(Protocol):
 
     @property
     def proc(self) -> str:
-        """Its id at the host."""
+        """Process id given by the guest."""
         ...
 
     @property
     def exit(self) -> Exit | None:
-        """How the process ended; None until it has, and its output was read."""
+        """End of the process; None until it has ended and its output was read."""
         ...
 
     @property
     def stderr(self) -> str:
-        """The end of what it wrote to standard error so far, for error messages."""
+        """Last part of its standard error so far, for error messages."""
         ...
 
     async def send(self, text: str) -> int:
@@ -211,7 +211,7 @@ class AgentExecutor(Protocol):
         ...
 
     def events(self) -> AsyncGenerator[AgentEvent, None]:
-        """What the agent says, to its end. What is not read holds it back; nothing is lost.
+        """Yield the agent's events to its end. Unread events hold it back; none is lost.
 
         Raises:
             RuntimeFailure: the agent refused to begin.

@@ -11,6 +11,9 @@ from oubliette.tools.schema import field_types
 from oubliette.tools.spec import Params, Result
 
 MAX_LISTEN: Final = 86_400.0  # seconds
+POLL_SECONDS: Final = 25.0
+"""How long a poll waits unless it says otherwise; well below clients' request timeouts."""
+MAX_POLL_SECONDS: Final = 120.0
 
 
 class CallerListen(Params, frozen=True, kw_only=True):
@@ -30,7 +33,7 @@ class CallerListen(Params, frozen=True, kw_only=True):
     ] = False
     max_seconds: Annotated[
         Annotated[float, Meta(ge=0, le=MAX_LISTEN)] | None,
-        Meta(description="End by then; a stream goes on until you leave, a long poll for 20 s."),
+        Meta(description="End by then; a stream goes on until you leave, a long poll for 25 s."),
     ] = None
 
 

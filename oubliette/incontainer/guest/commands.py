@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from .control_link import ControlLink
+    from .control_link import GuestControlLink
     from .pairing import Pairing
     from .process.process import Failure, GuestProcess
     from .process.table import ProcessTable
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
             """Accept nothing more, end all processes, then leave."""
             ...
 
-    Verb = Callable[[CommandTarget, ControlLink, Request], "Result | None"]
+    Verb = Callable[[CommandTarget, GuestControlLink, Request], "Result | None"]
 
 SPOOL_SMALLEST = 4096  # bytes
 LARGEST = (1 << 63) - 1  # what setrlimit and file offsets take
 
 
-def perform(guest: CommandTarget, link: ControlLink, request: Request) -> None:
+def perform(guest: CommandTarget, link: GuestControlLink, request: Request) -> None:
     """Carry out `request` and answer it, immediately or when it has completed."""
     ident: object = request.get("id")
     try:
@@ -87,7 +87,7 @@ def _optional_id(request: Request, name: str) -> int | None:
     )
 
 
-def _start(guest: CommandTarget, link: ControlLink, request: Request) -> Result | None:
+def _start(guest: CommandTarget, link: GuestControlLink, request: Request) -> Result | None:
     proc = request_fields.word(request, "proc")
     known = guest.table.get(proc)
     if known is not None and known.started:
@@ -139,7 +139,7 @@ def _spec(request: Request, proc: str) -> Spec:
     return Spec(argv, env, cwd, uid=uid, gid=gid, limits=limits, files=files)
 
 
-def _signal(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _signal(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     process = _known(guest, request)
     given: object = request.get("signal")
     if isinstance(given, str):
@@ -153,7 +153,7 @@ def _signal(guest: CommandTarget, _link: ControlLink, request: Request) -> Resul
     return {"delivered": process.signal(int(number), tree=tree)}
 
 
-def _expect(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _expect(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     digest = request_fields.word(request, "digest")
     if len(digest) != 64:
         raise request_fields.invalid("digest", "64 hexadecimal digits are needed")
@@ -168,11 +168,11 @@ def _expect(guest: CommandTarget, _link: ControlLink, request: Request) -> Resul
     return {}
 
 
-def _unexpect(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _unexpect(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     return {"known": guest.pairing.unexpect(request_fields.word(request, "session"))}
 
 
-def _ticket(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _ticket(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     purpose = request_fields.word(request, "purpose")
     if purpose not in PURPOSES:
         raise request_fields.invalid("purpose", f"one of {', '.join(PURPOSES)} is needed")
@@ -180,7 +180,7 @@ def _ticket(guest: CommandTarget, _link: ControlLink, request: Request) -> Resul
     return {"tickets": guest.tickets.issue(purpose, count)}
 
 
-def _ack(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _ack(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     process = _known(guest, request)
     streams = [
         stream for stream in (process.out, process.err) if request.get(stream.name) is not None
@@ -192,7 +192,7 @@ def _ack(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
     return {}
 
 
-def _forget(guest: CommandTarget, _link: ControlLink, request: Request) -> Result:
+def _forget(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     proc = request_fields.word(request, "proc")
     process = guest.table.get(proc)
     if process is not None:
@@ -202,7 +202,7 @@ def _forget(guest: CommandTarget, _link: ControlLink, request: Request) -> Resul
     return {}
 
 
-def _stats(guest: CommandTarget, _link: ControlLink, _request: Request) -> Result:
+def _stats(guest: CommandTarget, _link: GuestControlLink, _request: Request) -> Result:
     processes = guest.table.all()
     streams = [stream.spool for process in processes for stream in (process.out, process.err)]
     return {
@@ -220,7 +220,7 @@ def _stats(guest: CommandTarget, _link: ControlLink, _request: Request) -> Resul
     }
 
 
-def _drain(guest: CommandTarget, _link: ControlLink, _request: Request) -> Result:
+def _drain(guest: CommandTarget, _link: GuestControlLink, _request: Request) -> Result:
     guest.drain()
     return {}
 

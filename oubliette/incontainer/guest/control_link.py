@@ -21,7 +21,7 @@ if TYPE_CHECKING:
             """Random name of this guest process, new at each start."""
             ...
 
-        def claim(self, link: ControlLink, epoch: int) -> None:
+        def claim(self, link: GuestControlLink, epoch: int) -> None:
             """Make `link` the server's link; raises `wire.WireError` for a stale epoch."""
             ...
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
             """Return the first event that the server receives."""
             ...
 
-        def request(self, link: ControlLink, request: dict[str, Any]) -> None:
+        def request(self, link: GuestControlLink, request: dict[str, Any]) -> None:
             """Carry out a request of the server."""
             ...
 
-        def left(self, link: ControlLink) -> None:
+        def left(self, link: GuestControlLink) -> None:
             """Note that an authenticated link was closed."""
             ...
 
@@ -43,7 +43,7 @@ EVENTS_DROPPED = 256 * 1024  # bytes of unread answers before `refused` events a
 UNREAD_LIMIT = 16 << 20  # bytes of unread answers before the server is taken for dead
 
 
-class ControlLink:
+class GuestControlLink:
     """Owner of a control connection."""
 
     def __init__(

@@ -17,7 +17,7 @@ from ..io import linux
 from ..io.event_loop import READ, Loop
 from .attach_link import AttachLink
 from .commands import perform
-from .control_link import ControlLink
+from .control_link import GuestControlLink
 from .header_reader import HeaderReader
 from .pairing import LinkRefused, Pairing
 from .process import spawn
@@ -55,7 +55,7 @@ class Host:
         self._options = options
         self._key = key
         self._epoch = -1
-        self._control: ControlLink | None = None
+        self._control: GuestControlLink | None = None
         self._header_readers: dict[HeaderReader, None] = {}  # in order of arrival
         self._draining = False
         self._orphan_timer: LoopTimer | None = None
@@ -138,7 +138,7 @@ class Host:
         elif isinstance(header, wire.ControlHeader):
             if self._key is None:
                 raise LinkRefused("this relay has no key")
-            link = ControlLink(self.loop, reader.connection, self, self._key, header.nonce)
+            link = GuestControlLink(self.loop, reader.connection, self, self._key, header.nonce)
             link.received(first)
         else:
             self._attach(reader, header, first)
@@ -198,7 +198,7 @@ class Host:
         if self._control is not None:
             self._control.event(event)
 
-    def claim(self, link: ControlLink, epoch: int) -> None:
+    def claim(self, link: GuestControlLink, epoch: int) -> None:
         """Make `link` the server's link.
 
         Raises:
@@ -230,11 +230,11 @@ class Host:
             "sessions": self.pairing.sessions(),
         }
 
-    def request(self, link: ControlLink, request: dict[str, Any]) -> None:
+    def request(self, link: GuestControlLink, request: dict[str, Any]) -> None:
         """Carry out a request of the server."""
         perform(self, link, request)
 
-    def left(self, link: ControlLink) -> None:
+    def left(self, link: GuestControlLink) -> None:
         """Start the grace period: the server's link is closed, and may be replaced."""
         if self._control is link:
             self._control = None

@@ -15,7 +15,7 @@ from oubliette.mcp_front.current_call import current_call
 from oubliette.mcp_front.events import event_format
 from oubliette.mcp_front.events.listener_client import ListenerClient
 from oubliette.mcp_front.transport.request_stream import StreamClosed
-from oubliette.tools.caller_listen import CallerListenResult
+from oubliette.tools.caller_listen import MAX_POLL_SECONDS, POLL_SECONDS, CallerListenResult
 from oubliette.tools.caller_tools import normalised
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ GONE: Final = "gone"
 OVER: Final = "max_seconds"
 BAD_KEY: Final = "key revoked or expired"
 
-POLL_SECONDS: Final = 25.0
-"""How long a poll waits unless it says otherwise; well below clients' request timeouts."""
-MAX_POLL_SECONDS: Final = 120.0
 _CHECK_SECONDS: Final = 15.0  # between two looks at the key of a quiet stream
 _OPEN_SECONDS: Final = 5.0  # for the response to begin
 _STREAM_BYTES: Final = 1024 * 1024

@@ -10,7 +10,12 @@ from oubliette import ids
 from oubliette.actors.caller.messages import CloseListener, NextEvents, OpenListener
 from oubliette.actors.messages import AnswerCallerTool
 from oubliette.errors import NotFound
-from oubliette.tools.caller_listen import CallerListen, CallerListenResult
+from oubliette.tools.caller_listen import (
+    MAX_POLL_SECONDS,
+    POLL_SECONDS,
+    CallerListen,
+    CallerListenResult,
+)
 from oubliette.tools.caller_tools import normalised
 from oubliette.tools.request_answers import Accepted, deliver
 from oubliette.tools.schema import field_types
@@ -23,9 +28,6 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
-POLL_SECONDS: Final = 20.0
-"""How long `caller_listen` waits as a long poll, unless it says otherwise."""
-MAX_POLL: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
 MAX_ERROR: Final = 64 * field_types.KIB
 
@@ -117,7 +119,7 @@ async def poll(
     """One long poll: what there is after `after`, or what comes within `max_seconds`."""
     ref = await services.caller_ref(context.principal, params.caller_id)
     listener = ids.new_uuid()
-    wait = min(POLL_SECONDS if params.max_seconds is None else params.max_seconds, MAX_POLL)
+    wait = min(POLL_SECONDS if params.max_seconds is None else params.max_seconds, MAX_POLL_SECONDS)
     opened: ListenerOpened = await ref.ask(
         OpenListener(
             listener_id=listener,

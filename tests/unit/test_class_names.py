@@ -1,0 +1,31 @@
+"""Each class of the package has a name of its own, so that a name leads to one place."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "oubliette"
+
+
+def defined_in(folder: Path) -> dict[str, list[str]]:
+    """The names of all classes below a folder, nested ones too, and the modules that define them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path.relative_to(folder).as_posix())
+    return found
+
+
+def test_no_name_of_a_class_is_taken_twice() -> None:
+    found = defined_in(PACKAGE)
+    assert len(found) > 500
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+
+
+def test_a_name_that_two_modules_take_is_found(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("class A:\n    class B: pass\n")
+    (tmp_path / "two.py").write_text("class B: pass\n")
+    assert defined_in(tmp_path) == {"A": ["one.py"], "B": ["one.py", "two.py"]}

@@ -105,6 +105,34 @@ def tasks() -> list[Task]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """Return all live processes below this one, none of them before its parent."""
+    children: dict[int, list[int]] = {}
+    for task in tasks():
+        children.setdefault(task.parent, []).append(task.pid)
+    below = list(children.get(pid, ()))
+    for parent in below:
+        below.extend(children.get(parent, ()))
+    return below
+
+
+def parents_first(found: set[int], tasks: list[Task]) -> list[int]:
+    """Return the pids in `found` that are in `tasks`, none of them before its parent.
+
+    In this order a signal for a whole tree reaches a shell before the child it waits for: one
+    that sees its child end first may leave without running its trap.
+    """
+    children: dict[int, list[int]] = {}
+    ordered: list[int] = []
+    for task in tasks:
+        if task.pid in found:
+            place = children.setdefault(task.parent, []) if task.parent in found else ordered
+            place.append(task.pid)
+    for pid in ordered:
+        ordered.extend(children.get(pid, ()))
+    return ordered
+
+
 def _stat_fields(pid: int) -> list[bytes]:
     """Return state, parent, group, session and so on of a process."""
     stat = _read(f"/proc/{pid}/stat", 4096)

@@ -230,7 +230,8 @@ class GuestProcess:
         own = os.getpid()
         children: dict[int, list[int]] = {}
         members: list[int] = []
-        for task in linux.tasks():
+        tasks = linux.tasks()
+        for task in tasks:
             children.setdefault(task.parent, []).append(task.pid)
             ours = self.pid in (task.pid, task.group, task.session)
             # Once the leader is reaped its number may be another's, so the cookie decides
@@ -243,7 +244,7 @@ class GuestProcess:
             if pid not in found and pid != own:
                 found.add(pid)
                 members.extend(children.get(pid, ()))
-        return sorted(found)
+        return linux.parents_first(found, tasks)
 
     def record(self) -> Event:
         """Return the process as `hello` lists it."""

@@ -115,19 +115,13 @@ class ProcessTable:
         own = os.getpid()
         reached: set[int] = set()
         for _ in range(20):
-            children: dict[int, list[int]] = {}
-            for task in linux.tasks():
-                children.setdefault(task.parent, []).append(task.pid)
-            below: list[int] = list(children.get(own, ()))
-            for pid in below:
-                below.extend(children.get(pid, ()))
-            fresh = set(below) - reached
+            fresh = [pid for pid in linux.descendants(own) if pid not in reached]
             for pid in fresh:
                 try:
                     os.kill(pid, number)
                 except OSError:
                     continue  # it has ended already
-            reached |= fresh
+            reached.update(fresh)
             if not fresh or number != signal.SIGKILL:
                 return
 

@@ -9,6 +9,8 @@ from oubliette.incontainer.io import linux
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def test_processes_that_were_ended_for_want_of_memory_are_counted(tmp_path: Path) -> None:
     assert linux.oom_kills(str(tmp_path)) is None
@@ -29,3 +31,18 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert linux.memory_limit(str(tmp_path)) is None
+
+
+def test_processes_are_listed_with_parents_before_children_whatever_their_numbers() -> None:
+    tasks = [linux.Task(pid, parent, 40, 40) for pid, parent in ((8, 40), (9, 1), (40, 1), (41, 8))]
+    assert linux.parents_first({8, 9, 40, 41}, tasks) == [9, 40, 8, 41]
+    assert linux.parents_first({8, 41, 77}, tasks) == [8, 41]
+
+
+def test_descendants_are_found_with_parents_before_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks = [linux.Task(pid, parent, 0, 0) for pid, parent in ((8, 40), (9, 8), (40, 7), (41, 1))]
+    monkeypatch.setattr(linux, "tasks", lambda: tasks)
+    assert linux.descendants(7) == [40, 8, 9]
+    assert linux.descendants(9) == []

@@ -30,6 +30,8 @@ async def note_call(
     if services.audit is None:
         return
     session_id = _named(parts, "session_id")
+    # Asked before the time is read: the lines of the log are in the order of their times
+    project_id = _named(parts, "project_id") or await _project_of(services, parts, session_id)
     services.audit.write(
         AuditEntry(
             ts=services.clock.time(),
@@ -39,8 +41,7 @@ async def note_call(
             principal=context.principal,
             session_id=context.session_id,
             target_session_id=session_id,
-            project_id=_named(parts, "project_id")
-            or await _project_of(services, parts, session_id),
+            project_id=project_id,
             outcome=outcome,
             seconds=round(seconds, 6),
         )

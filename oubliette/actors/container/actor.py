@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -26,6 +26,7 @@ from oubliette.actors.container.jobs import (
     Stopped,
     start_failed,
 )
+from oubliette.actors.container.lifecycle import Lifecycle
 from oubliette.actors.container.messages import (
     Acquire,
     ContainerIsUp,
@@ -55,6 +56,7 @@ from oubliette.runtime.store.operations import DeleteContainer, PutContainer
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.container.key import ContainerKey
+    from oubliette.actors.container.lifecycle import State
     from oubliette.actors.context import ActorContext
     from oubliette.kit import Deferred
     from oubliette.kit.timers import ActorTimer
@@ -67,8 +69,6 @@ GONE_REPORTS: Final = 3  # times that its host may be gone while the engine says
 STOP_GRACE: Final = 4.0  # seconds from TERM to KILL
 IMAGE_SLACK: Final = 5.0  # seconds beyond the deadline of a pull, for the engine to be asked
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.1, max=10.0, jitter=0.1)
-
-State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
 
 
 class ContainerActor(Actor):
@@ -84,7 +84,7 @@ class ContainerActor(Actor):
         self._key = key
         self._recipe = ContainerSpecBuilder(context, project, key)
         self._record: Container | None = None
-        self._state: State = "down"
+        self._life = Lifecycle()
         self._outdated = False
         """It was made by other settings, and is kept for the sessions that hold it."""
         self._waiting: list[Deferred] = []
@@ -100,6 +100,10 @@ class ContainerActor(Actor):
         """What has ended and is still to be removed from the engine."""
         self._clearing: ActorTimer | None = None
         self._failures = 0
+
+    @property
+    def _state(self) -> State:
+        return self._life.state
 
     # ------------------------------------------------------------------ what is there
 
@@ -117,7 +121,6 @@ class ContainerActor(Actor):
             and record.container_type == self._key.container_type
         ]
         holders = await self._holders()
-        self._state = "down"
         for record in known:
             try:
                 info = await self._context.runtime.inspect(record.id)
@@ -138,6 +141,7 @@ class ContainerActor(Actor):
             self._up(record, info)
         self._failing_since = None
         if self._record is None:
+            self._life.on("examined")
             self._guest.lost("container lost: it did not outlive the server")
         for record in list(self._remains.values()):
             await self._clear(record)
@@ -163,7 +167,7 @@ class ContainerActor(Actor):
 
     def _not_now(self, error: OublietteError) -> None:
         log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
-        self._state = "adopting"
+        self._life.on("engine_away")
         self._failing_since = self._failing_since or self._context.clock.time()
         self._failures += 1
         self.after(backoff_delay(_BACKOFF, self._failures), AdoptAgain())
@@ -231,7 +235,7 @@ class ContainerActor(Actor):
     def _begin_if_wanted(self) -> None:
         if not self._waiting or self._state != "down":
             return
-        self._state = "starting"
+        self._life.on("wanted")
         self._guest.starting()
         self.pipe_to_self(self._start(), lambda started: started, start_failed)
 
@@ -303,7 +307,8 @@ class ContainerActor(Actor):
 
     def _up(self, record: Container, info: ContainerInfo, *, relay: bool = False) -> None:
         """It runs. With `relay` nobody is told before its host has proved itself."""
-        self._record, self._state = record, "relay" if relay else "up"
+        self._record = record
+        self._life.on("started" if relay else "adopted")
         self._gone_reports = self._failures = 0
         self._guest.info = info
         self._guest.starting()
@@ -333,7 +338,8 @@ class ContainerActor(Actor):
             return
         self._stages = message.seconds
         if self._state == "relay":
-            self._state, self._outdated = "up", False
+            self._life.on("relayed")
+            self._outdated = False
         self._answer_waiting()
         self._consider_idle()
 
@@ -347,7 +353,7 @@ class ContainerActor(Actor):
     @handles(StartFailed)
     def _start_failed(self, message: StartFailed) -> None:
         if not message.container_id:
-            self._state = "down"
+            self._life.on("start_failed")
             self._fail_waiting(message.reason, message.hint)
         elif self._record is not None and self._record.id == message.container_id:
             self._give_up(self._record, message.reason, message.hint)
@@ -366,7 +372,7 @@ class ContainerActor(Actor):
 
     @handles(SocketStarted)
     def _socket_started(self, _: SocketStarted) -> None:
-        if self._record is not None and self._state in {"relay", "up"}:
+        if self._record is not None and self._life.runs:
             self._guest.socket.tell(
                 ContainerIsUp(container_id=self._record.id, key=self._record.host_key)
             )
@@ -383,14 +389,14 @@ class ContainerActor(Actor):
 
     def _give_up(self, record: Container, reason: str, hint: str | None = None) -> None:
         """It is gone, or as good as: its sessions hear why; the engine's part is cleared away."""
-        state, self._record = self._state, None
+        before, self._record = self._state, None
+        self._life.on("lost")
         self._remains[record.id] = record
         self._guest.lost(reason)
-        if state == "stopping":
+        if before == "stopping":
             return  # that clears it away
-        self._state = "down"
         self._begin_clearing(record)
-        if state == "relay":  # they wait for this very start
+        if before == "relay":  # they wait for this very start
             self._fail_waiting(reason, hint)
 
     def _begin_clearing(self, record: Container) -> None:
@@ -434,7 +440,7 @@ class ContainerActor(Actor):
         record = self._record
         if record is None or record.id != message.container_id:
             return
-        if self._state not in {"relay", "up"}:
+        if not self._life.runs:
             return
         if message.unusable:
             self._give_up(record, f"container lost: {message.reason}")
@@ -468,7 +474,7 @@ class ContainerActor(Actor):
                 f"{len(leases)} sessions use this container",
                 hint="end them first, or stop it with force",
             )
-        if self._state not in {"relay", "up", "stopping"}:
+        if not self._life.runs and self._state != "stopping":
             return
         self._stop_answers.append(self.defer())
         if self._state != "stopping":
@@ -477,7 +483,7 @@ class ContainerActor(Actor):
     def _begin_stop(self) -> None:
         record = self._record
         assert record is not None
-        self._state = "stopping"
+        self._life.on("stop")
         self.pipe_to_self(
             self._stop_and_remove(record),
             lambda _: Stopped(container_id=record.id),
@@ -498,13 +504,14 @@ class ContainerActor(Actor):
             else:
                 answer.set_error(RuntimeFailure(message.error, hint="oubliette doctor"))
         if message.error is None or record is None:
-            self._state, self._record = "down", None
+            self._life.on("stopped")
+            self._record = None
             if record is not None:
                 self._guest.lost("container lost: it was stopped")
             self._cleared(Removed(container_id=message.container_id, error=message.error))
             self._begin_if_wanted()
             return
-        self._state = "up"  # it goes on, as far as is known
+        self._life.on("stop_failed")  # it goes on, as far as is known
         self._answer_waiting()
         self._failures += 1
         if self._idle_timer is None:

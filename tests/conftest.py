@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from oubliette.testing import fault_injection
 from tests import requirements, selection
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ settings.register_profile(
 )
 _USUAL = "soak" if os.environ.get("OUBLIETTE_SOAK") else "ci"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _USUAL))
+
+
+# ---------------------------------------------------------------- messages
+# Actors of the servers that tests start share nothing but what they were made with.
+os.environ.setdefault(fault_injection.ENCODE, "1")
 
 
 # ---------------------------------------------------------------- asyncio

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import faulthandler
+import functools
 import gc
 import heapq
 import json
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from oubliette import failpoints
-from oubliette.kit import Actor
+from oubliette.kit import Actor, System
 from oubliette.runtime.containers.base import RELAY_SOCKET
 from oubliette.testing import protocol_versions
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ENCODE: Final = "OUBLIETTE_TEST_ENCODE"
+"""Set to 1 in the environment of a server whose actors shall share nothing but their context."""
 CUT: Final = "cut"
 FAIL: Final = "fail "
 TASKS: Final = "tasks"
@@ -62,6 +65,14 @@ def seam() -> None:
         return handle(self, envelope)
 
     setattr(Actor, "_actor_receive", faulty)  # noqa: B010 - on purpose: nothing else may know of it
+
+
+def encode_messages() -> None:
+    """Make every message arrive as it would on another machine: encoded and decoded."""
+    import oubliette.startup
+
+    encoding = functools.partial(System, roundtrip_messages=True)
+    oubliette.startup.System = cast("Any", encoding)
 
 
 def _arm() -> None:
@@ -210,6 +221,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     failpoints.activate(os.environ.get("OUBLIETTE_FAILPOINTS", ""))
     protocol_versions.become(os.environ)
     seam()
+    if os.environ.get(ENCODE) == "1":
+        encode_messages()
     threading.Thread(target=_arm, name="failpoints", daemon=True).start()
     run(list(arguments))
 

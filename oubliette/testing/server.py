@@ -116,6 +116,7 @@ class ServerProcess:
             name: value for name, value in os.environ.items() if not name.startswith("OUBLIETTE_")
         }
         environment["OUBLIETTE_FAILPOINTS"] = failpoints
+        environment[fault_injection.ENCODE] = os.environ.get(fault_injection.ENCODE, "")
         if versions is not None:
             zipapp = self.home / f"release-{versions[0]}-{versions[1]}.pyz"
             if not zipapp.exists():

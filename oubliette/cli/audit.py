@@ -31,7 +31,7 @@ def audit(  # noqa: PLR0917 - one parameter per option
     output: Output = Format.text,
 ) -> None:
     """Show the calls of tools and their outcomes: newest last. Ids may be pieces of ids."""
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
     from oubliette.runtime.audit_log import FILE_NAME, read
 
     folder = find_home(home)

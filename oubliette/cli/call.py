@@ -107,7 +107,7 @@ def call(  # noqa: PLR0917 - one parameter per option
             _explain(found, output)
             return
         from oubliette.cli.client.tools import call_tool
-        from oubliette.config.schema import find_home
+        from oubliette.config.loader import find_home
 
         result = call_tool(find_home(home), tool, _arguments(tool, given or []), seconds)
     if output is Format.json:

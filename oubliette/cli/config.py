@@ -24,7 +24,8 @@ def show(
     """Show the configuration as a server would use it."""
     import msgspec
 
-    from oubliette.config.schema import SECTIONS_OF_TABLES, find_home, flat, load
+    from oubliette.config.loader import find_home, flat, load
+    from oubliette.config.schema import SECTIONS_OF_TABLES
 
     place = find_home(home)
     loaded = load(place)
@@ -66,7 +67,7 @@ def _print_table(name: str, keys: dict[str, Any]) -> None:
 @app.command("schema")
 def schema(output: Output = Format.text) -> None:
     """Print the JSON Schema of oubliette.toml."""
-    from oubliette.config.schema import schema as config_schema
+    from oubliette.config.json_schema import schema as config_schema
 
     if output is Format.json:
         print_json(config_schema())

@@ -29,7 +29,7 @@ def _call(
 ) -> dict[str, Any]:
     from oubliette.cli.client.tools import call_tool
     from oubliette.cli.terminal.progress import shown
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
 
     seconds = LONGEST if timeout is None else timeout
     with shown(what) as report:
@@ -40,7 +40,7 @@ def _call(
 def list_images(home: Home = None, output: Output = Format.text) -> None:
     """List the container types with their images, and what the engine has of them."""
     from oubliette.cli.engine_images import listing, table_of
-    from oubliette.config.schema import find_home, load
+    from oubliette.config.loader import find_home, load
 
     found = listing(load(find_home(home)).config)
     if output is Format.json:

@@ -15,7 +15,7 @@ def restore(home: Home = None, output: Output = Format.text) -> None:
 
     from oubliette.cli.client.offline import take_identity
     from oubliette.cli.terminal import logging_config
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
 
     logging_config.configure("warning", as_json=output is Format.json)
     place = find_home(home)

@@ -50,7 +50,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     collect_rarely()
     import_structlog()
     from oubliette.cli.terminal import logging_config
-    from oubliette.config.schema import find_home, load
+    from oubliette.config.loader import find_home, load
     from oubliette.runtime.files.home import prepare
 
     if log_level not in {"debug", "info", "warning", "error"}:

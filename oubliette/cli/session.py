@@ -40,7 +40,7 @@ def _call(
     home: str | None, tool: str, arguments: dict[str, Any], timeout: float = 60.0
 ) -> dict[str, Any]:
     from oubliette.cli.client.tools import call_tool
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
 
     return call_tool(find_home(home), tool, arguments, timeout)
 

@@ -50,7 +50,7 @@ def end(  # noqa: PLR0917 - one parameter per option
 
 def _end(home: str | None, session_id: str, *, tree: bool) -> dict[str, Any]:
     from oubliette.cli.client.tools import call_tool
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
 
     return call_tool(find_home(home), "session_end", {"session_id": session_id, "tree": tree}, 60.0)
 

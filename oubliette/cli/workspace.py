@@ -24,7 +24,7 @@ Project = Annotated[str, typer.Argument(help="Id of the project, a piece of it, 
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     from oubliette.cli.client.tools import call_tool
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
 
     return call_tool(find_home(home), tool, arguments)
 

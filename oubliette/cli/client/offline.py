@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from oubliette import ids
 from oubliette.cli.client.control import RemoteError
 from oubliette.clock import SystemClock
-from oubliette.config.schema import load
+from oubliette.config.loader import load
 from oubliette.control_socket import OPERATOR
 from oubliette.errors import ConfigError, NotFound, Unavailable
 from oubliette.runtime.audit_log import AuditLog

@@ -10,7 +10,7 @@ def pages(
 ) -> list[dict[str, Any]]:
     """Return all entries that the tool lists under `name`."""
     from oubliette.cli.client.tools import call_tool
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
 
     found: list[dict[str, Any]] = []
     cursor: str | None = None

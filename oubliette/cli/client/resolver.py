@@ -53,7 +53,7 @@ def whole_id(home: str | None, kind: Kind, given: str) -> str:
     """
     if _WHOLE[kind].fullmatch(given):
         return given
-    from oubliette.config.schema import find_home
+    from oubliette.config.loader import find_home
     from oubliette.runtime.files.home import DATABASE
     from oubliette.runtime.store.id_search import ids_with, project_called
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.config.schema import find_home, flat, load
+from oubliette.config.loader import find_home, flat, load
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:

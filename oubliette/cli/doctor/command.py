@@ -63,7 +63,8 @@ def doctor(
 def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
     from oubliette.cli.doctor import checks
     from oubliette.cli.terminal import logging_config
-    from oubliette.config.schema import Config, find_home, load
+    from oubliette.config.loader import find_home, load
+    from oubliette.config.schema import Config
 
     logging_config.configure("error", as_json=False)
     place = find_home(home)

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oubliette.config import json_schema, loader
 from oubliette.config import schema as config_schema
 from oubliette.config.container_options import given as given_in
-from oubliette.config.schema import Config, find_home, load
+from oubliette.config.loader import find_home, load
+from oubliette.config.schema import Config
 from oubliette.errors import ConfigError
 
 NOTHING: dict[str, str] = {}
@@ -52,10 +54,10 @@ def test_the_file_then_the_environment_then_the_command_line(tmp_path: Path) -> 
     assert loaded.sources["trees.max_depth"] == "default"
 
 
-@pytest.mark.parametrize("key", sorted(config_schema.schema_keys()))
+@pytest.mark.parametrize("key", sorted(loader.schema_keys()))
 def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> None:
     section, _, name = key.partition(".")
-    value: Any = config_schema.schema_keys()[key]
+    value: Any = loader.schema_keys()[key]
     if key == "containers.cap_add":
         text, wanted = "CHOWN,KILL", ("CHOWN", "KILL")
     elif key == "containers.build_args":
@@ -186,14 +188,14 @@ def test_no_value_in_the_environment_breaks_it_in_another_way(key: str, value: s
 
 
 def test_the_schema_has_every_key_with_a_word_about_it() -> None:
-    schema = config_schema.schema()
+    schema = json_schema.schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     keys = {
         f"{section}.{name}"
         for section, part in schema["properties"].items()
         for name in part.get("properties", ())
     }
-    assert keys == set(config_schema.schema_keys())
+    assert keys == set(loader.schema_keys())
     sections = dict(schema["properties"])
     for name in config_schema.SECTIONS_OF_TABLES:
         part = sections.pop(name)
@@ -249,8 +251,8 @@ def test_types_and_projects_have_tables_of_the_options_that_they_change(tmp_path
     assert given_in(projects["shop"]) == {"oci_runtime": "runsc", "uid": 1234}
     assert loaded.sources["container_types.dev.memory_mb"] == str(home / config_schema.FILE_NAME)
     assert "DEV__PIDS" in loaded.sources["container_types.dev.pids"]
-    assert config_schema.flat(loaded.config)["container_types.dev.pids"] == 77
-    assert set(loaded.sources) == set(config_schema.flat(loaded.config))
+    assert loader.flat(loaded.config)["container_types.dev.pids"] == 77
+    assert set(loaded.sources) == set(loader.flat(loaded.config))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +344,7 @@ def test_credentials_say_by_reference_what_is_given_to_whom(tmp_path: Path) -> N
     assert github.projects == ("shop", "proj_1")
     assert github.users == ("ada",)
     assert (npm.value, npm.projects) == ("file:/run/secrets/npm", ())  # given to nobody
-    flat = config_schema.flat(loaded.config)
+    flat = loader.flat(loaded.config)
     assert flat["credentials.github.value"] == "env:GITHUB"
     assert set(loaded.sources) == set(flat)
 
@@ -389,7 +391,7 @@ def test_what_is_no_duration_names_its_key_and_its_source(tmp_path: Path) -> Non
 
 
 def test_the_schema_tells_that_seconds_may_have_a_unit() -> None:
-    key = config_schema.schema()["properties"]["sessions"]["properties"]["idle_timeout_seconds"]
+    key = json_schema.schema()["properties"]["sessions"]["properties"]["idle_timeout_seconds"]
     assert [each["type"] for each in key["anyOf"]] == ["number", "string"]
     assert key["default"] == 1800.0
     assert key["description"]
@@ -403,7 +405,7 @@ def test_agents_have_tables_by_their_names(tmp_path: Path) -> None:
     assert (agents["claude"].command, agents["claude"].model) == (("claude-agent-acp",), "sonnet")
     assert agents["kimi"].command == ("kimi", "acp")
     assert loaded.sources["acp_agents.claude.model"] == str(tmp_path / config_schema.FILE_NAME)
-    told = config_schema.schema()["properties"]["acp_agents"]["patternProperties"]
+    told = json_schema.schema()["properties"]["acp_agents"]["patternProperties"]
     assert all("command" in table["properties"] for table in told.values())
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from oubliette.config import json_schema
 from oubliette.config import schema as config_schema
+from oubliette.config.field_docs import field_docs
 from oubliette.tools.registry import TABLE, input_schema, output_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -35,7 +37,7 @@ def test_every_tool_is_described_with_all_it_takes_and_gives() -> None:
 
 def test_every_key_of_the_configuration_is_described() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    for name, part in config_schema.schema()["properties"].items():
+    for name, part in json_schema.schema()["properties"].items():
         if name in config_schema.SECTIONS_OF_TABLES:
             continue
         table = section(page, f"[{name}]")
@@ -48,7 +50,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
 def test_every_key_of_a_credential_is_described() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     table = section(page, "[credentials.NAME]")
-    docs = config_schema.field_docs(config_schema.CredentialConfig)
+    docs = field_docs(config_schema.CredentialConfig)
     assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(docs)
     assert all(text in table for text in docs.values())
 

@@ -1,0 +1,257 @@
+"""Sources of the configuration: `<home>/oubliette.toml`, the environment, the command line.
+
+Every key is also a variable, `OUBLIETTE_SECTION__KEY`, and `OUBLIETTE_SECTION__NAME__KEY` in a
+table with a name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+import types
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+
+from oubliette.config.container_options import ContainerOptions, ContainerOverrides, given
+from oubliette.config.schema import (
+    FILE_NAME,
+    SECTIONS_OF_TABLES,
+    Config,
+    duration_keys,
+    sections,
+    table_kind,
+)
+from oubliette.durations import seconds_of
+from oubliette.errors import ConfigError, InvalidParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_PREFIX: Final = "OUBLIETTE_"
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration and where each key of it came from."""
+
+    config: Config
+    sources: dict[str, str]
+    """`section.key` → `default`, the file's path or `environment`."""
+
+
+def find_home(explicit: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The home: `explicit`, `OUBLIETTE_HOME`, `./.oubliette` if it is there, `~/.oubliette`."""
+    if explicit is not None:
+        return Path(explicit).expanduser().absolute()
+    if chosen := environ.get("OUBLIETTE_HOME"):
+        return Path(chosen).expanduser().absolute()
+    local = Path.cwd() / ".oubliette"
+    return local if local.is_dir() else Path.home() / ".oubliette"
+
+
+def load(
+    home: Path,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, object] | None = None,
+) -> Loaded:
+    """Read the file of `home`, the environment, then `overrides` (`section.key` → value).
+
+    Later ones win. In the environment a list is JSON, or its entries with commas between.
+
+    Raises:
+        ConfigError: unreadable file, unknown key or a value that does not fit; names the key and
+            where it came from.
+    """
+    path = home / FILE_NAME
+    tree: dict[str, dict[str, Any]] = {}
+    sources: dict[str, str] = {}
+    for section, keys in _read(path).items():
+        if section not in Config.__struct_fields__:
+            known = Config.__struct_fields__
+            raise _unknown(section, known, f"{path}: there is no section")
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{path}: {section} must be a table, [{section}]")
+        for name, value in cast("dict[str, Any]", keys).items():
+            key = f"{section}.{name}"
+            if section in SECTIONS_OF_TABLES:
+                if not isinstance(value, dict):
+                    raise ConfigError(f"{path}: {key} must be a table, [{key}]")
+                _table(tree, section, name, str(path))
+                for option, given_value in cast("dict[str, Any]", value).items():
+                    _put(tree, sources, (section, name, option), given_value, str(path))
+                continue
+            if key not in schema_keys():
+                error = _unknown(key, schema_keys(), f"{path}: there is no key")
+                if section == "agents" and isinstance(value, dict):
+                    error.hint = f"an agent that speaks ACP is a table [acp_agents.{name}]"
+                raise error
+            _put(tree, sources, (section, name), value, str(path))
+    for variable, text in environ.items():
+        if not variable.startswith(_PREFIX) or "__" not in variable:
+            continue
+        key = variable[len(_PREFIX) :].lower().replace("__", ".", 1)
+        words = tuple(key.split(".", 1))
+        if words[0] in SECTIONS_OF_TABLES and "__" in words[1]:
+            words = (words[0], *words[1].split("__", 1))
+        elif key not in schema_keys():
+            raise _unknown(key, schema_keys(), f"{variable}: there is no key")
+        _put(tree, sources, words, _from_text(words, text), f"environment ({variable})")
+    for key, value in (overrides or {}).items():
+        section, _, name = key.partition(".")
+        _put(tree, sources, (section, name), value, "command line")
+    config = _convert(tree, path, sources)
+    return Loaded(config=config, sources={key: sources.get(key, "default") for key in flat(config)})
+
+
+def _put(
+    tree: dict[str, dict[str, Any]],
+    sources: dict[str, str],
+    words: tuple[str, ...],
+    value: object,
+    source: str,
+) -> None:
+    """Set one key: section and name, or section, table and name.
+
+    Raises:
+        ConfigError: a table has a name that cannot be, or there is no such key in tables.
+    """
+    section, *tables, name = words
+    key = ".".join(words)
+    part = tree.setdefault(section, {})
+    for table in tables:
+        part = _table(tree, section, table, source)
+        names = table_kind(section).__struct_fields__
+        if name not in names:
+            known = [f"{section}.{table}.{each}" for each in names]
+            raise _unknown(key, known, f"{source}: there is no key")
+    part[name] = _duration(words, value, source)
+    sources[key] = source
+
+
+def _duration(words: tuple[str, ...], value: object, source: str) -> object:
+    """A text in a key that takes seconds, as seconds; anything else as it is.
+
+    Raises:
+        ConfigError: the text is no duration.
+    """
+    kind = None if words[0] in SECTIONS_OF_TABLES else sections().get(words[0])
+    if not isinstance(value, str) or kind is None or words[-1] not in duration_keys(kind):
+        return value
+    try:
+        return seconds_of(value)
+    except InvalidParameter as error:
+        raise ConfigError(f"{'.'.join(words)}: {error.message} (from {source})") from error
+
+
+def _table(
+    tree: dict[str, dict[str, Any]], section: str, table: str, source: str
+) -> dict[str, Any]:
+    if not re.search(SECTIONS_OF_TABLES[section], table):
+        raise ConfigError(
+            f"{source}: {section} cannot have a table {table!r}",
+            hint=f"its name has to match {SECTIONS_OF_TABLES[section]}",
+        )
+    return tree.setdefault(section, {}).setdefault(table, {})
+
+
+def flat(config: Config) -> dict[str, object]:
+    """Every key that `config` has, and its value; those of tables with names where given."""
+    keys: dict[str, object] = {}
+    for section in config.__struct_fields__:
+        part = getattr(config, section)
+        if isinstance(part, dict):
+            for table, entry in cast("dict[str, msgspec.Struct]", part).items():
+                own = (
+                    given(entry)
+                    if isinstance(entry, ContainerOverrides)
+                    else msgspec.structs.asdict(entry)
+                )
+                keys.update({f"{section}.{table}.{name}": value for name, value in own.items()})
+            continue
+        keys.update({f"{section}.{name}": getattr(part, name) for name in part.__struct_fields__})
+    return keys
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8") from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
+    names = sorted(known)
+    # First the right key in the wrong section.
+    near = [key for key in names if key.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else "oubliette config schema lists the keys"
+    return ConfigError(f"{what} {name}", hint=hint)
+
+
+def _from_text(words: tuple[str, ...], text: str) -> object:
+    """A value of the environment, as far as its key tells what it is; checked by `_convert`."""
+    tables = words[0] in SECTIONS_OF_TABLES
+    kind = table_kind(words[0]) if tables else sections()[words[0]]
+    hint = get_type_hints(kind, include_extras=True).get(words[-1], str)
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        if text.lstrip().startswith("["):
+            try:
+                return msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                return text
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if get_origin(hint) in {Union, types.UnionType}:
+        kind = get_args(hint)[0]  # the other one is None
+        hint = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    try:
+        return msgspec.convert(text, hint, strict=False)
+    except msgspec.ValidationError:
+        return text
+
+
+def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str]) -> Config:
+    prefix = ""
+    try:
+        for section in SECTIONS_OF_TABLES:
+            for table, keys in tree.get(section, {}).items():
+                prefix = f"{section}.{table}."  # errors of tables do not tell their names
+                kind = table_kind(section)
+                kind = ContainerOverrides if kind is ContainerOptions else kind
+                tree[section][table] = msgspec.convert(keys, kind)
+        prefix = ""
+        return msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        key = prefix + place.rstrip("`").partition("[")[0]
+        raise ConfigError(
+            f"{key}: {what[:1].lower()}{what[1:].replace('`', '')} (from {sources.get(key, path)})",
+            hint="oubliette config schema tells what it takes",
+        ) from error
+
+
+def schema_keys() -> dict[str, object]:
+    """Every `section.key` and its default; without those of tables with names."""
+    return flat(Config())

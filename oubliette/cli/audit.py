@@ -13,6 +13,7 @@ from oubliette.cli.terminal.times import SINCE
 from oubliette.errors import InvalidParameter, NotFound, OublietteError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from oubliette.runtime.audit_log import AuditEntry
@@ -60,7 +61,13 @@ def audit(  # noqa: PLR0917 - one parameter per option
         found = deque((entry for entry in read(folder) if wanted(entry)), maxlen=tail)
     except PermissionError as error:
         raise _not_yours(error) from error
-    keys, projects = _names(folder)
+    _show(found, _names(folder), output)
+
+
+def _show(
+    found: Iterable[AuditEntry], names: tuple[dict[str, str], dict[str, str]], output: Format
+) -> None:
+    keys, projects = names
     if output is Format.json:
         import msgspec
 

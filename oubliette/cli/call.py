@@ -91,17 +91,10 @@ def call(  # noqa: PLR0917 - one parameter per option
     elsewhere = None if explain else _elsewhere(context, url, key, key_file)
     seconds = CALL_SECONDS if timeout is None else timeout
     if elsewhere is not None:
-        from oubliette.cli.client.remote import RemoteServer
-
-        with RemoteServer(*elsewhere, seconds) as server:
-            if tool is None:
-                _list(server.tools(), output)
-                return
-            result = server.call(tool, _arguments(tool, given or []))
+        _call_elsewhere(elsewhere, tool, given or [], seconds, output)
+    elif tool is None:
+        _list(_here(), output)
     else:
-        if tool is None:
-            _list(_here(), output)
-            return
         found = _tool(tool, anywhere=explain)
         if explain:
             _explain(found, output)
@@ -109,7 +102,26 @@ def call(  # noqa: PLR0917 - one parameter per option
         from oubliette.cli.client.tools import call_tool
         from oubliette.config.loader import find_home
 
-        result = call_tool(find_home(home), tool, _arguments(tool, given or []), seconds)
+        _print(call_tool(find_home(home), tool, _arguments(tool, given or []), seconds), output)
+
+
+def _call_elsewhere(
+    elsewhere: tuple[httpx2.URL, str],
+    tool: str | None,
+    given: list[str],
+    seconds: float,
+    output: Format,
+) -> None:
+    from oubliette.cli.client.remote import RemoteServer
+
+    with RemoteServer(*elsewhere, seconds) as server:
+        if tool is None:
+            _list(server.tools(), output)
+        else:
+            _print(server.call(tool, _arguments(tool, given)), output)
+
+
+def _print(result: Any, output: Format) -> None:
     if output is Format.json:
         print_json(result)
     else:

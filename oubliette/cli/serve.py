@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def serve(  # noqa: PLR0917 - one parameter per option
@@ -37,7 +41,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     {"event": "ready", "url": …, "pid": …}.
     """
     import asyncio
-    import contextlib
+    import functools
     import sys
 
     from oubliette.cli import stop_signals
@@ -72,17 +76,20 @@ def serve(  # noqa: PLR0917 - one parameter per option
     given = {key: value for key, value in overrides.items() if value is not None}
     config = load(place, overrides=given).config
 
-    def ready(state: Any) -> None:
-        if as_json:
-            print_json({"event": "ready", "url": state.url, "pid": state.pid})
-            return
-        with contextlib.suppress(OSError):  # the terminal is closed: the server goes on
-            note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
-            note("A key for a client: oubliette token create --scope write")
-
     from oubliette.daemon import serve as serve_home
 
     try:
+        ready = functools.partial(_announce, place, as_json=as_json)
         asyncio.run(serve_home(place, config, ready=ready))
     finally:
         stop_signals.ignore()
+
+
+def _announce(place: Path, state: Any, *, as_json: bool) -> None:
+    """Print that the server listens."""
+    if as_json:
+        print_json({"event": "ready", "url": state.url, "pid": state.pid})
+        return
+    with contextlib.suppress(OSError):  # the terminal is closed: the server goes on
+        note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
+        note("A key for a client: oubliette token create --scope write")

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LATE: Final = re.compile(r"call_(\d+)_")
 SEARCHED: Final = re.compile(r"(?:call_)?search_(\d+)_")
@@ -119,11 +122,7 @@ def answer(asked: ModelRequest, again: int = 0) -> list[Step]:
         return [Say(("There is no message.",))]
     lines = _parse(asked.said[place].text)
     after = asked.said[place + 1 :]
-    results = {
-        int(match[1]): said.text
-        for said in after
-        if said.kind == "result" and (match := LATE.match(said.call_id))
-    }
+    results = _results(after)
     start = max(results, default=-1) + 1
     searched = [int(match[1]) for said in after if (match := SEARCHED.match(said.call_id))]
     start = max([start, *searched])
@@ -133,11 +132,8 @@ def answer(asked: ModelRequest, again: int = 0) -> list[Step]:
             case "call":
                 name, _, arguments = line.rest.partition(" ")
                 if name not in asked.tools and SEARCH in asked.tools and number not in searched:
-                    query = {"query": f"select:{name}"}
-                    return [
-                        *steps,
-                        ModelToolCall(f"search_{number}_{len(asked.said)}", SEARCH, query),
-                    ]
+                    search = f"search_{number}_{len(asked.said)}"
+                    return [*steps, ModelToolCall(search, SEARCH, {"query": f"select:{name}"})]
                 steps.append(
                     ModelToolCall(f"call_{number}_{len(asked.said)}", name, _arguments(arguments))
                 )
@@ -160,16 +156,28 @@ def answer(asked: ModelRequest, again: int = 0) -> list[Step]:
             case "tools":
                 steps.append(_say(json.dumps(sorted(asked.tools))))
             case "history":
-                users = [said.text for said in asked.said[:place] if said.kind == "user"]
-                steps.append(_say(json.dumps([text for text in users if _is_script(text)])))
+                steps.append(_say(json.dumps(_scripts_before(asked, place))))
             case "hang" | "cut":
                 return [*steps, Break(line.verb)]
             case _:
                 steps.append(_say(line.rest))
-    if all(isinstance(step, Pause | TokenUsage) for step in steps):
-        told = [results[number] for number in sorted(results)]
-        steps.append(_say(f"tool said: {told[-1]}" if told else "done"))
-    return steps
+    return [*steps, *_closing(steps, results)]
+
+
+def _closing(steps: list[Step], results: dict[int, str]) -> list[Step]:
+    """Return what the model says when its script says nothing more: the last result, or `done`."""
+    if not all(isinstance(step, Pause | TokenUsage) for step in steps):
+        return []
+    return [_say(f"tool said: {results[max(results)]}" if results else "done")]
+
+
+def _results(after: Sequence[Any]) -> dict[int, str]:
+    """Return the texts of the tools' results by the number of the line that called the tool."""
+    return {
+        int(match[1]): said.text
+        for said in after
+        if said.kind == "result" and (match := LATE.match(said.call_id))
+    }
 
 
 def _refusal(rest: str) -> Refuse:
@@ -178,6 +186,11 @@ def _refusal(rest: str) -> Refuse:
     if not 400 <= code <= 599:
         raise ValueError(f"{code} is no status of an error")
     return Refuse(code, message or "scripted failure")
+
+
+def _scripts_before(asked: ModelRequest, place: int) -> list[str]:
+    users = [said.text for said in asked.said[:place] if said.kind == "user"]
+    return [text for text in users if _is_script(text)]
 
 
 def _is_script(text: str) -> bool:

@@ -416,21 +416,7 @@ class ProjectActor(DynamicSupervisor):
             session, turn_count=turn.number, last_prompt=message.prompt
         )
         log_end = await self._context.reader.last_index(session.id) if resumed else -1
-        event = Event(
-            session_id=session.id,
-            index=log_end + 1,
-            ts=self.clock.time(),
-            type="status",
-            data={
-                "status": "created",
-                "resumed": resumed,
-                "parent_session_id": session.parent_session_id,
-                "depth": session.depth,
-                "isolation": session.isolation,
-            },
-            principal=session.principal if session.caller_id else "",
-            caller_id=session.caller_id,
-        )
+        event = _begun(session, log_end + 1, self.clock.time(), resumed=resumed)
         result = _result(
             session,
             turn=turn.number,
@@ -530,6 +516,25 @@ class ProjectActor(DynamicSupervisor):
         self._closed = True
         for label in self.children:
             await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))
+
+
+def _begun(session: Session, index: int, ts: float, *, resumed: bool) -> Event:
+    """The first event of a session's life."""
+    return Event(
+        session_id=session.id,
+        index=index,
+        ts=ts,
+        type="status",
+        data={
+            "status": "created",
+            "resumed": resumed,
+            "parent_session_id": session.parent_session_id,
+            "depth": session.depth,
+            "isolation": session.isolation,
+        },
+        principal=session.principal if session.caller_id else "",
+        caller_id=session.caller_id,
+    )
 
 
 def _result(

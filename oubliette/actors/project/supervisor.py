@@ -31,6 +31,7 @@ from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, P
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.messages import Idempotency
 
 log = structlog.get_logger(__name__)
 
@@ -85,17 +86,59 @@ class ProjectsActor(DynamicSupervisor):
     @handles(CreateProject)
     async def _create(self, message: CreateProject) -> Project:
         reader, now = self._context.reader, self.clock.time()
+        if (known := await self._made_before(message)) is not None:
+            return known
+        project = self._new(message, now)
+        with contextlib.suppress(UnicodeEncodeError):  # the store refuses it, and names the field
+            if await reader.project_named(project.name) is not None:
+                raise AlreadyExists("project already exists")
+        configs = self._context.folders.configs
+        await asyncio.to_thread(configs.begun_with, project)  # refused before it exists
+        workspace = Workspace(
+            id=project.default_workspace_id,
+            project_id=project.id,
+            created_at=now,
+            is_default=True,
+        )
+        ops: list[Op] = [PutProject(project), PutWorkspace(workspace)]
+        if message.idempotency is not None:
+            ops.append(_claim(message, message.idempotency, project))
+        store = self._context.store
+        # Until its folders are there it is stored as a deleted one: nobody sees it, its name is
+        # free, and what a server has made of it that is killed meanwhile is cleared away.
+        await store.ask(
+            Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
+        )
+        try:
+            await asyncio.to_thread(self._make_folders, project, message)
+            failpoint("project.folders_made")
+            await store.ask(Transact(ops=tuple(ops)))
+        except BaseException:
+            await self._clear_unmade(project.id)
+            raise
+        return project
+
+    async def _made_before(self, message: CreateProject) -> Project | None:
+        """Return the project that a request with the same idempotency key created.
+
+        Raises:
+            Conflict: that request had other arguments.
+        """
         key = message.idempotency
-        if key is not None:
-            found = await reader.idempotency(message.principal, key.tool, key.key)
-            if found is not None and now - found.created_at < IDEMPOTENCY_SECONDS:
-                if found.digest != key.digest:
-                    raise Conflict(
-                        "idempotency_key: it was used with other arguments",
-                        hint="choose a new key",
-                    )
-                return await self._find(str((found.answer or {}).get("project_id")))
-        project = Project(
+        if key is None:
+            return None
+        found = await self._context.reader.idempotency(message.principal, key.tool, key.key)
+        if found is None or self.clock.time() - found.created_at >= IDEMPOTENCY_SECONDS:
+            return None
+        if found.digest != key.digest:
+            raise Conflict(
+                "idempotency_key: it was used with other arguments",
+                hint="choose a new key",
+            )
+        return await self._find(str((found.answer or {}).get("project_id")))
+
+    def _new(self, message: CreateProject, now: float) -> Project:
+        return Project(
             id=ids.new_id(ids.PROJECT),
             name=message.name,
             created_at=now,
@@ -113,45 +156,6 @@ class ProjectsActor(DynamicSupervisor):
             mcp_servers=message.mcp_servers,
             owner=message.principal,
         )
-        with contextlib.suppress(UnicodeEncodeError):  # the store refuses it, and names the field
-            if await reader.project_named(project.name) is not None:
-                raise AlreadyExists("project already exists")
-        configs = self._context.folders.configs
-        await asyncio.to_thread(configs.begun_with, project)  # refused before it exists
-        workspace = Workspace(
-            id=project.default_workspace_id,
-            project_id=project.id,
-            created_at=now,
-            is_default=True,
-        )
-        ops: list[Op] = [PutProject(project), PutWorkspace(workspace)]
-        if key is not None:
-            ops.append(
-                PutIdempotency(
-                    IdempotencyKey(
-                        principal=message.principal,
-                        tool=key.tool,
-                        key=key.key,
-                        digest=key.digest,
-                        created_at=now,
-                        answer={"project_id": project.id},
-                    )
-                )
-            )
-        store = self._context.store
-        # Until its folders are there it is stored as a deleted one: nobody sees it, its name is
-        # free, and what a server has made of it that is killed meanwhile is cleared away.
-        await store.ask(
-            Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
-        )
-        try:
-            await asyncio.to_thread(self._make_folders, project, message)
-            failpoint("project.folders_made")
-            await store.ask(Transact(ops=tuple(ops)))
-        except BaseException:
-            await self._clear_unmade(project.id)
-            raise
-        return project
 
     def _make_folders(self, project: Project, message: CreateProject) -> None:
         folders, workspace_id = self._context.folders, project.default_workspace_id
@@ -188,3 +192,17 @@ class ProjectsActor(DynamicSupervisor):
         )
         failpoint("project.deleted")
         await asyncio.to_thread(self._context.folders.remove_project, project.id)
+
+
+def _claim(message: CreateProject, key: Idempotency, project: Project) -> PutIdempotency:
+    """The answer to a request, under the idempotency key that it came with."""
+    return PutIdempotency(
+        IdempotencyKey(
+            principal=message.principal,
+            tool=key.tool,
+            key=key.key,
+            digest=key.digest,
+            created_at=project.created_at,
+            answer={"project_id": project.id},
+        )
+    )

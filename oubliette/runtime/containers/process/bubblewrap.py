@@ -94,17 +94,7 @@ def arguments(
     `--die-with-parent` is not used: the container must outlive a killed server. The environment is
     set by the caller's `exec`, since every process can read a command line.
     """
-    argv = [sandbox.bwrap]
-    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    argv += ["--new-session", "--as-pid-1", "--hostname", "oubliette"]
-    if network == "none":
-        argv += ["--unshare-net"]
-    argv += ["--cap-drop", "ALL"]
-    if sandbox.root:
-        for capability in _ROOT_CAPABILITIES:
-            argv += ["--cap-add", capability]
-    else:
-        argv += ["--unshare-user"]
+    argv = [sandbox.bwrap, *_namespaces(network, root=sandbox.root)]
     if info_fd is not None:
         argv += ["--info-fd", str(info_fd)]
     if status_fd is not None:
@@ -129,17 +119,36 @@ def arguments(
         argv += ["--bind", str(runtime_dir), "/mcp"]
     if spool is not None:
         argv += ["--bind", str(spool), SPOOL]
+    argv += _binds(mounts, sources or {})
+    # Last: everything not bound writable is read-only, the root of the sandbox included.
+    argv += ["--remount-ro", "/", "--chdir", "/"]
+    return [*argv, "--", *command]
+
+
+def _namespaces(network: str, *, root: bool) -> list[str]:
+    argv = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    argv += ["--new-session", "--as-pid-1", "--hostname", "oubliette"]
+    if network == "none":
+        argv += ["--unshare-net"]
+    argv += ["--cap-drop", "ALL"]
+    if not root:
+        return [*argv, "--unshare-user"]
+    for capability in _ROOT_CAPABILITIES:
+        argv += ["--cap-add", capability]
+    return argv
+
+
+def _binds(mounts: Sequence[Mount], sources: Mapping[str, int]) -> list[str]:
+    argv: list[str] = []
     # A mount below another one's target must come after it.
     for mount in sorted(mounts, key=lambda item: item.target.rstrip("/").count("/")):
         option = "--ro-bind" if mount.read_only else "--bind"
-        fd = (sources or {}).get(mount.target)
+        fd = sources.get(mount.target)
         if fd is None:
             argv += [option, str(mount.source), mount.target]
         else:
             argv += [f"{option}-fd", str(fd), mount.target]
-    # Last: everything not bound writable is read-only, the root of the sandbox included.
-    argv += ["--remount-ro", "/", "--chdir", "/"]
-    return [*argv, "--", *command]
+    return argv
 
 
 def _folders(targets: list[str]) -> list[str]:

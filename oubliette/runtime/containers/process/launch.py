@@ -118,23 +118,9 @@ async def launch(
         close_later(ready_read)
         info_read, info_write = _unbreakable_pipe()
         close_later(info_read)
+        pipes = Pipes(ready_write, info_write, status_fd)
         try:
-            arguments = argv(Pipes(ready_write, info_write, status_fd))
-            child = subprocess.Popen(  # noqa: ASYNC220 -- a vfork, 1 ms; nothing is waited for
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log_fd,
-                stderr=log_fd,
-                env=dict(env),
-                cwd="/",
-                # A session of its own: a terminal's Ctrl-C is for the server only.
-                start_new_session=True,
-                pass_fds=(ready_write, info_write, status_fd, *data),
-                user=uid,
-                group=uid,
-                extra_groups=[] if uid is not None else None,
-                umask=0o022,
-            )
+            child = _forked(argv(pipes), pipes, env=env, log_fd=log_fd, data=data, uid=uid)
         except OSError as error:
             raise RuntimeFailure(f"the container's process cannot be started: {error}") from error
         finally:
@@ -152,6 +138,33 @@ async def launch(
             kill_now(started)
             raise
         return started
+
+
+def _forked(
+    arguments: Sequence[str],
+    pipes: Pipes,
+    *,
+    env: Mapping[str, str],
+    log_fd: int,
+    data: Sequence[int],
+    uid: int | None,
+) -> subprocess.Popen[bytes]:
+    """Start the program; a vfork of 1 ms, nothing is waited for."""
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=log_fd,
+        env=dict(env),
+        cwd="/",
+        # A session of its own: a terminal's Ctrl-C is for the server only.
+        start_new_session=True,
+        pass_fds=(pipes.ready, pipes.info, pipes.status, *data),
+        user=uid,
+        group=uid,
+        extra_groups=[] if uid is not None else None,
+        umask=0o022,
+    )
 
 
 async def _wait(

@@ -299,6 +299,11 @@ class ProcessRuntime:
                 timeout=timeout,
             )
         failpoint("container.launched")
+        await self._take_in(container, started)
+
+    async def _take_in(self, container: _ProcessContainer, started: launch.StartedProcess) -> None:
+        """Record a container's process that has just been started, and watch for its end."""
+        plan, spec = container.plan, container.plan.spec
         monitor = procfs.identify(started.child.pid)
         process = procfs.identify(started.info["child-pid"]) if self._sandboxed else monitor
         if process is None:

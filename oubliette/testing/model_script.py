@@ -165,7 +165,7 @@ def answer(asked: ModelRequest, again: int = 0) -> list[Step]:
 
 
 def _closing(steps: list[Step], results: dict[int, str]) -> list[Step]:
-    """Return what the model says when its script says nothing more: the last result, or `done`."""
+    """Return the text for a script that ends without one: the last result, or `done`."""
     if not all(isinstance(step, Pause | TokenUsage) for step in steps):
         return []
     return [_say(f"tool said: {results[max(results)]}" if results else "done")]

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from oubliette.records import Token
     from oubliette.runtime.agents.registry import Installed
     from oubliette.runtime.containers.base import ContainerRuntime
+    from oubliette.runtime.store.operations import Commit
 
 STORE_SECONDS: Final = 2.0  # for what was not written yet
 FRONT_SECONDS: Final = 5.0  # for open requests of clients to be answered at a stop
@@ -91,6 +92,7 @@ class Startup:
         self._runtime: ContainerRuntime
         self._reader: Reader
         self._store: Ref
+        self._commit: Commit
         self._instance: str
         self._epoch: int
         self._audit: AuditLog
@@ -160,7 +162,8 @@ class Startup:
         self._stack.push_async_callback(
             stopping, "audit log", lambda: asyncio.to_thread(audit.close)
         )
-        self.keys = ApiKeys(commits(self._store), self._reader, self.clock)
+        self._commit = commits(self._store)
+        self.keys = ApiKeys(self._commit, self._reader, self.clock)
         await self.keys.load()
         self._stack.push_async_callback(stopping, "keys", self.keys.aclose)
 
@@ -202,7 +205,7 @@ class Startup:
             config=config,
             clock=self.clock,
             reader=self._reader,
-            commit=commits(self._store),
+            commit=self._commit,
             keys=self.keys,
             projects=system.ref("projects"),
             callers=system.ref("callers"),

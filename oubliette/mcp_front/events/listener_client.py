@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.caller.messages import (
@@ -70,6 +71,10 @@ class ListenerClient:
             return await self._ref.ask(message, timeout)
 
         try:
+            if self._ref.is_alive():
+                # Every pushed event is asked for here: a deadline around it costs as much as it
+                with contextlib.suppress(ActorDead):
+                    return await self._ref.ask(message, timeout)
             async with asyncio.timeout(RESTART_TIMEOUT + timeout):
                 return await ask_with_retry(once, seconds=RESTART_TIMEOUT)
         except (TimeoutError, AskTimeout, ActorDead) as error:

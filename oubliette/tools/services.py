@@ -93,7 +93,7 @@ class ToolServices:
     forget_session: Callable[[str, str], Awaitable[object]] | None = None
     """(project id, session id) of a session that was purged: remove its files."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None
-    """How the front serves `caller_listen`; None: a long poll over the log."""
+    """Serves `caller_listen` (`ListenService`); None until the front is started."""
     _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])
 
     def session_ref(self, session_id: str) -> Ref | None:

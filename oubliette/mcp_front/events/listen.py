@@ -82,24 +82,26 @@ class ListenService:
     async def __call__(self, context: CallContext, params: CallerListen) -> CallerListenResult:
         """Answer the current call; returns when the listener has ended, or the poll is over.
 
+        Outside of an HTTP request, as in a program that embeds the server, it is always a poll.
+
         Raises:
             LimitExceeded: the principal has as many listeners as it may.
             InvalidParameter: the tools cannot be lent.
         """
-        call = current_call.get()
+        call = current_call.get(None)
         tools = None
         if params.caller_tools is not None:
             tools = normalised(params.caller_tools, params.caller_id, self._config)
         principal = context.principal
         self._quotas.take_listener(principal)
         # It is a listener from here on, and no call in flight.
-        place = call.exchange.place
+        place = call.exchange.place if call is not None else None
         if place is not None:
             place.leave()
         link = self.link(context, params.caller_id)
         try:
             async with self.counted(link):
-                streams = call.takes_events
+                streams = call is not None and call.takes_events
                 opened = await link.open(
                     after=params.after,
                     lend=not params.observe,
@@ -108,9 +110,10 @@ class ListenService:
                     # Who resumes a stream may have died with a request in hand.
                     again=streams,
                 )
-                # Wherever the wait is when the client goes: the link ends, and with it the wait.
-                call.exchange.on_end(lambda: link.close(GONE))
-                if streams:
+                if call is not None:
+                    # When the client disconnects, the listener ends, and with it any wait
+                    call.exchange.on_end(lambda: link.close(GONE))
+                if call is not None and streams:
                     return await self._stream(call, link, opened.cursor, params.max_seconds)
                 return await self._poll(link, opened.cursor, params.max_seconds)
         finally:

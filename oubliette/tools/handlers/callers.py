@@ -7,28 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta
 
 from oubliette import ids
-from oubliette.actors.caller.messages import CloseListener, NextEvents, OpenListener
 from oubliette.actors.messages import AnswerCallerTool
-from oubliette.errors import NotFound
-from oubliette.tools.caller_listen import (
-    MAX_POLL_SECONDS,
-    POLL_SECONDS,
-    CallerListen,
-    CallerListenResult,
-)
-from oubliette.tools.caller_tools import normalised
+from oubliette.errors import NotFound, Unavailable
+from oubliette.tools.caller_listen import CallerListen, CallerListenResult
 from oubliette.tools.request_answers import Accepted, deliver
 from oubliette.tools.schema import field_types
-from oubliette.tools.schema.views import event_view
 from oubliette.tools.spec import HTTP_ONLY, Params, tool
 
 if TYPE_CHECKING:
-    from oubliette.actors.caller.messages import EventBatch, ListenerOpened
-    from oubliette.records import CallerTool
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
-ASK_MARGIN: Final = 10.0
 MAX_ERROR: Final = 64 * field_types.KIB
 
 
@@ -53,9 +42,9 @@ async def caller_listen(
     A client that takes log notifications gets them as they come, until it leaves; any other gets
     what there is, or the next ones, and calls again with after=next.
     """
-    if services.listen is not None:
-        return await services.listen(context, params)
-    return await poll(services, context, params)
+    if services.listen is None:
+        raise Unavailable("the server is starting", hint="try again in a second")
+    return await services.listen(context, params)
 
 
 @tool(CallerToolResponse, Accepted, scope="write", doors=HTTP_ONLY)
@@ -100,50 +89,3 @@ async def _may_answer(services: ToolServices, context: CallContext, session_id: 
     except NotFound:
         return False
     return owned.principal == context.principal and context.scope.reaches(owned.project_id)
-
-
-def listener_tools(services: ToolServices, params: CallerListen) -> tuple[CallerTool, ...] | None:
-    """The tools that a listener lends, checked; None leaves those of before.
-
-    Raises:
-        InvalidParameter: they cannot be lent.
-    """
-    if params.caller_tools is None:
-        return None
-    return normalised(params.caller_tools, params.caller_id, services.config.callers)
-
-
-async def poll(
-    services: ToolServices, context: CallContext, params: CallerListen
-) -> CallerListenResult:
-    """One long poll: what there is after `after`, or what comes within `max_seconds`."""
-    ref = await services.caller_ref(context.principal, params.caller_id)
-    listener = ids.new_uuid()
-    wait = min(POLL_SECONDS if params.max_seconds is None else params.max_seconds, MAX_POLL_SECONDS)
-    opened: ListenerOpened = await ref.ask(
-        OpenListener(
-            listener_id=listener,
-            mode="observe" if params.observe else "lend",
-            kind="poll",
-            after=params.after,
-            tools=listener_tools(services, params),
-            project_id=context.scope.project,
-        )
-    )
-    try:
-        batch: EventBatch = await ref.ask(
-            NextEvents(listener_id=listener, after=opened.cursor, wait_seconds=wait),
-            timeout=wait + ASK_MARGIN,
-        )
-    finally:
-        ref.tell(CloseListener(listener_id=listener, reason="the poll is over", orderly=True))
-    return CallerListenResult(events=batch_events(batch), next=batch.next, ended=batch.ended)
-
-
-def batch_events(batch: EventBatch) -> tuple[dict[str, Any], ...]:
-    """The events of a batch as they are told; requests that come again say so."""
-    again = frozenset(batch.redelivered)
-    return tuple(
-        event_view(event, redelivered=True) if event.seq in again else event_view(event)
-        for event in batch.events
-    )

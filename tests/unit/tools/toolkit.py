@@ -41,6 +41,8 @@ from oubliette.clock import SystemClock
 from oubliette.config.schema import Config
 from oubliette.errors import Conflict
 from oubliette.kit import Actor, Message, System, handles
+from oubliette.mcp_front.events.listen import ListenService
+from oubliette.mcp_front.quotas import Quotas
 from oubliette.records import Event, Project, Session, Turn, Workspace
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import (
@@ -100,6 +102,9 @@ class Bench:
             ),
             forget_session=self._forget,
             ask_live=self.session_registry.ask,
+        )
+        self.services.listen = ListenService(
+            system.ref("callers"), system.ref, Quotas(config.callers), config.callers
         )
         self.door = AgentToolEndpoint(self.services)
 

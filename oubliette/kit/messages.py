@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -136,7 +137,24 @@ def round_trip(message: Message) -> Message:
     """
     if isinstance(message, LocalMessage):
         return message
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+    return _through_msgpack(message, type(message))
+
+
+def _through_msgpack(value: Any, kind: Any) -> Any:
+    encoded = msgspec.msgpack.encode(value, enc_hook=_path_to_text)
+    return msgspec.msgpack.decode(encoded, type=kind, dec_hook=_path_from_text)
+
+
+def _path_to_text(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+def _path_from_text(kind: type, text: Any) -> Any:
+    if issubclass(kind, Path):
+        return kind(text)
+    raise TypeError(f"Decoding objects of type {kind.__name__} is unsupported")
 
 
 def round_trip_answer(kind: type, answer: Any) -> Any:
@@ -144,4 +162,4 @@ def round_trip_answer(kind: type, answer: Any) -> Any:
     declared = reply_type(kind)
     if declared is Any or issubclass(kind, LocalMessage):
         return answer
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=declared)
+    return _through_msgpack(answer, declared)

@@ -34,6 +34,7 @@ from oubliette.actors.context import ActorContext
 from oubliette.actors.messages import AnswerCallerTool, OpenCaller
 from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.actor import SessionActor
+from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
@@ -87,7 +88,7 @@ class FakeHost:
 
     unexpect = expect
 
-    async def upstream(self, session: str, *_: Any) -> tuple[Any, Any]:
+    async def upstream(self, session: str, *_: Any, **__: Any) -> tuple[Any, Any]:
         ours, theirs = socket.socketpair()
         self.clients[session].set_result(await asyncio.open_connection(sock=theirs, limit=1 << 24))
         return await asyncio.open_connection(sock=ours, limit=1 << 24)
@@ -119,7 +120,9 @@ class House:
         put = Transact(ops=(PutSession(record), PutTurn(turn)))
         await self.services.store.ask(put)
         self.host.clients[name] = asyncio.get_running_loop().create_future()
-        self.system.spawn(SessionActor, self.services, self.gate, name, name=f"sessions/{name}")
+        self.system.spawn(
+            SessionActor, self.services, self.gate, name, SessionMemory(), name=f"sessions/{name}"
+        )
         reader, writer = await self.host.clients[name]
         await reader.readline()  # caller_tools_config
         return reader, writer
@@ -158,9 +161,10 @@ async def house() -> AsyncIterator[House]:
             store = system.spawn(StoreActor, database, name="store")
             system.spawn(CallersActor, store, reader, config.callers, name="callers")
             nothing: Any = SimpleNamespace()
+            runtime: Any = SimpleNamespace(capabilities=SimpleNamespace(images=False))
             services = ActorContext(
                 config=config, clock=clock, home=Path(folder), instance="i", epoch=1, store=store,
-                reader=reader, folders=nothing, runtime=nothing, agents={}, missing_agents={},
+                reader=reader, folders=nothing, runtime=runtime, agents={}, missing_agents={},
                 zipapp=Path(folder), started=clock.monotonic(), runtime_base=Path(folder),
             )  # fmt: skip
             gates: list[GuestConnection] = []

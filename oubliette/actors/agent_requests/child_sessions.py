@@ -23,7 +23,7 @@ from oubliette.kit.retry import ask_with_retry
 
 if TYPE_CHECKING:
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
-    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.session.ports import SessionPort
 
 MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
 MAX_CALL_ID: Final = 128
@@ -63,7 +63,7 @@ class ChildCall:
 class ChildCalls:
     """Open `session_message` calls by call id. Lives and dies with its SessionActor."""
 
-    def __init__(self, session: SessionActor, reply: RpcReply) -> None:
+    def __init__(self, session: SessionPort, reply: RpcReply) -> None:
         self._session = session
         self._reply = reply
         self._open: dict[str, ChildCall] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import msgspec
 
@@ -36,6 +36,7 @@ from oubliette.actors.session.messages import (
     RequestSettled,
     RootCaller,
 )
+from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.tool_listing import LentTools
 from oubliette.actors.session.waits import Wait
 from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
@@ -46,20 +47,47 @@ from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerReq
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
-    from oubliette.actors.session.actor import SessionActor
     from oubliette.actors.session.recovery import StoredSession
-    from oubliette.kit import Deferred, Down
+    from oubliette.actors.session.silence import Silence
+    from oubliette.kit import Actor, Deferred, Down, Ref
 
 MAX_WAIT: Final = 600.0  # seconds that session_events may wait
 
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
 
+class RoutedSession(AgentPort, Protocol):
+    """A session that starts an actor for each call of a caller's tool."""
+
+    name: str
+    ref: Ref
+
+    def spawn(
+        self,
+        cls: type[Actor],
+        *args: Any,
+        name: str | None = None,
+        shutdown: float | None = None,
+        **kwargs: Any,
+    ) -> Ref:
+        """Start an actor that ends with the session."""
+        ...
+
+    def watch(self, ref: Ref) -> None:
+        """Have a `Down` sent to the session when the actor of `ref` ends."""
+        ...
+
+    def unwatch(self, ref: Ref) -> None:
+        """Take a watch back."""
+        ...
+
+
 class AgentRequestRouter:
     """The part of a SessionActor that serves its agent's client. Lives and dies with it."""
 
-    def __init__(self, session: SessionActor, stored: StoredSession) -> None:
+    def __init__(self, session: RoutedSession, stored: StoredSession, silence: Silence) -> None:
         self._session = session
+        self._silence = silence
         self._context = session.context
         self.tools = LentTools(session)
         self.children = ChildCalls(self._session, self._reply)
@@ -161,7 +189,7 @@ class AgentRequestRouter:
     def _reply(
         self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
     ) -> None:
-        self._session.watchdog.silence.broken()
+        self._silence.broken()
         ref = self._session.system.lookup(rpc.link)
         if ref is not None and ref.is_alive():
             ref.tell(LinkReply(generation=rpc.generation, id=rpc.id, result=result, error=error))

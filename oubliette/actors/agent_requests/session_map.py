@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.agent_requests.child_sessions import ChildCalls, RpcReply
-    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.session.ports import SessionPort
 
 MAX_PARTS: Final = 1000
 MAX_PARALLEL: Final = 1000
@@ -71,7 +71,7 @@ class MapCall:
 class MapCalls:
     """Open `session_map` calls by call id. Lives and dies with its SessionActor."""
 
-    def __init__(self, session: SessionActor, children: ChildCalls, reply: RpcReply) -> None:
+    def __init__(self, session: SessionPort, children: ChildCalls, reply: RpcReply) -> None:
         self._session = session
         self._children = children
         self._reply = reply

@@ -75,7 +75,7 @@ class SessionActor(RestingSession):
         self._turn_number = 0
         self._turn_error: str | None = None
         """The last error that the agent has told in the running turn."""
-        self.permissions = Permissions(self)
+        self.permissions = Permissions(self, self.watchdog.silence)
 
     # ------------------------------------------------------------------ life
 
@@ -107,7 +107,7 @@ class SessionActor(RestingSession):
         self._show()
         self._seen = stored.seen
         self.context.session_registry.enter(self.session_id, self.system.ref(self.name))
-        self.link = AgentRequestRouter(self, stored)
+        self.link = AgentRequestRouter(self, stored, self.watchdog.silence)
         self.link.take_over(stored)
         self.permissions.take_over(stored)
         self.watchdog.take_over(stored)
@@ -305,7 +305,7 @@ class SessionActor(RestingSession):
             self._broken = True  # who asked tells us so again, see OutputRefused
             raise
         self.active()
-        self.watchdog.limits.stepped(message.steps)
+        self.watchdog.stepped(message.steps)
         self.writer.then(lambda: self._ack(offset))
         if self.writer.full:
             self._held.append(answer)

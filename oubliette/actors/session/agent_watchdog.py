@@ -6,21 +6,21 @@ model answers within so many tries, that an interrupt is heeded. Lives and dies 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from oubliette.actors.agent_process.standard_error import last_words
 from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
-from oubliette.actors.session.silence import Silence, SilenceCheck
-from oubliette.actors.session.turn_limits import TurnLimits, TurnOverdue
+from oubliette.actors.session.silence import Silence, SilenceCheck, SilencePort
+from oubliette.actors.session.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.recovery import StoredSession
 
 INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
@@ -62,14 +62,28 @@ DEADLINES: Final = (
 """What a session has to hand to its `AgentWatchdog`."""
 
 
+class WatchedSession(SilencePort, Protocol):
+    """A session whose agent, or whose running turn, the watchdog may end."""
+
+    memory: SessionMemory
+
+    def agent_gone(self, message: AgentGone) -> None:
+        """Fail, as the agent is of no use."""
+        ...
+
+    def end_unheard_turn(self) -> None:
+        """End the running turn, whose prompt the agent never got."""
+        ...
+
+
 class AgentWatchdog:
     """Deadlines of one session's agent."""
 
-    def __init__(self, session: SessionActor) -> None:
+    def __init__(self, session: WatchedSession) -> None:
         self._session = session
         self._config = session.context.config.agents
         self.silence = Silence(session)
-        self.limits = TurnLimits(session)
+        self._limits = TurnLimits(session.context.config.trees)
         self._turn_since: float | None = None
         """Wall second at which the running turn began."""
         self._attached_at = 0.0
@@ -91,7 +105,8 @@ class AgentWatchdog:
                 if reason := self.silence.check(message):
                     self.give_up(reason)
             case TurnOverdue():
-                self.limits.overdue(message)
+                running, own = self._session.turn, self._session.writer.record.limits
+                self._limit_reached(self._limits.overdue(message, running, own))
             case InterruptOverdue():
                 self._interrupt_overdue(message)
             case PromptWithdrawn():
@@ -196,10 +211,15 @@ class AgentWatchdog:
 
     def turn_started(self, turn: int) -> None:
         """Watch for signs of life."""
+        session = self._session
+        now = session.clock.time()
         if self._turn_since is None:
-            self._turn_since = self._session.clock.time()
+            self._turn_since = now
         self.silence.turn_started(turn)
-        self.limits.turn_started(turn, self._turn_since)
+        own = session.writer.record.limits
+        left = self._limits.turn_started(turn, self._turn_since, now, own)
+        if left is not None:
+            session.after(left, TurnOverdue(turn=turn))
 
     def turn_ended(self) -> None:
         """Nothing is expected any more."""
@@ -214,6 +234,14 @@ class AgentWatchdog:
         self._retry = None
         if kind == "system" and data.get("type") == "retry":
             self._retried(data)
+
+    def stepped(self, steps: int) -> None:
+        """Note how many steps of its model the running turn has taken."""
+        self._limit_reached(self._limits.stepped(steps, self._session.writer.record.limits))
+
+    def _limit_reached(self, reached: TurnLimitReached | None) -> None:
+        if reached is not None:
+            self.give_up(reached.reason, kind="limit", limit=reached.limit)
 
     def _retried(self, data: dict[str, Any]) -> None:
         attempt = data.get("attempt")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
 from oubliette import ids
 from oubliette.actors.session.messages import StdinFrame
+from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.waits import Wait
 from oubliette.failpoints import failpoint
 from oubliette.kit import Message
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.actors.messages import AnswerPermission
-    from oubliette.actors.session.actor import SessionActor
     from oubliette.actors.session.recovery import StoredSession
+    from oubliette.actors.session.silence import Silence
 
 Decision = Literal["allow", "deny"]
 
@@ -41,6 +42,26 @@ class PermissionOverdue(Message):
     request_id: str
 
 
+class TreePlace(Protocol):
+    """The place of a session in its tree, and the caller that decides for the tree."""
+
+    ancestry: list[str]
+
+    @property
+    def root_caller(self) -> tuple[str, str | None]:
+        """Principal and caller of the tree's root."""
+        ...
+
+
+class SessionInTree(AgentPort, Protocol):
+    """A session that knows who decides on what its agent may do."""
+
+    @property
+    def link(self) -> TreePlace:
+        """Knows its place in its tree."""
+        ...
+
+
 class Permissions:
     """Permission requests of one session. Lives and dies with its actor.
 
@@ -48,8 +69,9 @@ class Permissions:
     attached again: whether it heard is not known, and it takes the first one.
     """
 
-    def __init__(self, session: SessionActor) -> None:
+    def __init__(self, session: SessionInTree, silence: Silence) -> None:
         self._session = session
+        self._silence = silence
         self._open: dict[str, PermissionRequest] = {}
         self._decided: dict[str, PermissionRequest] = {}
         """Of the running turn, by our id, in order: what the agent may not have heard."""
@@ -218,7 +240,7 @@ class Permissions:
 
     def _tell(self, request: PermissionRequest) -> None:
         session = self._session
-        session.watchdog.silence.broken()
+        self._silence.broken()
         session.write(
             StdinFrame(
                 seq=session.next_seq(),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.session.actor import SessionActor
     from oubliette.actors.session.recovery import StoredSession
     from oubliette.records import Session
 
@@ -28,6 +28,24 @@ class SilenceCheck(Message):
     turn: int
 
 
+class RequestServer(Protocol):
+    """Serves the requests of the agent's client."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether a request waits for its answer."""
+        ...
+
+
+class SilencePort(AgentPort, Protocol):
+    """A session whose agent asks for things, and is not silent while it waits for them."""
+
+    @property
+    def link(self) -> RequestServer:
+        """Serves the agent's requests."""
+        ...
+
+
 class Silence:
     """The clock of one session's agent in its turns. Lives and dies with its actor.
 
@@ -36,7 +54,7 @@ class Silence:
     is its own business again, whether or not it says that the call is over.
     """
 
-    def __init__(self, session: SessionActor) -> None:
+    def __init__(self, session: SilencePort) -> None:
         self._session = session
         self._limit = session.context.config.agents.silence_timeout_seconds
         self._spoke = 0.0

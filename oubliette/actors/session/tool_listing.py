@@ -15,7 +15,7 @@ from oubliette.actors.session.messages import LinkNotify, ToolsListed
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
-    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.session.ports import AgentPort
     from oubliette.records import CallerTool
 
 LISTING_SECONDS: Final = 10.0  # for an agent to fetch a changed tool list
@@ -32,7 +32,7 @@ class ListingOverdue(Message):
 class LentTools:
     """Sends `caller_tools_config` and follows whether the agent has listed what it says."""
 
-    def __init__(self, session: SessionActor) -> None:
+    def __init__(self, session: AgentPort) -> None:
         self._session = session
         self._link: str | None = None
         self._bare: str | None = None

@@ -5,13 +5,15 @@ An agent that goes on for ever is not silent, and what it costs may be unknown.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oubliette.actors.exploration.actor import limit_sources
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
-    from oubliette.actors.session.actor import SessionActor
+    from oubliette.config.schema import TreesConfig
+    from oubliette.records import Limits
 
 
 class TurnOverdue(Message):
@@ -20,41 +22,60 @@ class TurnOverdue(Message):
     turn: int
 
 
-class TurnLimits:
-    """Of one session's turns. Lives and dies with its actor."""
+@dataclass(frozen=True, slots=True)
+class TurnLimitReached:
+    """A limit that the running turn has reached, which is to fail for it."""
 
-    def __init__(self, session: SessionActor) -> None:
-        self._session = session
+    limit: str
+    reason: str
+
+
+class TurnLimits:
+    """The limits of one session's turns: the time, the steps of the model.
+
+    The limits of its project, where they are set, take precedence over the configuration's.
+    """
+
+    __slots__ = ("_config", "_watched")
+
+    def __init__(self, config: TreesConfig) -> None:
+        self._config = config
         self._watched: int | None = None
 
-    def turn_started(self, turn: int, since: float) -> None:
-        """Its time runs since that wall second, for a server that takes it over too."""
+    def turn_started(self, turn: int, since: float, now: float, own: Limits) -> float | None:
+        """Seconds until `TurnOverdue` is due; None where a timer runs for the turn already.
+
+        Args:
+            turn: Its number.
+            since: Wall second at which it began, perhaps under an earlier server.
+            now: Wall second.
+            own: The limits of the session's project.
+        """
         if self._watched == turn:
-            return
+            return None
         self._watched = turn
-        session = self._session
-        left = since + self._value("max_turn_seconds") - session.clock.time()
-        session.after(max(left, 0.0), TurnOverdue(turn=turn))
+        return max(since + self._value("max_turn_seconds", own) - now, 0.0)
 
-    def overdue(self, message: TurnOverdue) -> None:
-        """Its time is over, if it still runs."""
-        if self._session.turn == message.turn:
-            self._reached("max_turn_seconds", "the turn has taken {:g} seconds")
+    def overdue(
+        self, message: TurnOverdue, running: int | None, own: Limits
+    ) -> TurnLimitReached | None:
+        """Return the limit that the turn `running` has reached by the timer of `message`."""
+        if running != message.turn:
+            return None
+        return self._reached("max_turn_seconds", "the turn has taken {:g} seconds", own)
 
-    def stepped(self, steps: int) -> None:
-        """So many steps of its model has the running turn taken, as far as its agent tells."""
-        if steps > self._value("max_turn_steps"):
-            self._reached("max_turn_steps", "the turn has taken {:g} steps of its model")
+    def stepped(self, steps: int, own: Limits) -> TurnLimitReached | None:
+        """Return the limit that a turn has reached with so many steps of its model, if any."""
+        if steps <= self._value("max_turn_steps", own):
+            return None
+        return self._reached("max_turn_steps", "the turn has taken {:g} steps of its model", own)
 
-    def _value(self, name: str) -> float:
-        own = getattr(self._session.writer.record.limits, name)
-        return getattr(self._session.context.config.trees, name) if own is None else own
+    def _value(self, name: str, own: Limits) -> float:
+        value = getattr(own, name)
+        return getattr(self._config, name) if value is None else value
 
-    def _reached(self, name: str, text: str) -> None:
-        source = limit_sources(self._session.writer.record.limits)[name]
+    def _reached(self, name: str, text: str, own: Limits) -> TurnLimitReached:
+        source = limit_sources(own)[name]
         where = f"trees.{name}" if source == "configuration" else f"{name} of its project"
-        self._session.watchdog.give_up(
-            f"{text.format(self._value(name))}, as many as it may ({where})",
-            kind="limit",
-            limit=name,
-        )
+        taken = text.format(self._value(name, own))
+        return TurnLimitReached(name, f"{taken}, as many as it may ({where})")

@@ -6,9 +6,10 @@ Nothing here changes anything.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from oubliette.actors.container.memory_room import WAIT_SECONDS
+from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.shutdown import END_LIMIT
 from oubliette.actors.session.tool_listing import LISTING_SECONDS
 from oubliette.actors.session.waits import SessionWaits, Wait
@@ -16,10 +17,33 @@ from oubliette.actors.session.waits import SessionWaits, Wait
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.session.actor import SessionActor
+    from oubliette.actors.agent_requests.router import AgentRequestRouter
+    from oubliette.actors.session.agent_watchdog import AgentWatchdog
+    from oubliette.actors.session.permissions import Permissions
 
 
-def waits_of(session: SessionActor) -> SessionWaits:
+class WaitingSession(AgentPort, Protocol):
+    """A session with all its parts, each of which knows what it waits for."""
+
+    watchdog: AgentWatchdog
+    permissions: Permissions
+    link: AgentRequestRouter
+    starting_since: float
+    unstored_since: float | None
+    ending_since: float | None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no turn runs and none waits."""
+        ...
+
+    @property
+    def active_at(self) -> float:
+        """Wall second of its last activity."""
+        ...
+
+
+def waits_of(session: WaitingSession) -> SessionWaits:
     """What holds `session` back as a whole, then what its agent has asked for."""
     found = [*_whole(session), *session.permissions.waits(), *session.link.waits()]
     if session.stopping:
@@ -39,7 +63,7 @@ def waits_of(session: SessionActor) -> SessionWaits:
     return SessionWaits(waits=tuple(found))
 
 
-def _whole(session: SessionActor) -> Iterator[Wait]:
+def _whole(session: WaitingSession) -> Iterator[Wait]:
     if session.unstored_since is not None:
         yield Wait(
             kind="storage",
@@ -49,7 +73,7 @@ def _whole(session: SessionActor) -> Iterator[Wait]:
         )
 
 
-def _end(session: SessionActor) -> Wait:
+def _end(session: WaitingSession) -> Wait:
     since = session.ending_since
     return Wait(
         kind="end",
@@ -59,7 +83,7 @@ def _end(session: SessionActor) -> Wait:
     )
 
 
-def _memory(session: SessionActor, since: float) -> Wait:
+def _memory(session: WaitingSession, since: float) -> Wait:
     began = session.clock.time() - (time.monotonic() - since)
     return Wait(
         kind="place",
@@ -70,7 +94,7 @@ def _memory(session: SessionActor, since: float) -> Wait:
     )
 
 
-def _container(session: SessionActor) -> Wait:
+def _container(session: WaitingSession) -> Wait:
     """Its start, of which the ContainerActor knows more; else the way in."""
     return Wait(
         kind="container",
@@ -80,7 +104,7 @@ def _container(session: SessionActor) -> Wait:
     )
 
 
-def _process(session: SessionActor) -> Wait:
+def _process(session: WaitingSession) -> Wait:
     limit = session.context.config.agents.start_timeout_seconds
     return Wait(
         kind="agent",
@@ -90,7 +114,7 @@ def _process(session: SessionActor) -> Wait:
     )
 
 
-def _listing(session: SessionActor) -> Wait:
+def _listing(session: WaitingSession) -> Wait:
     """The next turn came with new tools."""
     since = session.link.tools.awaited_since
     return Wait(
@@ -102,7 +126,7 @@ def _listing(session: SessionActor) -> Wait:
     )
 
 
-def _message(session: SessionActor) -> Wait:
+def _message(session: WaitingSession) -> Wait:
     since = session.active_at
     return Wait(
         kind="message",

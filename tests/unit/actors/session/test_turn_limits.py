@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from oubliette.actors.session.turn_limits import TurnLimits, TurnOverdue
+from oubliette.actors.session.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.config.schema import TreesConfig
 from oubliette.records import Limits
 from oubliette.runtime.agents import AcpAdapter, DroidAdapter, OpencodeAdapter
@@ -16,61 +15,50 @@ from oubliette.runtime.agents.handshake_adapter import Json, Opening, line_of
 NOW = 1000.0
 
 
-class Session:
-    """What `TurnLimits` knows of a session."""
-
-    def __init__(self, limits: Limits) -> None:
-        trees = TreesConfig(max_turn_seconds=60.0, max_turn_steps=7)
-        self.context = SimpleNamespace(config=SimpleNamespace(trees=trees))
-        self.writer = SimpleNamespace(record=SimpleNamespace(limits=limits))
-        self.clock = SimpleNamespace(time=lambda: NOW)
-        self.turn: int | None = 4
-        self.due: list[tuple[float, TurnOverdue]] = []
-        self.given_up: list[tuple[str, dict[str, str]]] = []
-        self.watchdog = SimpleNamespace(
-            give_up=lambda reason, **more: self.given_up.append((reason, more))
-        )
-        self.limits = TurnLimits(cast("Any", self))
-
-    def after(self, seconds: float, message: TurnOverdue) -> None:
-        self.due.append((seconds, message))
+def limits() -> TurnLimits:
+    """What the configuration allows a turn: a minute, seven steps."""
+    return TurnLimits(TreesConfig(max_turn_seconds=60.0, max_turn_steps=7))
 
 
 def test_the_configuration_holds_where_the_project_says_nothing() -> None:
-    session = Session(Limits(max_turn_steps=2))
-    session.limits.turn_started(4, NOW)
-    ((seconds, message),) = session.due
-    assert seconds == 60.0
-    session.limits.overdue(message)
-    told = "the turn has taken 60 seconds, as many as it may (trees.max_turn_seconds)"
-    assert session.given_up == [(told, {"kind": "limit", "limit": "max_turn_seconds"})]
+    own = Limits(max_turn_steps=2)
+    turn = limits()
+    assert turn.turn_started(4, NOW, NOW, own) == 60.0
+    assert turn.overdue(TurnOverdue(turn=4), 4, own) == TurnLimitReached(
+        "max_turn_seconds",
+        "the turn has taken 60 seconds, as many as it may (trees.max_turn_seconds)",
+    )
 
 
 def test_as_many_steps_as_allowed_are_allowed() -> None:
-    session = Session(Limits(max_turn_steps=2))
-    session.limits.stepped(2)
-    assert session.given_up == []
-    session.limits.stepped(3)
-    told = (
-        "the turn has taken 2 steps of its model, as many as it may (max_turn_steps of its project)"
+    own = Limits(max_turn_steps=2)
+    assert limits().stepped(2, own) is None
+    assert limits().stepped(3, own) == TurnLimitReached(
+        "max_turn_steps",
+        "the turn has taken 2 steps of its model, as many as it may (max_turn_steps of its"
+        " project)",
     )
-    assert session.given_up == [(told, {"kind": "limit", "limit": "max_turn_steps"})]
 
 
 @pytest.mark.parametrize(("since", "left"), [(NOW - 50, 10.0), (NOW - 500, 0.0)])
 def test_the_time_goes_on_with_the_next_server(since: float, left: float) -> None:
-    session = Session(Limits())
-    session.limits.turn_started(4, since)
-    session.limits.turn_started(4, since)  # attached again
-    assert [seconds for seconds, _ in session.due] == [left]
+    turn = limits()
+    assert turn.turn_started(4, since, NOW, Limits()) == left
+    # attached again
+    assert turn.turn_started(4, since, NOW, Limits()) is None
+
+
+def test_each_turn_has_its_time() -> None:
+    turn = limits()
+    assert turn.turn_started(4, NOW - 50, NOW, Limits()) == 10.0
+    assert turn.turn_started(5, NOW, NOW, Limits()) == 60.0
 
 
 def test_a_turn_that_has_ended_is_not_overdue() -> None:
-    session = Session(Limits())
-    session.limits.turn_started(4, NOW)
-    session.turn = 5
-    session.limits.overdue(session.due[0][1])
-    assert session.given_up == []
+    turn = limits()
+    turn.turn_started(4, NOW, NOW, Limits())
+    assert turn.overdue(TurnOverdue(turn=4), 5, Limits()) is None
+    assert turn.overdue(TurnOverdue(turn=4), None, Limits()) is None
 
 
 # ------------------------------------------------------------------ what a step is

@@ -1,4 +1,4 @@
-"""The actor that everybody subclasses: handlers, children, watches, timers, side tasks."""
+"""Base class of actors: handlers, children, watches, timers, side tasks."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ _IDLE = Envelope(None)
 
 
 class Actor(PlacedActor):
-    """One thing that happens at a time, in one task, on messages only.
+    """Object that handles one message at a time, in one task.
 
-    Subclass it, mark handlers with `@handles(Kind)`, spawn it with `System.spawn` or
-    `self.spawn`. `__init__` takes what `spawn` was given; everything below is there already when
-    it runs. Hooks and handlers may be `def` or `async def` and are never run side by side: while
-    one awaits, the mailbox waits. So whatever waits long is a child or a `pipe_to_self`.
+    Subclass it, mark handlers with `@handles(Kind)`, spawn it with `System.spawn` or `self.spawn`.
+    `__init__` takes the arguments that `spawn` was given; the attributes and methods below are
+    usable in it. Hooks and handlers may be `def` or `async def` and never run concurrently: while
+    one awaits, the messages in the mailbox wait. Long waits therefore belong in a child or in a
+    `pipe_to_self`.
     """
 
     mailbox_size: ClassVar[int] = 1000
     """Messages that may wait; more are refused (`tell`) or wait outside (`ask`, `send`)."""
 
     shutdown: ClassVar[float] = 5.0
-    """Seconds it has to end when its parent ends; then it is cancelled."""
+    """Seconds that the actor has to end when its parent ends; then it is cancelled."""
 
     _actor_parent: Actor | None
     _actor_children: dict[str, Actor]
@@ -71,12 +72,12 @@ class Actor(PlacedActor):
         )
 
     def __init__(self) -> None:
-        """Nothing: `actor_bind` came before, so that forgetting to call this harms nothing."""
+        """Do nothing: `actor_bind` ran before, so a subclass need not call this."""
 
     def actor_bind(
         self, system: System, name: str, incarnation: int, parent: Actor | None, shutdown: float
     ) -> None:
-        """Take a place in `system`; the kit calls it before `__init__`."""
+        """Place the actor in `system`; the kit calls this before `__init__`."""
         if "_actor_handlers" not in type(self).__dict__:
             self._actor_collect_handlers()
         self.system = system
@@ -87,7 +88,7 @@ class Actor(PlacedActor):
         self.actor_inbox = box = self._create_actor_inbox()
         box.limit = self.mailbox_size
         box.name, box.incarnation = name, incarnation
-        box.court, box.codec = system, system.codec
+        box.undeliverable, box.codec = system, system.codec
         if self._actor_at_once:
             box.at_once, box.handle = self._actor_at_once, self._actor_handle_at_once
         box.bind(system.bridge)
@@ -101,12 +102,12 @@ class Actor(PlacedActor):
         self._actor_context = context = system.context.copy()
         context.run(current_scope.set, self)
         self._actor_children = _NONE
-        self._actor_jobs = _NOBODY
-        self._actor_timers = _NOBODY
-        self._actor_deferrals = _NOBODY
+        self._actor_jobs = _NO_MEMBERS
+        self._actor_timers = _NO_MEMBERS
+        self._actor_deferrals = _NO_MEMBERS
 
     def actor_begin(self) -> None:
-        """Start the task; the kit calls it after `__init__`."""
+        """Start the task; the kit calls this after `__init__`."""
         self._start_actor_loop()
 
     def __str__(self) -> str:
@@ -117,25 +118,27 @@ class Actor(PlacedActor):
         """Run before the first message; an error ends the actor as `failed`. May be async."""
 
     def on_exit(self, reason: Reason, error: BaseException | None) -> Any:
-        """Run last, whatever ended the actor, after its children and side tasks are gone.
+        """Run last, for every reason of the end, after the children and side tasks have ended.
 
         May be async. The mailbox is closed; deferred answers may still be set.
         """
 
     def on_unhandled(self, message: Message) -> Any:
-        """Take a message that no handler is marked for.
+        """Handle a message that no handler is marked for.
+
+        A message that was sent with `tell` becomes a dead letter.
 
         Raises:
-            UnhandledMessage: it is an ask. A tell becomes a dead letter.
+            UnhandledMessage: the message is an ask.
         """
         kind = type(message).__name__
         if self.envelope.reply_to is not None:
             raise UnhandledMessage(f"{self.name} ({type(self).__name__}) does not handle {kind}")
-        self.system.bury(self.name, self.envelope, "no handler")
+        self.system.keep_dead_letter(self.name, self.envelope, "no handler")
 
     # ------------------------------------------------------------ verbs
     def stop(self, reason: Reason = "normal") -> None:
-        """End after the current handler; what waits in the mailbox is refused."""
+        """End the actor after the current handler; the messages in the mailbox are refused."""
         self._actor_end(reason, None)
 
     def spawn(
@@ -151,8 +154,8 @@ class Actor(PlacedActor):
         Args:
             cls: its class.
             args: for its `__init__`, as are `kwargs`.
-            name: its name in the System; made up if None.
-            shutdown: seconds it has to end with this actor; its class says if None.
+            name: its name in the System; generated if None.
+            shutdown: seconds it has to end with this actor; the class's `shutdown` if None.
             kwargs: for its `__init__`.
 
         Raises:
@@ -168,7 +171,7 @@ class Actor(PlacedActor):
         return child.ref
 
     def watch(self, ref: Ref) -> None:
-        """Get exactly one `Down` when the actor of `ref` ends; at once if there is none."""
+        """Request exactly one `Down` for the end of the actor of `ref`; at once if it has ended."""
         if Down not in self._actor_handlers:
             raise ActorError(f"{type(self).__name__} watches, so it needs a handler for Down")
         target = ref.resolve()
@@ -178,14 +181,14 @@ class Actor(PlacedActor):
             target.actor_inbox.watch(self.actor_inbox)
 
     def unwatch(self, ref: Ref) -> None:
-        """Take a watch back; a `Down` that is on its way still comes."""
+        """Cancel a watch; a `Down` that was already sent still arrives."""
         target = ref.resolve()
         if target is not None:
             target.actor_inbox.unwatch(self.actor_inbox)
 
     def after(self, delay: float, message: Message) -> ActorTimer:
-        """Get `message` in `delay` seconds, unless cancelled or ended before."""
-        if self._actor_timers is _NOBODY:
+        """Send `message` to this actor in `delay` seconds, unless cancelled or ended before."""
+        if self._actor_timers is _NO_MEMBERS:
             self._actor_timers = set()
         return ActorTimer(self._actor_timers, self.clock, delay, self._actor_own_sender(), message)
 
@@ -200,17 +203,17 @@ class Actor(PlacedActor):
         Args:
             awaitable: what to wait for.
             ok: makes the message of its result.
-            err: makes the message of its error, and of an error in `ok`. An error in `err`
-                itself fails the actor.
+            err: makes the message of its error, and of an error in `ok`. An error in `err` itself
+                fails the actor.
 
         Returns:
-            What cancels it; a cancelled one sends nothing. It is cancelled with the actor.
+            The task, which can be cancelled; it then sends nothing. It is cancelled with the actor.
         """
         if self._actor_phase in {"ending", "gone"}:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise ActorDead(f"{self.name} is ending and starts nothing more")
-        if self._actor_jobs is _NOBODY:
+        if self._actor_jobs is _NO_MEMBERS:
             self._actor_jobs = set()
         scope = DetachedScope(self.name, Envelope(None, trace=self.envelope.trace))
         side = PipedTask(scope, self._actor_own_sender(), self._actor_post_broke)
@@ -245,20 +248,20 @@ class Actor(PlacedActor):
         err: Callable[[BaseException], Message],
         timeout: float = ASK_TIMEOUT,
     ) -> None:
-        """Ask another actor and go on; the answer comes as a message.
+        """Ask another actor without waiting; the answer comes as a message.
 
-        As `pipe_to_self(ref.ask(message), ok, err)`, with no task: one wake-up of the loop instead
-        of three. Nothing comes once this actor has ended.
+        Same as `pipe_to_self(ref.ask(message), ok, err)`, without a task: one wake-up of the loop
+        instead of three. No message comes once this actor has ended.
 
         Args:
-            ref: whom to ask.
-            message: what to ask.
+            ref: the actor to ask.
+            message: the request.
             ok: makes the message of the answer.
             err: makes the message of an error, of `AskTimeout` and `ActorDead`, and of an error in
                 `ok`. An error in `err` itself fails the actor.
             timeout: seconds to wait for the answer.
         """
-        if self._actor_timers is _NOBODY:
+        if self._actor_timers is _NO_MEMBERS:
             self._actor_timers = set()
         kind = cast("type[Message]", type(message))
 
@@ -284,16 +287,16 @@ class Actor(PlacedActor):
         )
 
     def defer(self) -> Deferred:
-        """Take over the answer to the ask being handled; what the handler returns is ignored.
+        """Defer the answer to the ask being handled; the handler's return value is ignored.
 
-        If the actor ends first, the asker gets `ActorDead`. For a tell there is nobody to
+        If the actor ends first, the asker gets `ActorDead`. A message sent with `tell` expects no
         answer: the result is done from the start.
         """
         envelope = self.envelope
         if envelope.deferred is not None:
             return envelope.deferred
         reply, envelope.reply_to = envelope.reply_to, None
-        if self._actor_deferrals is _NOBODY:
+        if self._actor_deferrals is _NO_MEMBERS:
             self._actor_deferrals = set()
         deferred = Deferred(reply, envelope.deadline, self._actor_deferrals.discard)
         envelope.deferred = deferred
@@ -343,7 +346,7 @@ class Actor(PlacedActor):
         return type(self).on_unhandled
 
     def _actor_handle_at_once(self, envelope: Envelope) -> bool:
-        """Handle it while its sender waits; whether the actor ends. Raises nothing."""
+        """Handle a message in its sender's call; return whether it ends the actor. Never raises."""
         self._actor_context.run(self._actor_receive_at_once, envelope)
         return cast("StopFlag", self.actor_stopped).flag
 
@@ -371,14 +374,14 @@ class Actor(PlacedActor):
         elif reply is None and (deferred is None or not deferred.asked):
             self._actor_failed(error, kind)
         elif deferred is None or not deferred.set_error(error):
-            # It was an ask, so the actor lives; but nobody is left to hear of it.
+            # It was an ask, so the actor lives on; but the asker no longer waits for the error.
             log.error(
                 "ask failed unheard", actor=self.name, kind=kind, traceback=format_error(error)
             )
 
     async def _actor_receive_broke(self, envelope: Envelope, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
-            # Somebody cancelled what the handler awaited, not the actor: a failure like others.
+            # The awaited operation was cancelled, not the actor: a failure like any other.
             wrapped = ActorError(f"{self.name}: what its handler awaited was cancelled")
             wrapped.__cause__ = error
             await self._actor_receive_failed(envelope, wrapped)
@@ -387,7 +390,7 @@ class Actor(PlacedActor):
         self._actor_failed(error, type(envelope.message).__name__)
 
     def _actor_refuse(self, envelope: Envelope) -> None:
-        # A tell in hand was begun, so it is no dead letter; `Down` says what became of it.
+        # The handling of a `tell` had begun, so it is no dead letter; `Down` reports its end.
         if envelope.reply_to is not None:
             self.actor_inbox.reject(envelope)
 
@@ -407,14 +410,14 @@ class Actor(PlacedActor):
         self._actor_end("failed", error)
 
     def _actor_end(self, reason: Reason, error: BaseException | None) -> None:
-        # The first reason counts, but for an error that comes while it ends.
+        # The first reason counts, except that an error during the end replaces it.
         if not self.actor_stopped.is_set() or (error is not None and self._actor_error is None):
             self._actor_reason, self._actor_error = reason, error
         self.actor_stopped.set()
 
     # ------------------------------------------------------------ the end
     def actor_cancel(self) -> None:
-        """Cancel what it is doing; `on_exit` runs, unless this is what is cancelled."""
+        """Cancel the current activity; `on_exit` runs, unless that is the one cancelled."""
         if self._actor_phase == "new":
             self._actor_phase = "cancelled"
             self._actor_end("killed", None)
@@ -424,7 +427,7 @@ class Actor(PlacedActor):
             self._actor_task.cancel()
 
     def actor_abandon(self) -> None:
-        """Count it as gone although its task would not end, and say so."""
+        """Report the actor as ended although its task does not end."""
         if self._actor_phase != "gone":
             log.error("actor does not end, and is given up", actor=self.name)
             self._actor_reason = "killed"
@@ -474,7 +477,7 @@ class Actor(PlacedActor):
         self.actor_stopped.set()
         box = self.actor_inbox
         box.close()
-        box.handle = None  # whoever has a ref must not keep the actor alive
+        box.handle = None  # holders of a ref must not keep the actor alive
         for timer in list(self._actor_timers):
             timer.cancel()
         for deferred in list(self._actor_deferrals):
@@ -491,7 +494,7 @@ class Actor(PlacedActor):
         )
 
     def _actor_task_done(self, task: asyncio.Task[None]) -> None:
-        # The way out for a task that was cancelled from outside before its first step.
+        # Reached by a task that was cancelled from outside before its first step.
         if self._actor_phase != "gone":
             self._actor_end("killed", None)
             self._actor_gone()
@@ -503,11 +506,11 @@ class Actor(PlacedActor):
         self.actor_inbox.post(Envelope(TaskFailed(error)), urgent=True)
 
     def _actor_own_sender(self) -> Sender:
-        """Sends messages to this actor, with the trace of this moment."""
+        """Return a sender of messages to this actor, with the current trace."""
         return Sender(self.actor_inbox, self.name, self.envelope.trace)
 
 
 # Shared by all actors that have none; never written to (most actors have none, and 10 000 actors
 # would have 40 000 empty sets).
 _NONE: dict[str, Actor] = {}
-_NOBODY: set[Any] = set()
+_NO_MEMBERS: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Delays before another try, from a tenacity wait object; the waiting itself is a timer's."""
+"""Delays before another attempt, from a tenacity wait object; a timer does the waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Backoff = Callable[[tenacity.RetryCallState], float]
 
 
 def backoff_delay(wait: Backoff, failures: int) -> float:
-    """Return the seconds to wait before the next try, after `failures` in a row (from 1)."""
+    """Return the seconds to wait before the next attempt, after `failures` in a row (from 1)."""
     state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
     state.attempt_number = failures
     return wait(state)

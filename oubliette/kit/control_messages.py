@@ -1,4 +1,4 @@
-"""What the kit itself puts into mailboxes; no part of anybody's vocabulary."""
+"""Messages that the kit itself puts into mailboxes; domain actors never send them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Stop(Signal, frozen=True):
-    """End after the messages that came before."""
+    """Request to end after the messages that came before."""
 
     reason: Reason = "shutdown"
-    """What to tell the watchers."""
+    """The reason in the notice to the watchers."""
 
 
 class TaskFailed(Signal, frozen=True):
-    """Something beside the mailbox failed, and the actor with it."""
+    """Report that something beside the mailbox failed, and the actor with it."""
 
     error: BaseException
-    """What it raised."""
+    """The exception that it raised."""

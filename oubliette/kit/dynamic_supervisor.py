@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 class DynamicSupervisor(Supervisor):
     """A `one_for_one` supervisor that starts without children; its subclass starts them.
 
-    The counterpart of Elixir's `DynamicSupervisor`. Children are restarted by their `restart`, as
-    those of any supervisor; one that ended and is not restarted is forgotten, and its name is free.
+    The counterpart of Elixir's `DynamicSupervisor`. Children are restarted according to their
+    `restart`, as those of any supervisor; one that ended and is not restarted is forgotten, and its
+    name is free.
 
     Args:
-        max_restarts: this many restarts are allowed `within` seconds, over all children.
+        max_restarts: restarts, of all children, that are allowed `within` seconds.
         within: seconds.
         backoff: as for `Supervisor`.
     """

@@ -1,4 +1,4 @@
-"""What goes wrong between actors; each is part of the one error tree."""
+"""Errors between actors, all part of the one hierarchy of `oubliette.errors`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oubliette.errors import OublietteError
 
 
 class ActorError(OublietteError):
-    """Base of what the actor kit raises."""
+    """Base of the errors that the actor kit raises."""
 
     code: ClassVar[str] = "actor_error"
 
@@ -58,5 +58,5 @@ class UnhandledMessage(ActorError):
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback as plain text: a log must not show local variables, they may be secrets."""
+    """Return the traceback without local variables, which may be secrets."""
     return "".join(traceback.format_exception(error))

@@ -1,4 +1,4 @@
-"""The way from other threads onto a loop: first in, first out, one wake-up for many."""
+"""Queue of calls from other threads onto a loop: first in, first out, one wake-up for many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LoopBridge:
-    """Runs calls of other threads on one loop; made on that loop's thread."""
+    """Runner of other threads' calls on one loop; made on that loop's thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -24,7 +24,7 @@ class LoopBridge:
         self._closed = False
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Call `function` on the loop soon; right here if the loop takes no more calls."""
+        """Call `function` on the loop soon; in this thread if the loop takes no more calls."""
         wake = False
         with self.lock:
             self._calls.append((function, args))
@@ -37,7 +37,7 @@ class LoopBridge:
             try:
                 self.loop.call_soon_threadsafe(self._run)
             except RuntimeError:
-                # The loop was closed without its System. What waits must still be refused.
+                # The loop was closed without its System. Waiting calls must still be refused.
                 self.close()
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class LoopBridge:
             try:
                 function(*args)
             except Exception as error:
-                # One broken call must not take those behind it along.
+                # One failed call must not prevent those behind it.
                 context = {"message": "A call from another thread failed", "exception": error}
                 self.loop.call_exception_handler(context)
 

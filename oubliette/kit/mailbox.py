@@ -1,4 +1,4 @@
-"""Mailboxes: many senders of any thread, one actor; bounded, with room for those who wait."""
+"""Bounded mailboxes with senders of any thread and one actor as the reader."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NONE: frozenset[type] = frozenset()
 
 
 class Envelope(msgspec.Struct):
-    """A message on its way. `message` and `reply_to` are Pykka's, the rest is ours."""
+    """One message with its metadata. `message` and `reply_to` are Pykka's, the rest is ours."""
 
     message: Any
     """The message."""
 
     reply_to: Any = None
-    """Where the answer goes; None for a tell."""
+    """Receiver of the answer; None for a `tell`."""
 
     sender: str | None = None
     """Name of the actor that sent it; None from outside any actor."""
@@ -38,38 +38,38 @@ class Envelope(msgspec.Struct):
     """Monotonic seconds of the System's clock at which the asker gives up."""
 
     trace: dict[str, str] | None = None
-    """Trace context; passed on with whatever the handler sends."""
+    """Trace context; passed on with every message that the handler sends."""
 
     receipt: Any = None
-    """Told once the mailbox has taken the message in (`Ref.send`)."""
+    """Set once the mailbox has accepted the message (`Ref.send`)."""
 
     deferred: Any = None
-    """Who has taken the answer over (`Actor.defer`)."""
+    """The `Deferred` of a handler that answers later (`Actor.defer`)."""
 
 
 class Undeliverable(Protocol):
-    """Who takes what a mailbox cannot hand to its actor."""
+    """Receiver of messages that a mailbox cannot deliver to its actor."""
 
     def rejected(self, box: Mailbox, envelope: Envelope) -> None:
-        """Answer, or keep as a dead letter, a message for an actor that has ended."""
+        """Answer a message for an actor that has ended, or keep it as a dead letter."""
         ...
 
 
 class EndObserver(Protocol):
-    """Who can be told that an actor has ended."""
+    """Receiver of the notice that an actor has ended."""
 
     def deliver(self, down: Down) -> None:
-        """Take the notice."""
+        """Handle the notice."""
         ...
 
 
 class Mailbox:
-    """Pykka's `ActorInbox`, on a loop. All state changes happen on the thread of its gate.
+    """Pykka's `ActorInbox` on a loop. Its state changes only on the thread of its `LoopBridge`.
 
-    A plain tell that does not fit is refused. Asks and sends that do not fit wait in `overflow`,
-    in order, and their senders with them; so `items` is never longer than `limit`, but for the
+    A plain `tell` that does not fit is refused. Asks and sends that do not fit wait in `overflow`,
+    in order, and their senders with them; so `items` is never longer than `limit`, except for the
     kit's own notices (Down, timers, results, stop), which must not get lost. Each envelope that is
-    taken out lets one in, so nobody waits outside while there is room.
+    taken out makes room for one from `overflow`, so no sender waits while there is room.
     """
 
     __slots__ = (
@@ -78,7 +78,6 @@ class Mailbox:
         "bridge",
         "closed",
         "codec",
-        "court",
         "down",
         "handle",
         "inbound",
@@ -88,12 +87,13 @@ class Mailbox:
         "name",
         "overflow",
         "thread",
+        "undeliverable",
         "waiter",
         "watchers",
     )
 
     def __init__(self) -> None:
-        # Short, and an empty deque takes ten times the room.
+        # A list, since it is short and an empty deque takes ten times the memory.
         self.items: list[Envelope] = []
         self.overflow: deque[Envelope] | None = None
         self.limit = UNBOUNDED
@@ -107,34 +107,34 @@ class Mailbox:
         self.incarnation = 0
         self.watchers: dict[EndObserver, None] | None = None
         self.codec: Callable[[Message], Message] | None = None
-        self.court: Undeliverable | None = None
+        self.undeliverable: Undeliverable | None = None
         self.at_once: frozenset[type] = _NONE
-        """Kinds of message that the actor takes while they are sent, if it rests."""
+        """Types of message that an idle actor handles while they are sent."""
         self.handle: Callable[[Envelope], bool] | None = None
-        """Handles one of these; whether the actor ends with it."""
+        """Handler of one of these; returns whether the actor ends with it."""
 
     # ------------------------------------------------------------ Pykka's protocol
     def put(self, envelope: Any, /) -> None:
-        """Take one of Pykka's envelopes in, whatever the bound."""
+        """Accept one of Pykka's envelopes, regardless of the bound."""
         self.post(Envelope(envelope.message, envelope.reply_to), urgent=True)
 
     def get(self) -> Envelope:
-        """Hand out the oldest envelope, and let the first of those who wait in."""
+        """Remove and return the oldest envelope, and accept the first one from `overflow`."""
         envelope = self.items.pop(0)
         if self.overflow:
             self._admit()
         return envelope
 
     def empty(self) -> bool:
-        """Whether there is nothing to hand out."""
+        """Whether there is no envelope to return."""
         return not self.items
 
     # ------------------------------------------------------------ senders
     def post(self, envelope: Envelope, *, urgent: bool = False) -> None:
-        """Take an envelope in, from any thread; `urgent` ones whatever the bound.
+        """Accept an envelope, from any thread; `urgent` ones regardless of the bound.
 
         Raises:
-            MailboxFull: it is a plain tell and the mailbox is at its bound.
+            MailboxFull: it is a plain `tell` and the mailbox is at its bound.
         """
         if threading.get_ident() != self.thread:
             self._post_from_afar(envelope, urgent=urgent)
@@ -159,9 +159,9 @@ class Mailbox:
                     waiter.set_result(None)
 
     def _hand_over(self, envelope: Envelope, waiter: asyncio.Future[None]) -> None:
-        """Have the actor, which rests, handle an envelope now."""
+        """Have the idle actor handle an envelope now."""
         assert self.handle is not None
-        self.waiter = None  # it is busy: what comes meanwhile waits for its turn
+        self.waiter = None  # the actor is busy: envelopes that come meanwhile wait for their turn
         if envelope.receipt is not None:
             envelope.receipt.set(None)
             envelope.receipt = None
@@ -203,7 +203,7 @@ class Mailbox:
     def _take_in(self, envelope: Envelope) -> None:
         self.items.append(envelope)
         if envelope.receipt is not None:
-            # From here on it is a tell like others: if it is not handled, it is a dead letter.
+            # From here on it is like a `tell`: if it is not handled, it is a dead letter.
             envelope.receipt.set(None)
             envelope.receipt = None
 
@@ -226,7 +226,7 @@ class Mailbox:
 
     # ------------------------------------------------------------ the actor's side
     def bind(self, bridge: LoopBridge) -> None:
-        """Belong to the loop of `bridge` from now on; called on its thread."""
+        """Use the loop of `bridge` from now on; called on that loop's thread."""
         self.thread = bridge.thread
         self.bridge = bridge
 
@@ -238,7 +238,7 @@ class Mailbox:
             self.bridge.call(function)
 
     def wake(self) -> None:
-        """Let the actor look at its mailbox."""
+        """Wake the actor's task so that it reads its mailbox."""
         waiter = self.waiter
         if waiter is not None:
             self.waiter = None
@@ -246,7 +246,7 @@ class Mailbox:
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """Take nothing more, and refuse everything that is here."""
+        """Accept nothing more, and refuse all envelopes that are here."""
         self.closed = True
         while self.items:
             self.reject(self.items.pop(0))
@@ -254,13 +254,13 @@ class Mailbox:
             self.reject(self.overflow.popleft())
 
     def reject(self, envelope: Envelope) -> None:
-        """Have an envelope answered, or kept, that the actor will not handle."""
-        if self.court is not None:
-            self.court.rejected(self, envelope)
+        """Answer an envelope that the actor will not handle, or keep it as a dead letter."""
+        if self.undeliverable is not None:
+            self.undeliverable.rejected(self, envelope)
 
     # ------------------------------------------------------------ watchers
     def watch(self, sink: EndObserver) -> None:
-        """Tell `sink` once when the actor has ended; at once if it is gone. From any thread."""
+        """Notify `sink` once when the actor has ended; at once if it has. From any thread."""
         self.on_loop(lambda: self._watch(sink))
 
     def _watch(self, sink: EndObserver) -> None:
@@ -272,17 +272,17 @@ class Mailbox:
         self.watchers[sink] = None
 
     def unwatch(self, sink: EndObserver) -> None:
-        """Tell `sink` nothing any more."""
+        """Stop notifying `sink`."""
         if self.watchers is not None:
             self.watchers.pop(sink, None)
 
     def announce(self, down: Down) -> None:
-        """Say to every watcher, once, that the actor has ended."""
+        """Notify every watcher, once, that the actor has ended."""
         self.down = down
         watchers, self.watchers = self.watchers, None
         for sink in watchers or ():
             sink.deliver(down)
 
     def deliver(self, down: Down) -> None:
-        """Be told, as a watcher, that another actor has ended."""
+        """Receive, as a watcher, the notice that another actor has ended."""
         self.post(Envelope(down), urgent=True)

@@ -1,4 +1,4 @@
-"""What actors say to each other: frozen, tagged structs that encode to msgpack."""
+"""Messages between actors: frozen, tagged structs that encode to msgpack."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 Reason = Literal["normal", "shutdown", "failed", "killed", "noproc", "noconnection"]
-"""Why an actor ended.
+"""Reason for the end of an actor.
 
-`normal`: by itself. `shutdown`: asked to, by `Ref.stop`, its parent or its System. `failed`: an
-error. `killed`: cancelled. `noproc`: it was gone before the watch. `noconnection`: its machine is.
+`normal`: its own decision. `shutdown`: requested by `Ref.stop`, its parent or its System. `failed`:
+an error. `killed`: cancelled. `noproc`: it had ended before the watch. `noconnection`: its
+machine is gone.
 """
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class MessageMeta(msgspec.StructMeta):
-    """Makes every message class frozen, keyword-only and tagged, without its having to say so."""
+    """Metaclass that makes every message class frozen, keyword-only and tagged."""
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
@@ -53,11 +54,11 @@ class LocalMessage(Message):
 
 
 class Farewell(Message):
-    """A message that the end of its receiver fulfils: no dead letter where that has ended."""
+    """A message that the end of its receiver fulfils: no dead letter if that has ended."""
 
 
 class Reply(Generic[T]):
-    """Mixed into a message class: says what an ask of it answers.
+    """Mixin of message classes that declares the type of the answer to an ask.
 
     `class GetStatus(Message, Reply[Status])` makes `await ref.ask(GetStatus())` a `Status`.
     """
@@ -66,26 +67,26 @@ class Reply(Generic[T]):
 
 
 class Down(Message):
-    """The one notice that a watched actor has ended."""
+    """The single notice that a watched actor has ended."""
 
     name: str
     """Name of the actor that ended."""
 
     reason: Reason
-    """Why it ended."""
+    """Reason for its end."""
 
     error: str | None = None
     """Type and text of the error, where the reason is `failed`."""
 
     incarnation: int = 0
-    """Which life of that name ended; 0 if there was none to watch (`noproc`)."""
+    """Incarnation that ended; 0 if there was none to watch (`noproc`)."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that nobody handled."""
+    """A message that no actor handled."""
 
     to: str
-    """Name of the actor it was for."""
+    """Name of the actor it was sent to."""
 
     sender: str | None
     """Name of the actor that sent it; None from outside any actor."""
@@ -94,19 +95,20 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """The message."""
 
     why: str
-    """What kept it from being handled."""
+    """Reason why it was not handled."""
 
     at: float
     """Wall time, seconds since 1970-01-01 UTC."""
 
 
 def handles(*types: type[msgspec.Struct], at_once: bool = False) -> Callable[[F], F]:
-    """Mark a method, `def` or `async def`, as the handler of these kinds of message.
+    """Mark a method, `def` or `async def`, as the handler of these types of message.
 
-    With `at_once` such a message is handled while it is sent, where its sender runs on the actor's
-    loop and the actor rests with nothing in its mailbox; else it waits for its turn as others do.
-    That saves a turn of the loop. It is for short `def` handlers, and where the sender does not
-    mind that all that they do, and what they send, is done before it goes on.
+    With `at_once` such a message is handled while it is sent, if its sender runs on the actor's
+    loop and the actor is idle with an empty mailbox; otherwise it waits for its turn as others do.
+    That saves a turn of the loop. It is for short `def` handlers, and only where it does not matter
+    to the sender that all effects of the handler, including its messages, come before the sender
+    continues.
     """
 
     def mark(function: F) -> F:
@@ -121,7 +123,7 @@ def handles(*types: type[msgspec.Struct], at_once: bool = False) -> Callable[[F]
 
 @functools.cache
 def reply_type(kind: type) -> Any:
-    """The `T` of `Reply[T]` among the bases of `kind`; `Any` if it declares none."""
+    """Return the `T` of `Reply[T]` among the bases of `kind`; `Any` if it declares none."""
     for base in kind.__mro__:
         for declared in getattr(base, "__orig_bases__", ()):
             if get_origin(declared) is Reply:
@@ -130,10 +132,10 @@ def reply_type(kind: type) -> Any:
 
 
 def round_trip(message: Message) -> Message:
-    """`message` as it would arrive on another machine.
+    """Return `message` as it would arrive on another machine.
 
     Raises:
-        TypeError: something in it does not encode to msgpack.
+        TypeError: a part of it does not encode to msgpack.
     """
     if isinstance(message, LocalMessage):
         return message
@@ -158,7 +160,7 @@ def _path_from_text(kind: type, text: Any) -> Any:
 
 
 def round_trip_answer(kind: type, answer: Any) -> Any:
-    """An answer to a `kind` as it would arrive on another machine; unchanged if undeclared."""
+    """Return an answer to a `kind` as it would arrive elsewhere; unchanged if undeclared."""
     declared = reply_type(kind)
     if declared is Any or issubclass(kind, LocalMessage):
         return answer

@@ -1,4 +1,4 @@
-"""What an actor knows of itself and of its place in a System."""
+"""Attributes of an actor that describe its place in a System."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class PlacedActor(AsyncioActor):
     """The attributes that every actor of a System has, apart from its own.
 
-    They are slots: with them in the instance's dict, most would have more keys there than instances
-    of a class can share, and take 1.5 KB each for the dict alone.
+    They are slots: as entries of the instance's dict they would give most actors more keys than
+    instances of a class can share, and cost 1.5 KB each for the dict alone.
     """
 
     __slots__ = (
@@ -54,10 +54,10 @@ class PlacedActor(AsyncioActor):
     ref: Ref
     clock: Clock
     incarnation: int
-    """Which life this is: no two actors of a process have the same."""
+    """Number of this incarnation: no two actors of a process have the same."""
 
     envelope: Envelope
-    """What is being handled: sender, deadline, trace."""
+    """The envelope being handled: sender, deadline, trace."""
 
     actor_limit: float
     _actor_reason: Reason

@@ -1,8 +1,8 @@
-"""The asyncio actor type for Pykka: its three implementor hooks, and the loop as one task.
+"""Asyncio actor type for Pykka: its three implementor hooks, and the loop as one task.
 
-Everything that leans on Pykka's inside stands here and in `pykka_future.py`. Pykka's own tests run
-against `AsyncioActor` (tests/unit/kit/test_pykka_suite.py). It departs from Pykka on purpose in
-one thing: a BaseException ends the actor that raised it, not every actor of the process.
+All code that depends on Pykka's internals is here and in `pykka_future.py`. Pykka's own tests run
+against `AsyncioActor` (tests/unit/kit/test_pykka_suite.py). It departs from Pykka on purpose in one
+thing: a BaseException ends the actor that raised it, not every actor of the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pykka")
 
 TURN = 64
-"""Messages an actor handles before the others of its loop get their turn."""
+"""Messages that an actor handles before it yields to the others of its loop."""
 
 
 class StopFlag:
@@ -43,11 +43,11 @@ class StopFlag:
         self._event: threading.Event | None = None
 
     def is_set(self) -> bool:
-        """Whether the actor takes no more messages."""
+        """Return whether the actor takes no more messages."""
         return self.flag
 
     def set(self) -> None:
-        """Say that it takes no more."""
+        """Set the flag: the actor takes no more messages."""
         self.flag = True
         if self._event is not None:
             self._event.set()
@@ -64,8 +64,8 @@ class StopFlag:
 class AsyncioActor(pykka.Actor):
     """A Pykka actor whose loop is a task; `on_start`, handlers and `on_stop` may be `async def`.
 
-    All of them run in that one task, so that a task group opened in `on_start` may be closed in
-    the last hook.
+    All of them run in that one task, so that a task group opened in `on_start` may be closed in the
+    last hook.
     """
 
     bridge: ClassVar[LoopBridge | None] = None
@@ -76,7 +76,7 @@ class AsyncioActor(pykka.Actor):
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         super().__init__()
-        self.actor_inbox.court = _pykka_court
+        self.actor_inbox.undeliverable = _pykka_dead_letters
         self.actor_stopped = cast("threading.Event", StopFlag())
         self._actor_ref.actor_stopped = self.actor_stopped
 
@@ -112,10 +112,10 @@ class AsyncioActor(pykka.Actor):
             await self._actor_set_up()
             await self._actor_run()
         except asyncio.CancelledError:
-            # It is dealt with, and must not confuse a scope in a last hook.
+            # The cancellation is handled, and must not affect a cancel scope in a last hook.
             self._actor_task.uncancel()
             self._actor_was_cancelled()
-        # Not in a `finally`: a coroutine that is thrown away may not await.
+        # Not in a `finally`: a coroutine that is discarded may not await.
         await self._actor_tear_down()
 
     async def _actor_run(self) -> None:
@@ -124,7 +124,7 @@ class AsyncioActor(pykka.Actor):
         new_waiter = self._actor_task.get_loop().create_future
         turn = 0
         while not stopped.flag:
-            if not items:  # looked at again after each wake-up: it may be a late one
+            if not items:  # checked after each wake-up: it may be a late one
                 turn = 0
                 inbox.waiter = waiter = new_waiter()
                 await waiter
@@ -145,7 +145,7 @@ class AsyncioActor(pykka.Actor):
             except Exception as error:
                 await self._actor_receive_failed(envelope, error)
             except GeneratorExit:
-                raise  # the task is thrown away with its loop: nothing may be awaited now
+                raise  # the task is discarded with its loop: nothing may be awaited now
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and self._actor_task.cancelling():
                     self._actor_refuse(envelope)
@@ -173,7 +173,7 @@ class AsyncioActor(pykka.Actor):
             await self._actor_call_hook(self.on_failure, *exc_info)
 
     async def _actor_receive_broke(self, envelope: Envelope, error: BaseException) -> None:
-        """Handle what is no Exception: it ends this actor, and no other."""
+        """Handle an error that is not an Exception: it ends this actor, and no other."""
         self._actor_refuse(envelope)
         logger.critical("%r in %s, which ends", error, self)
         await self._stop()
@@ -202,7 +202,7 @@ class AsyncioActor(pykka.Actor):
 
 
 class _DeadLetterSink:
-    """Answers what a Pykka actor can no longer handle, as Pykka does."""
+    """Answers the messages that a Pykka actor can no longer handle, as Pykka does."""
 
     def rejected(self, box: Mailbox, envelope: Envelope) -> None:
         """Answer a stop with None and any other ask with `ActorDeadError`."""
@@ -216,4 +216,4 @@ class _DeadLetterSink:
             reply.set_exception((ActorDeadError, error, None))
 
 
-_pykka_court = _DeadLetterSink()
+_pykka_dead_letters = _DeadLetterSink()

@@ -1,4 +1,4 @@
-"""Pykka's future, made fit for a loop: awaiting it blocks nothing, `get` never hangs a loop."""
+"""Pykka's future for use on a loop: awaiting it blocks nothing, `get` never hangs a loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def on_a_loop() -> bool:
-    """Whether this thread is running an event loop right now."""
+    """Return whether this thread is running an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -23,7 +23,7 @@ def on_a_loop() -> bool:
 
 
 class AsyncioFuture(ThreadingFuture[Any]):
-    """Waited for by `get` in threads and by `await` in coroutines of any loop."""
+    """Future that threads wait for with `get` and coroutines of any loop with `await`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class AsyncioFuture(ThreadingFuture[Any]):
 
     @property
     def done(self) -> bool:
-        """Whether it was answered, or nobody waits any longer."""
+        """Whether it was answered, or is no longer waited for."""
         return self._result is not None or self.gone
 
     def give_up(self) -> None:
-        """Say that nobody waits any longer."""
+        """Mark it as no longer waited for."""
         self.gone = True
         if self.on_gone is not None:
             self.on_gone()
@@ -86,7 +86,7 @@ class AsyncioFuture(ThreadingFuture[Any]):
                 try:
                     loop.call_soon_threadsafe(wake)
                 except RuntimeError:
-                    # That loop is closed, and who awaited here with it.
+                    # That loop is closed, and the coroutine that awaited here with it.
                     return
 
             with self._condition:

@@ -1,4 +1,4 @@
-"""Refs: how anybody talks to an actor. A ref is a name, resolved at each send."""
+"""Refs, the addresses of actors. A ref is a name, resolved at each send."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ASK_TIMEOUT = 30.0
-"""Seconds an ask waits for its answer, unless it says otherwise."""
+"""Seconds that an ask waits for its answer by default."""
 
 
 class ActorTable(Protocol):
-    """The names of a System and what its refs need besides."""
+    """The names of a System, and the other parts of it that its refs need."""
 
     @property
     def name(self) -> str:
-        """For logs."""
+        """Name of the System, for logs."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """Time for deadlines."""
+        """Clock for deadlines."""
         ...
 
     @property
     def waits(self) -> WaitGraph:
-        """Who waits for whom."""
+        """Graph of the actors that wait for each other."""
         ...
 
     def actor(self, name: str) -> RunningActor | None:
-        """The live actor of that name."""
+        """Return the live actor of that name."""
         ...
 
     def waiting_actor(self, scope: TraceScope) -> Mailbox | None:
-        """The mailbox that stands still while the current task waits, if there is one."""
+        """Return the mailbox that is blocked while the current task waits, if there is one."""
         ...
 
-    def bury(self, name: str, envelope: Envelope, why: str) -> None:
-        """Keep a message that nobody will handle, and log that it is so."""
+    def keep_dead_letter(self, name: str, envelope: Envelope, why: str) -> None:
+        """Keep a message that no actor will handle as a dead letter, and log it."""
         ...
 
     def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
@@ -88,17 +88,17 @@ class Ref:
 
     @property
     def incarnation(self) -> int:
-        """Which life of that name is live now; the last known one if none is, 0 if none ever."""
+        """Number of the live incarnation; the last known one if none is, 0 if none ever was."""
         box = self._resolve() or self._box
         return 0 if box is None else box.incarnation
 
     def is_alive(self) -> bool:
-        """Whether an actor of that name takes messages now."""
+        """Return whether an actor of that name accepts messages now."""
         return self._resolve() is not None
 
     # ------------------------------------------------------------ verbs
     def tell(self, message: Message) -> None:
-        """Send, and wait for nothing. For an actor that has ended it becomes a dead letter.
+        """Send without waiting. For an actor that has ended the message becomes a dead letter.
 
         Raises:
             MailboxFull: the actor's mailbox is at its bound.
@@ -107,7 +107,7 @@ class Ref:
         if box is None or box.closed:
             box = self._resolve()
         if box is None:
-            self._system.bury(self.name, Envelope(message), "no such actor")
+            self._system.keep_dead_letter(self.name, Envelope(message), "no such actor")
             return
         if box.codec is not None:
             message = box.codec(message)
@@ -127,7 +127,7 @@ class Ref:
         Raises:
             ActorDead: the actor has ended, or ended before it answered.
             AskTimeout: no answer came in time.
-            DeadlockError: the actor waits for the asking one, itself or through others.
+            DeadlockError: the actor waits for the asking one, directly or through others.
             Exception: what the handler raised.
         """
         box = self._box
@@ -170,16 +170,16 @@ class Ref:
         return answer
 
     async def send(self, message: Message, timeout: float | None = None) -> None:
-        """Send, and wait until the mailbox has taken the message in (back-pressure).
+        """Send, and wait until the mailbox has accepted the message (back-pressure).
 
         Args:
-            message: what to send.
+            message: the message.
             timeout: seconds to wait for room; None waits as long as the actor lives.
 
         Raises:
             ActorDead: the actor has ended, or ended before there was room.
             AskTimeout: there was no room in time; the message was not sent.
-            DeadlockError: the actor waits for the sending one, itself or through others.
+            DeadlockError: the actor waits for the sending one, directly or through others.
         """
         box = self._box
         if box is None or box.closed:
@@ -245,22 +245,22 @@ class Ref:
         return answer if box.codec is None else round_trip_answer(kind, answer)
 
     async def stop(self, timeout: float = 5.0) -> bool:
-        """Let it handle what is in its mailbox, then end; cancel it after `timeout` seconds.
+        """Stop the actor after the messages in its mailbox; cancel it after `timeout` seconds.
 
         Returns:
-            Whether it ended by itself, or was gone already.
+            Whether it ended without being cancelled, or had ended already.
 
         Raises:
-            DeadlockError: the actor waits for the stopping one, itself or through others.
+            DeadlockError: the actor waits for the stopping one, directly or through others.
         """
         return await self._end(timeout)
 
     async def kill(self) -> None:
-        """Cancel what it is doing, and wait until it is gone. `on_exit` still runs."""
+        """Cancel the actor's current activity and wait until it has ended. `on_exit` still runs."""
         await self._end(0)
 
     def stop_blocking(self, timeout: float = 5.0) -> bool:
-        """Stop it from a thread; see `stop`.
+        """Stop the actor from a thread; see `stop`.
 
         Raises:
             WouldBlockError: this thread runs an event loop; `await ref.stop()` there.
@@ -288,11 +288,11 @@ class Ref:
                 system.waits.leave(me)
 
     def resolve(self) -> RunningActor | None:
-        """The live actor of that name, for the kit itself."""
+        """Return the live actor of that name, for the kit itself."""
         return self._system.actor(self.name)
 
     def post(self, envelope: Envelope) -> None:
-        """Put an envelope in, for the kit itself.
+        """Put an envelope into the mailbox, for the kit itself.
 
         Raises:
             ActorDead: the actor has ended.
@@ -303,7 +303,7 @@ class Ref:
         box.post(envelope)
 
     def late(self, kind: type, timeout: float) -> AskTimeout:
-        """The error of an ask of this kind that was not answered in time."""
+        """Return the error of an ask of this type that was not answered in time."""
         return AskTimeout(f"{self.name} did not answer {kind.__name__} within {timeout:g} s")
 
     def _resolve(self) -> Mailbox | None:

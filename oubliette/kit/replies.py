@@ -1,4 +1,4 @@
-"""Where an answer goes: to a coroutine of any loop, or to a handler that took the answer over."""
+"""Receivers of answers: a coroutine of any loop, or the asker of a deferred answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Answerable(Protocol):
-    """What `Envelope.reply_to` must offer; Pykka's futures do, but for `done` and `on_gone`."""
+    """Interface of `Envelope.reply_to`; Pykka's futures have it, except `done` and `on_gone`."""
 
     def set(self, value: Any = None) -> None:
         """Answer with a value."""
@@ -31,7 +31,7 @@ class Answerable(Protocol):
 
 
 class LoopReply:
-    """An answer awaited by a coroutine; may be set from any thread, counts once."""
+    """Answer that a coroutine awaits; may be set from any thread, the first one counts."""
 
     __slots__ = ("future", "loop", "on_gone", "thread")
 
@@ -43,11 +43,11 @@ class LoopReply:
 
     @property
     def done(self) -> bool:
-        """Whether it was answered, or nobody waits any longer."""
+        """Whether it was answered, or is no longer waited for."""
         return self.future.done()
 
     def set(self, value: Any = None) -> None:
-        """Answer, unless it is answered or given up."""
+        """Answer, unless it is already answered or given up."""
         if threading.get_ident() == self.thread:
             if not self.future.done():
                 self.future.set_result(value)
@@ -55,13 +55,13 @@ class LoopReply:
             self._from_afar(self.set, value)
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
-        """Answer with an error, unless it is answered or given up."""
+        """Answer with an error, unless it is already answered or given up."""
         error = (exc_info or sys.exc_info())[1]
         if error is not None:
             self.set_error(error)
 
     def set_error(self, error: BaseException) -> None:
-        """Answer with this error, unless it is answered or given up."""
+        """Answer with this error, unless it is already answered or given up."""
         if threading.get_ident() == self.thread:
             if not self.future.done():
                 self.future.set_exception(error)
@@ -69,11 +69,11 @@ class LoopReply:
             self._from_afar(self.set_error, error)
 
     def deliver(self, down: Down) -> None:
-        """Be told that a watched actor has ended."""
+        """Receive the notice that a watched actor has ended."""
         self.set(down)
 
     def give_up(self) -> None:
-        """Say that nobody waits any longer."""
+        """Mark it as no longer waited for."""
         if self.on_gone is not None:
             self.on_gone()
             self.on_gone = None
@@ -82,12 +82,12 @@ class LoopReply:
         try:
             self.loop.call_soon_threadsafe(method, argument)
         except RuntimeError:
-            # The asker's loop is closed: there is nobody left to hear it.
+            # The asker's loop is closed: there is no receiver left.
             return
 
 
 class Deferred:
-    """The answer to an ask, taken over from the handler by `Actor.defer`."""
+    """Answer to an ask that `Actor.defer` detached from its handler."""
 
     __slots__ = ("_answered", "_forget", "_reply", "asked", "deadline")
 
@@ -100,7 +100,7 @@ class Deferred:
         self._reply = reply
         self._answered = reply is None
         self.asked = reply is not None
-        """Whether there was somebody to answer; a tell has nobody."""
+        """Whether an answer is expected; a `tell` expects none."""
         self._forget = forget
         self.deadline = deadline
         """Monotonic seconds of the System's clock at which the asker gives up."""
@@ -113,14 +113,14 @@ class Deferred:
         return self._answered or self._reply.done
 
     def set(self, value: Any = None) -> bool:
-        """Answer with `value`; whether this was the one that counted."""
+        """Answer with `value`; return whether this was the answer that counted."""
         if self._settle():
             self._reply.set(value)
             return True
         return False
 
     def set_error(self, error: BaseException) -> bool:
-        """Answer with an error; whether this was the one that counted."""
+        """Answer with an error; return whether this was the answer that counted."""
         if self._settle():
             self._reply.set_exception((type(error), error, error.__traceback__))
             return True

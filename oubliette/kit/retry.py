@@ -1,4 +1,4 @@
-"""Requests that are asked again over an actor's restart; only for what may be handled twice."""
+"""Asks that are repeated across an actor's restart, for requests that may be handled twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oubliette.kit.errors import ActorDead
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-RESTART_SECONDS: Final = 5.0  # for a failed actor to be there again
+RESTART_SECONDS: Final = 5.0  # for a failed actor to be restarted
 
 T = TypeVar("T")
 
@@ -22,15 +22,15 @@ async def ask_with_retry(
     *,
     seconds: float = RESTART_SECONDS,
 ) -> T:
-    """Await `ask()`; when who was asked ended before it answered, ask its successor.
+    """Await `ask()`, and repeat it if the actor ended before it answered.
 
     Args:
         ask: Makes the request; called again for each attempt.
-        on: Errors after which it is asked again.
-        seconds: For how long.
+        on: Errors after which it is repeated.
+        seconds: Time after which no further attempt is made.
 
     Raises:
-        ActorDead: nobody was there for so long; as for the other errors of `on`.
+        ActorDead: no actor was there for so long; as for the other errors of `on`.
     """
     try:
         return await ask()
@@ -43,7 +43,9 @@ async def _insist(
     on: type[BaseException] | tuple[type[BaseException], ...],
     seconds: float,
 ) -> T:
-    """Ask for some time. Only where it must be: what tenacity makes is left to the collector."""
+    """Repeat `ask` for some time. Used only if needed: tenacity's objects are left to the
+    collector.
+    """
     async for attempt in tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(on),
         stop=tenacity.stop_after_delay(seconds),

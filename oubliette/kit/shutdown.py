@@ -1,4 +1,4 @@
-"""How an actor and its children are ended: asked, then cancelled, then abandoned."""
+"""Shutdown of an actor and its children: a stop message, then cancellation, then abandonment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE = 1.0
 
 
 class RunningActor(Protocol):
-    """A live actor, as far as others of the kit reach into it: to watch it and to end it."""
+    """A live actor, as far as other parts of the kit need it to watch and end it."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class RunningActor(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """Which life of that name this is."""
+        """Number of this incarnation."""
         ...
 
     @property
@@ -40,20 +40,20 @@ class RunningActor(Protocol):
 
     @property
     def actor_limit(self) -> float:
-        """Seconds it has to end by itself."""
+        """Seconds that it has to end before it is cancelled."""
         ...
 
     def actor_cancel(self) -> None:
-        """Cancel what it is doing; `on_exit` still runs."""
+        """Cancel the current activity; `on_exit` still runs."""
         ...
 
     def actor_abandon(self) -> None:
-        """Give up on it, whatever it is doing."""
+        """Treat it as ended although its task still runs."""
         ...
 
 
 async def within(reply: LoopReply, seconds: float, call_later: CallLater) -> bool:
-    """Wait for `reply`, for at most `seconds`; whether it came. An error in it is raised."""
+    """Wait at most `seconds` for `reply`; return whether it came. An error in it is raised."""
     waiting = asyncio.get_running_loop().create_future()
 
     def wake(_: Any = None) -> None:
@@ -79,7 +79,7 @@ async def end_actor(actor: RunningActor, limit: float, call_later: CallLater) ->
     """Stop `actor`; cancel it after `limit` seconds, at once if that is 0.
 
     Returns:
-        Whether it ended by itself.
+        Whether it ended without being cancelled.
     """
     box = actor.actor_inbox
     gone = LoopReply()
@@ -89,7 +89,7 @@ async def end_actor(actor: RunningActor, limit: float, call_later: CallLater) ->
             box.post(Envelope(Stop()), urgent=True)
             if await within(gone, limit, call_later):
                 return True
-        # Real time from here on: nobody moves a virtual clock for an actor that hangs.
+        # Real time from here on: a virtual clock does not advance for an actor that hangs.
         loop = asyncio.get_running_loop()
         for _ in range(2):
             box.on_loop(actor.actor_cancel)
@@ -104,7 +104,7 @@ async def end_actor(actor: RunningActor, limit: float, call_later: CallLater) ->
 async def end_children(children: Mapping[str, RunningActor], clock: Clock, *, now: bool) -> None:
     """End `children`, the last started first, each within its own limit.
 
-    `now` gives them no time: the parent was cancelled.
+    With `now` they have no time and are cancelled at once: the parent was cancelled.
     """
     if now:
         for child in reversed(list(children.values())):

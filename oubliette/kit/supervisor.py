@@ -1,4 +1,4 @@
-"""Supervisors: who starts children, and starts them again when they fail."""
+"""Supervisors: actors that start children, and restart them when they fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How a supervisor starts one child, and whether it starts it again."""
+    """Description of one child: how it is started, and whether it is restarted."""
 
     name: str
     """Its name under the supervisor; in the System it is `<supervisor>/<name>`."""
@@ -36,42 +36,43 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Its class."""
 
     known_as: str | None = None
-    """Its name in the System, where that is to be no name under the supervisor."""
+    """Its name in the System, where that is not derived from the name under the supervisor."""
 
     args: tuple[Any, ...] = ()
-    """For its `__init__`."""
+    """Positional arguments of its `__init__`."""
 
     kwargs: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    """For its `__init__`."""
+    """Keyword arguments of its `__init__`."""
 
     restart: Restart = "permanent"
     """`permanent`: always again. `transient`: only after a failure. `temporary`: never."""
 
     shutdown: float | None = None
-    """Seconds it has to end when it is told to; then it is cancelled. None: what its class says
-    (5, a supervisor 60)."""
+    """Seconds it has to end after a stop; then it is cancelled. None: the class's `shutdown` (5, a
+    supervisor 60).
+    """
 
 
 class StartChild(LocalMessage, Reply[str]):
-    """Start one more child. Answers its name in the System."""
+    """Request to start one more child. Answers its name in the System."""
 
     spec: ChildSpec
-    """How; the name must be free."""
+    """Its description; the name must be free."""
 
 
 class StopChild(Message, Reply[bool]):
-    """End a child and forget its spec. Answers whether there was one."""
+    """Request to end a child and forget its spec. Answers whether there was one."""
 
     name: str
     """Its name under the supervisor."""
 
 
 class WhichChildren(Message, Reply[dict[str, int]]):
-    """Ask for the live children: name under the supervisor to incarnation, in start order."""
+    """Request for the live children: name under the supervisor to incarnation, in start order."""
 
 
 class _Unstarted(LocalMessage):
-    """A child could not even be made when it was to be started again."""
+    """Notice that the constructor of a child failed at a restart."""
 
     name: str
     """Its name under the supervisor."""
@@ -81,28 +82,28 @@ class _Unstarted(LocalMessage):
 
 
 class _Again(LocalMessage):
-    """A backoff is over."""
+    """Notice that a backoff is over."""
 
     wait: int
-    """Its number."""
+    """Number of the backoff."""
 
 
 class Supervisor(Actor):
-    """Starts its children in order, and again when they fail.
+    """Actor that starts its children in order, and restarts them when they fail.
 
     Args:
         children: started in this order, stopped in the reverse.
-        strategy: who is started anew with a failed child: it alone, all, or it and those that
-            were started after it.
-        max_restarts: this many restarts are allowed `within` seconds; one more, and the
-            supervisor ends its children and fails itself with `RestartIntensity`.
+        strategy: the children that are restarted with a failed one: it alone, all, or it and those
+            that were started after it.
+        max_restarts: this many restarts are allowed `within` seconds; one more, and the supervisor
+            ends its children and fails itself with `RestartIntensity`.
         within: seconds.
-        backoff: a tenacity wait object: seconds to wait before the n-th failure in a row of a
-            child is mended. A child that lived for `within` seconds begins at one again.
+        backoff: a tenacity wait object: seconds to wait before the restart after the n-th failure
+            in a row of a child. A child that lived for `within` seconds begins at one again.
     """
 
     shutdown: ClassVar[float] = 60.0
-    """Seconds; its children have their own limits, one after the other."""
+    """Seconds; the children have their own limits, one after the other."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Supervisor(Actor):
         self._failures: dict[str, int] = {}
         self._restarts: deque[float] = deque()
         self._waiting: dict[str, int] = {}
-        """Children that wait for their backoff, and the number of it."""
+        """Children that wait for their backoff, with the number of the backoff."""
         self._backoffs: dict[int, ActorTimer] = {}
         self._numbers = itertools.count()
 
@@ -165,7 +166,7 @@ class Supervisor(Actor):
     async def _child_down(self, down: Down) -> None:
         name = self._whose(down)
         if name is None:
-            return  # a life that we ended ourselves
+            return  # an incarnation that the supervisor itself ended
         del self._kids[name]
         spec = self._specs[name]
         if spec.restart == "temporary" or (
@@ -226,7 +227,7 @@ class Supervisor(Actor):
             try:
                 self._start(name)
             except Exception as error:
-                # As good as a child that fails at once; those after it wait for it.
+                # Treated as a child that fails at once; those after it wait for it.
                 log.error(  # noqa: TRY400  # not `exception`: it may show local variables
                     "child cannot be started",
                     supervisor=self.name,
@@ -255,7 +256,7 @@ class Supervisor(Actor):
             try:
                 self.system.waits.enter(self.actor_inbox, box)
             except DeadlockError:
-                # It waits for us, in a handler that could only end after we have.
+                # It waits for this supervisor, in a handler that could only end after it.
                 limit = 0
             try:
                 await end_actor(child, limit, self.clock.call_later)

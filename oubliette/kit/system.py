@@ -1,4 +1,4 @@
-"""A System: one loop, the actors on it, their names, and an end to all of them."""
+"""System: one loop, the actors on it, their names, and their shutdown."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _incarnations = itertools.count(1)
 
 
 class SystemActor(RunningActor, Protocol):
-    """What a System starts: an Actor, which itself knows its System."""
+    """The actor type that a System starts: an `Actor`, which has a reference to its System."""
 
     shutdown: ClassVar[float]
 
     @property
     def system(self) -> System:
-        """Where it runs."""
+        """The System that it runs on."""
         ...
 
     @property
     def ref(self) -> Ref:
-        """How others talk to it."""
+        """Its address for other actors."""
         ...
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -66,16 +66,16 @@ class SystemActor(RunningActor, Protocol):
     def actor_bind(
         self, system: System, name: str, incarnation: int, parent: Any, shutdown: float
     ) -> None:
-        """Take a place in `system`, before `__init__`."""
+        """Place the actor in `system`, before `__init__`."""
         ...
 
     def actor_begin(self) -> None:
-        """Start its task, after `__init__`."""
+        """Start the actor's task, after `__init__`."""
         ...
 
 
 class System:
-    """Owns a loop's actors; `async with System() as system` on the loop that they shall run on.
+    """Owner of a loop's actors; entered with `async with System() as system` on that loop.
 
     Args:
         name: for logs.
@@ -124,7 +124,7 @@ class System:
         await self.stop()
 
     async def stop(self) -> None:
-        """End every actor, the last started first, each within its limit; then take no more."""
+        """End every actor, the last started first, each within its limit; then start no more."""
         self._open = False
         loop = self.bridge.loop
         try:
@@ -184,8 +184,8 @@ class System:
         Args:
             cls: its class.
             args: for its `__init__`, as are `kwargs`.
-            name: its name in the System; made up if None.
-            shutdown: seconds it has to end with the System; its class says if None.
+            name: its name in the System; generated if None.
+            shutdown: seconds it has to end with the System; the class's `shutdown` if None.
             kwargs: for its `__init__`.
 
         Raises:
@@ -204,12 +204,12 @@ class System:
         return self.run_blocking(spawn(), 30)
 
     def lookup(self, name: str) -> Ref | None:
-        """The ref of a live actor, None if there is none of that name."""
+        """Return the ref of a live actor, None if there is none of that name."""
         actor = self._live.get(name)
         return None if actor is None or actor.actor_inbox.closed else actor.ref
 
     def ref(self, name: str) -> Ref:
-        """The ref of a name, whether such an actor is alive now or only later."""
+        """Return the ref of a name, whether or not such an actor is alive now."""
         actor = self._live.get(name)
         return Ref(self, name) if actor is None else actor.ref
 
@@ -220,17 +220,17 @@ class System:
 
     @property
     def actor_count(self) -> int:
-        """How many actors are alive."""
+        """Number of live actors."""
         return len(self._live)
 
     @property
     def blocked(self) -> tuple[Blocked, ...]:
-        """The last hundred times that something blocked the loop, oldest first."""
+        """The last hundred times that a handler blocked the loop, oldest first."""
         return () if self._watchdog is None else tuple(self._watchdog.blocked)
 
     # ------------------------------------------------------------ for the kit itself
     def actor(self, name: str) -> SystemActor | None:
-        """The live actor of that name."""
+        """Return the live actor of that name."""
         return self._live.get(name)
 
     def start(  # noqa: PLR0917
@@ -242,7 +242,7 @@ class System:
         parent: RunningActor | None,
         shutdown: float | None,
     ) -> A:
-        """Make an actor and start its loop; see `spawn`."""
+        """Make an actor and start its task; see `spawn`."""
         incarnation = next(_incarnations)
         if name is None:
             name = f"{cls.__name__}-{incarnation}"
@@ -261,16 +261,16 @@ class System:
         return actor
 
     def forget(self, actor: RunningActor) -> None:
-        """Take an ended actor off the names."""
+        """Remove an ended actor from the names."""
         if self._live.get(actor.name) is actor:
             del self._live[actor.name]
         if self._top.get(actor.name) is actor:
             del self._top[actor.name]
 
     def waiting_actor(self, scope: TraceScope) -> Mailbox | None:
-        """The mailbox that stands still while the current task waits, if there is one.
+        """Return the mailbox that is blocked while the current task waits, if there is one.
 
-        That is so in an actor's own task; side tasks leave its mailbox running.
+        That is so in an actor's own task; side tasks do not block its mailbox.
         """
         actor = cast("SystemActor", scope)
         task = getattr(actor, "_actor_task", None)
@@ -279,7 +279,7 @@ class System:
         return actor.actor_inbox
 
     def rejected(self, box: Mailbox, envelope: Envelope) -> None:
-        """Answer, or keep as a dead letter, a message for an actor that has ended."""
+        """Answer a message for an actor that has ended, or keep it as a dead letter."""
         for waits in (envelope.reply_to, envelope.receipt):
             if waits is not None:
                 error = ActorDead(f"{box.name} ended before it answered")
@@ -287,10 +287,10 @@ class System:
                 return
         if envelope.sender == box.name:  # its own timers and outcomes end with it
             return
-        self.bury(box.name, envelope, "the actor has ended")
+        self.keep_dead_letter(box.name, envelope, "the actor has ended")
 
-    def bury(self, name: str, envelope: Envelope, why: str) -> None:
-        """Keep a message that nobody will handle, and log that it is so."""
+    def keep_dead_letter(self, name: str, envelope: Envelope, why: str) -> None:
+        """Keep a message that no actor will handle as a dead letter, and log it."""
         message = envelope.message
         if isinstance(message, (Signal, Down, Farewell)):
             return

@@ -1,4 +1,4 @@
-"""What goes on beside an actor's mailbox: timers, and work whose outcome comes as a message."""
+"""Activities beside an actor's mailbox: timers, and work whose outcome comes as a message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Sender:
-    """Sends messages to the actor that made it, with the trace of that moment."""
+    """Sender of messages to the actor that made it, with the trace of that moment."""
 
     __slots__ = ("_box", "_name", "_trace")
 
@@ -33,7 +33,7 @@ class Sender:
         self._trace = trace
 
     def __call__(self, message: Message) -> None:
-        """Send one; nothing once the actor has ended."""
+        """Send one message; do nothing once the actor has ended."""
         box = self._box
         if not box.closed:
             if box.codec is not None:
@@ -42,7 +42,7 @@ class Sender:
 
 
 class ActorTimer:
-    """A message for later, made by `Actor.after`."""
+    """Timer that sends a message to its actor, made by `Actor.after`."""
 
     __slots__ = ("_handle", "_owned", "_send", "_what")
 
@@ -61,7 +61,7 @@ class ActorTimer:
         self._handle: TimerHandle = clock.call_later(delay, self._fire)
 
     def cancel(self) -> None:
-        """Send nothing; does nothing once it was sent."""
+        """Cancel the timer; does nothing once the message was sent."""
         self._owned.discard(self)
         self._handle.cancel()
 
@@ -72,7 +72,7 @@ class ActorTimer:
 
 
 class AnswerToSelf:
-    """Where the answer to `Actor.ask_to_self` goes: it comes as a message. Counts once."""
+    """Receiver of the answer to `Actor.ask_to_self`, which it sends on as a message, once."""
 
     __slots__ = ("_box", "_broke", "_err", "_ok", "_post", "_timer", "done", "on_gone")
 
@@ -102,21 +102,21 @@ class AnswerToSelf:
             self._timer = timer
 
     def set(self, value: Any = None) -> None:
-        """Answer, unless it is answered or given up."""
+        """Answer, unless it is already answered or given up."""
         self._box.on_loop(lambda: self._settle(self._ok, value))
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
-        """Answer with an error, unless it is answered or given up."""
+        """Answer with an error, unless it is already answered or given up."""
         error = (exc_info or sys.exc_info())[1]
         if error is not None:
             self.set_error(error)
 
     def set_error(self, error: BaseException) -> None:
-        """Answer with this error, unless it is answered or given up."""
+        """Answer with this error, unless it is already answered or given up."""
         self._box.on_loop(lambda: self._settle(self._err, error))
 
     def give_up(self, error: BaseException) -> None:
-        """Answer with this error ourselves; who was asked learns that nobody waits any longer."""
+        """Answer with this error, and notify the asked actor that no answer is expected."""
         gone, self.on_gone = self.on_gone, None
         self._settle(self._err, error)
         if gone is not None:
@@ -164,16 +164,16 @@ class PipedTask:
         ok: Callable[[T], Message],
         err: Callable[[BaseException], Message],
     ) -> asyncio.Task[None]:
-        """Begin to wait; the running loop is the actor's."""
+        """Start the task; the running loop is the actor's."""
         task = asyncio.get_running_loop().create_task(self._run(awaitable, ok, err))
         self._task = task
         if inspect.iscoroutine(awaitable):
-            # Cancelled before its first step, `_run` never gets to await it.
+            # If cancelled before its first step, `_run` never awaits it.
             task.add_done_callback(lambda _: awaitable.close())
         return task
 
     def cancel(self) -> None:
-        """End it; neither outcome is sent. Does nothing once it is done."""
+        """Cancel the task; neither outcome is sent. Does nothing once it is done."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -189,7 +189,7 @@ class PipedTask:
             try:
                 message = ok(await awaitable)
             except (Exception, asyncio.CancelledError) as error:
-                # A cancellation that is not ours is an outcome of what was awaited.
+                # A cancellation that is not ours is an outcome of the awaited operation.
                 task: asyncio.Task[Any] | None = self._task
                 if self._cancelled or (
                     isinstance(error, asyncio.CancelledError) and task and task.cancelling()

@@ -1,4 +1,4 @@
-"""On whose behalf code runs: the sender and the trace that the messages it sends will carry."""
+"""Context of running code: the sender and the trace that its messages will carry."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class TraceScope(Protocol):
 
     @property
     def envelope(self) -> Envelope:
-        """What is being handled; its trace is passed on."""
+        """The envelope being handled; its trace is passed on."""
         ...
 
 
 class DetachedScope:
-    """A scope of its own: keeps the envelope of its start while the actor goes on."""
+    """Scope that keeps the envelope of its start while the actor handles others."""
 
     __slots__ = ("envelope", "name")
 
@@ -41,7 +41,7 @@ current_scope: ContextVar[TraceScope | None] = ContextVar("oubliette_scope", def
 
 @contextlib.contextmanager
 def tracing(trace: Mapping[str, str]) -> Generator[None]:
-    """Let every message sent inside carry `trace`, and whatever these messages cause."""
+    """Add `trace` to every message sent inside, and to the messages that these cause."""
     outer = current_scope.get()
     scope = DetachedScope(None if outer is None else outer.name, Envelope(None, trace=dict(trace)))
     token = current_scope.set(scope)

@@ -1,4 +1,4 @@
-"""Who waits for whom: an ask that would close a circle is refused at once."""
+"""Graph of waiting actors: an ask that would close a cycle is refused at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WaitGraph:
     """The waits of actors for actors, by incarnation.
 
     An actor handles one message at a time in one task, so it waits for at most one other, and a
-    circle is found by following the chain.
+    cycle is found by following the chain.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class WaitGraph:
         return len(self._waits)
 
     def enter(self, me: Mailbox, target: Mailbox) -> None:
-        """Note that `me` waits for `target` from now on.
+        """Record that `me` waits for `target` from now on.
 
         Raises:
-            DeadlockError: `target` waits for `me` already, itself or through others.
+            DeadlockError: `target` waits for `me` already, directly or through others.
         """
         mine = me.incarnation
         waits = self._waits
@@ -43,5 +43,5 @@ class WaitGraph:
         waits[mine] = target.incarnation
 
     def leave(self, me: Mailbox) -> None:
-        """Note that `me` waits no longer."""
+        """Record that `me` waits no longer."""
         self._waits.pop(me.incarnation, None)

@@ -1,4 +1,4 @@
-"""Says when a handler blocks the loop, and where it is while it does."""
+"""Thread that reports when a handler blocks the loop, with the stack at that moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT: Final = 0.1
 """Seconds that the loop may take to answer."""
 
 PAUSE: Final = 0.1
-"""Seconds between two questions; a loop that hangs cannot tell by itself, so it must be asked."""
+"""Seconds between two checks; a loop that hangs cannot report it, so a thread must check it."""
 
 DEPTH: Final = 6
 """Innermost frames that are shown."""
@@ -32,14 +32,14 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     """One time that the loop did not answer in time."""
 
     seconds: float
-    """How long it did not."""
+    """Seconds that it did not answer."""
 
     stack: str
-    """Where the loop's thread was when the limit was over."""
+    """Stack of the loop's thread when the limit was exceeded."""
 
 
 class Watchdog:
-    """A thread that asks a loop again and again whether it runs; `stop` ends it."""
+    """Thread that repeatedly checks whether a loop runs; `stop` ends it."""
 
     def __init__(self, bridge: LoopBridge, name: str, limit: float = LIMIT) -> None:
         self.blocked: deque[Blocked] = deque(maxlen=100)
@@ -52,7 +52,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, at once."""
+        """End the thread at once."""
         self._ended.set()
         self._answered.set()
         self._thread.join(5)
@@ -60,7 +60,8 @@ class Watchdog:
     def _run(self) -> None:
         while not self._ended.wait(PAUSE):
             self._answered.clear()
-            if self._ended.is_set():  # `stop` sets this first: what was cleared was its answer
+            # `stop` sets this first: the answer that was cleared came from it
+            if self._ended.is_set():
                 return
             asked = time.monotonic()
             self._bridge.call(self._answered.set)

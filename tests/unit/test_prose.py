@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 DONE = (
     "oubliette/cli",
     "oubliette/incontainer",
+    "oubliette/kit",
     "oubliette/runtime",
     "oubliette/testing",
 )

@@ -1,1 +1,1 @@
-"""Containers: one actor for each container, and what starts, adopts and stops it."""
+"""Containers: one actor for each, and the code that starts, adopts and stops them."""

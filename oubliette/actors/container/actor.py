@@ -1,4 +1,4 @@
-"""The life of one container: start on demand, leases, idle stop, adoption, loss."""
+"""Actor of one container: start on demand, leases, idle stop, adoption, loss."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-GONE_REPORTS: Final = 3  # times that its host may be gone while the engine says that it runs
+GONE_REPORTS: Final = 3  # times that its guest may be gone while the engine reports that it runs
 STOP_GRACE: Final = 4.0  # seconds from TERM to KILL
-IMAGE_SLACK: Final = 5.0  # seconds beyond the deadline of a pull, for the engine to be asked
+IMAGE_SLACK: Final = 5.0  # seconds beyond the deadline of a pull, for the request to the engine
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.1, max=10.0, jitter=0.1)
 
 
 class ContainerActor(Actor):
-    """One container of a ContainerKey."""
+    """Actor of the one container of a ContainerKey."""
 
     def __init__(
         self, context: ActorContext, guest: GuestConnection, project: Project, key: ContainerKey
@@ -82,22 +82,23 @@ class ContainerActor(Actor):
         self._guest = guest
         self._project = project
         self._key = key
-        self._recipe = ContainerSpecBuilder(context, project, key)
+        self._spec_builder = ContainerSpecBuilder(context, project, key)
         self._record: Container | None = None
         self._life = Lifecycle()
         self._outdated = False
-        """It was made by other settings, and is kept for the sessions that hold it."""
+        """Whether it was made with other settings, and is kept for the sessions that hold it.
+        """
         self._waiting: list[Deferred] = []
         self._stop_answers: list[Deferred] = []
         self._idle_timer: ActorTimer | None = None
         self._stages: dict[str, float] = {}
         self._starting: StartStages | None = None
-        """Of the start that goes on, or went on last."""
+        """Stages of the current start, or of the last one."""
         self._failing_since: float | None = None
-        """Wall second since which the engine does not tell what there is."""
+        """Wall second since which the engine does not report its containers."""
         self._gone_reports = 0
         self._remains: dict[str, Container] = {}
-        """What has ended and is still to be removed from the engine."""
+        """Containers that have ended and are still to be removed from the engine."""
         self._clearing: ActorTimer | None = None
         self._failures = 0
 
@@ -108,11 +109,11 @@ class ContainerActor(Actor):
     # ------------------------------------------------------------------ what is there
 
     async def on_start(self) -> None:
-        """Adopt the container of an earlier server, where it still runs."""
+        """Adopt the container of an earlier server, if it still runs."""
         await self._adopt()
 
     async def _adopt(self) -> None:
-        """Keep the one container that can be used and remove the others, once the engine tells."""
+        """Keep the one usable container and remove the others, once the engine lists them."""
         known = [
             record
             for record in await self._context.reader.containers()
@@ -128,11 +129,11 @@ class ContainerActor(Actor):
                 await self._forget(record)
                 continue
             except OublietteError as error:
-                self._not_now(error)
+                self._adopt_later(error)
                 return
-            # Else its start was cut off halfway.
+            # Otherwise its start was interrupted halfway.
             whole = info.state == "running" and record.state == "running"
-            same = self._is_as_it_should_be(record)
+            same = self._is_up_to_date(record)
             if not whole or self._record is not None or not (same or holders.get(record.id)):
                 self._remains[record.id] = record
                 continue
@@ -149,14 +150,14 @@ class ContainerActor(Actor):
         self._consider_idle()
         self._begin_if_wanted()
 
-    def _is_as_it_should_be(self, record: Container) -> bool:
+    def _is_up_to_date(self, record: Container) -> bool:
         try:
-            return record.spec_hash == self._recipe.digest()
+            return record.spec_hash == self._spec_builder.digest()
         except OublietteError:  # its type is not configured any more
             return False
 
     async def _holders(self) -> dict[str, set[str]]:
-        """Container id → ids of the sessions whose agents live in it."""
+        """Return container id → ids of the sessions whose agents run in it."""
         found: dict[str, set[str]] = {}
         for session in await self._context.reader.live_sessions(
             self._project.id, workspace_id=self._key.workspace_id
@@ -165,7 +166,7 @@ class ContainerActor(Actor):
                 found.setdefault(session.container_id, set()).add(session.id)
         return found
 
-    def _not_now(self, error: OublietteError) -> None:
+    def _adopt_later(self, error: OublietteError) -> None:
         log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
         self._life.on("engine_away")
         self._failing_since = self._failing_since or self._context.clock.time()
@@ -178,7 +179,7 @@ class ContainerActor(Actor):
             await self._adopt()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Refuse those who wait; the container itself goes on, a successor adopts it."""
+        """Refuse the waiting askers; the container itself runs on, a successor adopts it."""
         del error
         if reason == "failed":
             return  # they get ActorDead, and ask the successor
@@ -205,7 +206,8 @@ class ContainerActor(Actor):
         if self._state == "up" and self._record is not None:
             if not self._outdated or self._guest.leases - {message.session_id}:
                 return self._record.id
-            self._begin_stop()  # nobody else is in it: the next one is made as it should be
+            # it has no other session: the next container gets the current settings
+            self._begin_stop()
         self._waiting.append(self.defer())
         self._begin_if_wanted()
         return None
@@ -245,14 +247,14 @@ class ContainerActor(Actor):
         container_id = ids.new_id(ids.CONTAINER)
         limits = context.config.containers
         with stages.stage("image"):
-            # The pull has this deadline itself, and tells more of it.
+            # The pull has this deadline itself, with a more detailed error.
             async with asyncio.timeout(limits.pull_timeout_seconds + IMAGE_SLACK):
                 await self._fetch_image(stages)
         key = secrets.token_bytes(32)
         try:
             with stages.stage("create"):
                 async with asyncio.timeout(limits.start_timeout_seconds):
-                    spec = await asyncio.to_thread(self._recipe.spec, container_id)
+                    spec = await asyncio.to_thread(self._spec_builder.spec, container_id)
                     record = Container(
                         id=container_id,
                         project_id=self._project.id,
@@ -261,7 +263,7 @@ class ContainerActor(Actor):
                         runtime=context.runtime.name,
                         state="creating",
                         created_at=context.clock.time(),
-                        spec_hash=self._recipe.digest(),
+                        spec_hash=self._spec_builder.digest(),
                         host_key=key,
                         folder=str(spec.runtime_dir),
                     )
@@ -282,7 +284,7 @@ class ContainerActor(Actor):
         return ContainerStarted(record=record, info=info, seconds=stages.seconds)
 
     async def _undo(self, container_id: str) -> None:
-        """Take back half a start. Where the engine is away, the next server reaps what it left."""
+        """Undo half a start. If the engine does not answer, the next server removes the remains."""
         try:
             await self._context.runtime.remove(container_id)
             await self._store(DeleteContainer(container_id))
@@ -290,7 +292,7 @@ class ContainerActor(Actor):
             log.warning("half a container is left", container_id=container_id, reason=str(error))
 
     async def _fetch_image(self, stages: StartStages) -> None:
-        image, runtime = self._recipe.image, self._context.runtime
+        image, runtime = self._spec_builder.image, self._context.runtime
         if image is None or await runtime.image_exists(image):
             return
         stages.progress("image", f"fetching {image}")
@@ -306,7 +308,7 @@ class ContainerActor(Actor):
         self._up(message.record, message.info, relay=True)
 
     def _up(self, record: Container, info: ContainerInfo, *, relay: bool = False) -> None:
-        """It runs. With `relay` nobody is told before its host has proved itself."""
+        """Record that it runs; with `relay`, askers wait until its guest proves its identity."""
         self._record = record
         self._life.on("started" if relay else "adopted")
         self._gone_reports = self._failures = 0
@@ -364,7 +366,7 @@ class ContainerActor(Actor):
             answer.set_error(RuntimeFailure(reason, hint=hint))
 
     def _tell_sessions(self, stage: StageChanged) -> None:
-        """Those that hold it see how far it is; from a job of ours, so nothing is changed here."""
+        """Report a stage to the sessions that hold it; called from a job, changes nothing."""
         for lease in list(self._guest.leases):
             session = self._context.session_registry.session(lease)
             if session is not None and session.is_alive():
@@ -388,13 +390,13 @@ class ContainerActor(Actor):
         self._give_up(record, f"container lost: it ended{code}")
 
     def _give_up(self, record: Container, reason: str, hint: str | None = None) -> None:
-        """It is gone, or as good as: its sessions hear why; the engine's part is cleared away."""
+        """Treat the container as lost: notify its sessions, remove it from the engine."""
         before, self._record = self._state, None
         self._life.on("lost")
         self._remains[record.id] = record
         self._guest.lost(reason)
         if before == "stopping":
-            return  # that clears it away
+            return  # the stop removes it
         self._begin_clearing(record)
         if before == "relay":  # they wait for this very start
             self._fail_waiting(reason, hint)
@@ -456,13 +458,13 @@ class ContainerActor(Actor):
         )
 
     @handles(Inspected)
-    def _looked(self, message: Inspected) -> None:
+    def _inspected(self, message: Inspected) -> None:
         record = self._record
         if record is None or record.id != message.container_id or self._state == "stopping":
             return
         self._gone_reports += 1
         if message.running and self._gone_reports < GONE_REPORTS:
-            return  # its end is on its way, or the host is about to listen again
+            return  # its end is about to be reported, or the guest is about to listen again
         why = message.error or ("it runs" if message.running else "it has ended")
         self._give_up(record, f"container lost: {message.reason}; of the container is known: {why}")
 
@@ -511,7 +513,7 @@ class ContainerActor(Actor):
             self._cleared(Removed(container_id=message.container_id, error=message.error))
             self._begin_if_wanted()
             return
-        self._life.on("stop_failed")  # it goes on, as far as is known
+        self._life.on("stop_failed")  # it still runs, as far as is known
         self._answer_waiting()
         self._failures += 1
         if self._idle_timer is None:

@@ -1,7 +1,7 @@
-"""Run one command in a container for a person or a tool, by the host's protocol.
+"""Run one command in a container for a person or a tool, through the guest's protocol.
 
-The host holds the deadline, so the command and all that it started are gone afterwards, whatever
-becomes of this server.
+The guest holds the deadline, so the command and its descendants are ended even if this server is
+not there any more.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred
     from oubliette.runtime.guest.control_link import ControlLink
 
-GATE_SECONDS: Final = 30.0  # for the control link to be there
-GRACE_SECONDS: Final = 10.0  # beyond the command's own deadline, which the host holds
-STUCK_SECONDS: Final = 3600.0  # for a host that is paused to take the signal to what it ran
+LINK_SECONDS: Final = 30.0  # for the control link to be open
+GRACE_SECONDS: Final = 10.0  # beyond the command's own deadline, which the guest holds
+STUCK_SECONDS: Final = 3600.0  # for a paused guest to pass the signal on
 KEPT_BYTES: Final = 128 * 1024  # of the beginning, and as much of the end, of each stream
-ACK_BYTES: Final = 1 << 20  # read before the host is told that it may forget
+# read before the guest gets the acknowledgement with which it may discard them
+ACK_BYTES: Final = 1 << 20
 
 
 class Kept:
-    """The beginning and the end of a stream; what is left out between them is counted."""
+    """The beginning and the end of a stream, and the number of bytes left out between them."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -39,7 +40,7 @@ class Kept:
         self._tail = bytearray()
 
     def add(self, data: bytes) -> None:
-        """One more piece."""
+        """Add one more piece."""
         self.size += len(data)
         room = KEPT_BYTES - len(self._head)
         self._head += data[:room]
@@ -53,7 +54,7 @@ class Kept:
         return self.size - len(self._head) - len(self._tail)
 
     def text(self) -> str:
-        """Both parts, and between them how much is missing."""
+        """Return both parts, and between them the number of bytes that is missing."""
         if not self.left_out:
             return (self._head + self._tail).decode("utf-8", "replace")
         head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
@@ -63,21 +64,21 @@ class Kept:
 async def run_command(guest: GuestConnection, request: RunCommand, answer: Deferred) -> None:
     """Run a command to its end in the container and answer `request` with its CommandResult.
 
-    The answer is an error where it cannot be started (CommandFailed names the program or the
-    folder), where there is no guest to ask (ContainerLost), and where the guest has not reported
-    its end `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
+    The answer is an error if the command cannot be started (CommandFailed names the program or the
+    folder), if there is no guest (ContainerLost), and if the guest has not reported its end
+    `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
     """
     proc = ids.new_id(ids.PROCESS)
     limit = request.timeout_seconds + GRACE_SECONDS
     until = asyncio.get_running_loop().time() + limit
     try:
-        link = await guest.wait(min(GATE_SECONDS, limit))
+        link = await guest.wait(min(LINK_SECONDS, limit))
         try:
             async with asyncio.timeout_at(until):
                 result = await _run(guest, link, proc, request)
         except TimeoutError:
             answer.set_error(_stuck(limit))
-            # A paused host reads this when it goes on, right after what it has not read yet.
+            # A paused guest reads this when it continues, right after what it has not read yet.
             await _end(link, proc, STUCK_SECONDS)
             return
         except BaseException:

@@ -1,7 +1,8 @@
-"""Where the actors of one unit find the control link to its container's host.
+"""The control link to a container's guest, shared by the actors of the container.
 
-The SocketActor owns the link and opens and closes the gate; agent processes and session links
-wait here for it. It holds no messages: it is the one thing that the actors of a unit share.
+The SocketActor owns the link and reports its opening and closing here; agent processes and session
+links wait here for it. It holds no messages: it is the only object that the actors of a container
+share.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GuestConnection:
-    """Open while an authenticated control link is there."""
+    """The control link of one container, while an authenticated one is open."""
 
     def __init__(
         self,
@@ -31,36 +32,36 @@ class GuestConnection:
         memory_mb: int | None = None,
     ) -> None:
         self.socket = socket
-        """The SocketActor (named: a restarted one is found)."""
+        """Ref of the SocketActor (by name: it reaches a restarted one)."""
         self.container = container
-        """The ContainerActor."""
+        """Ref of the ContainerActor."""
         self.accept_bare = accept_bare
-        """Whether sessions have a link for clients without a secret too."""
+        """Whether sessions also have a link for clients without a secret."""
         self.info: ContainerInfo | None = None
         self.leases: set[str] = set()
         """Session ids that hold the container; kept over a restart of its actor."""
         self.memory = MemoryRoom(self.leases, memory_mb)
-        """Who has how much of the container's memory; the agents of `leases`."""
+        """Memory of the container by agent of `leases`."""
         self.links: dict[str, OpenLink] = {}
-        """Session id → the link that it wants; kept over a restart of the SocketActor."""
+        """Session id → the link that it requested; kept over a restart of the SocketActor."""
         self.draining = False
-        """The host has been told to end, and ends all that runs there."""
+        """Whether the guest was asked to drain, and ends all that runs there."""
         self._link: ControlLink | None = None
         self._lost: str | None = None
         self._changed = asyncio.Event()
 
     def opened(self, link: ControlLink, info: ContainerInfo) -> None:
-        """A link is there."""
+        """Record that a link is open."""
         self._link, self.info, self._lost = link, info, None
         self._wake()
 
     def closed(self) -> None:
-        """The link broke; another may follow."""
+        """Record that the link broke; another may follow."""
         self._link = None
         self._wake()
 
     def lost(self, reason: str) -> None:
-        """The container is gone, and what ran in it with it."""
+        """Record that the container is gone, with everything that ran in it."""
         self._link, self._lost = None, reason
         self._wake()
 
@@ -71,11 +72,11 @@ class GuestConnection:
 
     @property
     def why_lost(self) -> str | None:
-        """Why the container is gone, where it is."""
+        """Reason why the container is gone, if it is."""
         return self._lost
 
     def starting(self) -> None:
-        """A container is about to start: who waits, waits for it."""
+        """Record that a container is about to start: waiters wait for that one."""
         self._lost = None
         self.draining = False
 
@@ -85,15 +86,15 @@ class GuestConnection:
 
     @property
     def current(self) -> ControlLink | None:
-        """The link, if there is one now."""
+        """The link, if one is open now."""
         return self._link
 
     async def wait(self, timeout: float, *, next_container: bool = False) -> ControlLink:
-        """The link, as soon as there is one.
+        """Return the link as soon as there is one.
 
         Raises:
-            ContainerLost: the container is gone; not with `next_container`, which waits for
-                whatever container comes next.
+            ContainerLost: the container is gone; not with `next_container`, which waits for the
+                container that comes next.
             DeadlineExceeded: no link within `timeout` seconds.
         """
         try:
@@ -109,7 +110,7 @@ class GuestConnection:
             ) from None
 
     async def wait_changed(self, timeout: float) -> None:
-        """Return at the next change of the gate, at most after `timeout` seconds."""
+        """Return at the next change of the link's state, at most after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""What the jobs and timers of a ContainerActor tell it; nobody else sends these."""
+"""Messages that only the jobs and timers of a ContainerActor send, to itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ContainerStarted(Message):
 
 
 class Relayed(Message):
-    """Its host has proved itself."""
+    """Its guest has proved its identity."""
 
     container_id: str
     seconds: dict[str, float]
@@ -29,33 +29,33 @@ class StartFailed(Message):
     reason: str
     hint: str | None = None
     container_id: str = ""
-    """Set where the container ran already."""
+    """Set if the container already ran."""
 
 
 class ContainerEnded(Message):
-    """The engine says that it has ended."""
+    """The engine reports that it has ended."""
 
     container_id: str
     exit_code: int | None = None
 
 
 class IdleStop(Message):
-    """Nobody has used it for long enough."""
+    """The container was unused for the idle time."""
 
 
 class Answered(Message):
-    """An ask that was answered aside has its answer."""
+    """A deferred ask was answered."""
 
 
 class Stopped(Message):
-    """It was stopped and removed; or was not, for `error`."""
+    """It was stopped and removed, or was not, because of `error`."""
 
     container_id: str
     error: str | None = None
 
 
 class Inspected(Message):
-    """What the engine says of a container whose host is said to be gone."""
+    """The engine's state of a container whose guest was reported as gone."""
 
     container_id: str
     running: bool
@@ -64,22 +64,22 @@ class Inspected(Message):
 
 
 class AdoptAgain(Message):
-    """It is time to ask the engine again what there is."""
+    """Time to ask the engine again for the containers."""
 
 
 class RemovePending(Message):
-    """It is time to try again to remove what has ended."""
+    """Time to try again to remove ended containers."""
 
 
 class Removed(Message):
-    """What has ended was removed from the engine; or was not, for `error`."""
+    """An ended container was removed from the engine, or was not, because of `error`."""
 
     container_id: str
     error: str | None = None
 
 
 def start_failed(error: BaseException, container_id: str = "") -> StartFailed:
-    """What to tell of a start that ended with `error`."""
+    """Return the message for a start that ended with `error`."""
     if isinstance(error, OublietteError):
         return StartFailed(reason=error.message, hint=error.hint, container_id=container_id)
     return StartFailed(reason=str(error) or repr(error), container_id=container_id)

@@ -1,4 +1,4 @@
-"""The key of a container: what the sessions that share one have in common."""
+"""Key of a container: the values that the sessions sharing it have in common."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class ContainerKey(msgspec.Struct, frozen=True):
-    """What a container is shared by; `workspace_id` is set exactly when isolation is on."""
+    """Identity of a shared container; `workspace_id` is set exactly when isolation is on."""
 
     container_type: str
     workspace_id: str | None = None
 
     @property
     def label(self) -> str:
-        """As a name under the project's units."""
+        """Its name below the project's containers."""
         return self.container_type + (f":{self.workspace_id}" if self.workspace_id else "")

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 State = Literal["down", "adopting", "starting", "relay", "up", "stopping"]
-"""`down`: there is no container. `adopting`: the engine does not tell which ones there are.
-`starting`: the engine makes one. `relay`: it runs, and its guest has not proved itself yet.
-`up`: agents can be started in it. `stopping`: the engine ends it."""
+"""`down`: there is no container. `adopting`: the engine does not report which ones there are.
+`starting`: the engine makes one. `relay`: it runs, and its guest has not proved its identity
+yet. `up`: agents can be started in it. `stopping`: the engine ends it.
+"""
 
 Occurrence = Literal[
     "engine_away",
@@ -25,9 +26,11 @@ Occurrence = Literal[
     "stopped",
     "stop_failed",
 ]
-"""`engine_away`: it could not be asked which containers there are. `examined`: it told, and none
-can be used. `adopted`: one of them is used. `wanted`: a session or command needs one. `lost`: it
-ended, or cannot be used any more. The others are the ends of what the states are named after."""
+"""`engine_away`: it could not be asked which containers there are. `examined`: it answered, and
+none can be used. `adopted`: one of them is used. `wanted`: a session or command needs one.
+`lost`: it ended, or cannot be used any more. The others are the ends of the activities that name
+the states.
+"""
 
 TRANSITIONS: Final[Mapping[tuple[State, Occurrence], State]] = {
     ("down", "engine_away"): "adopting",
@@ -52,17 +55,17 @@ TRANSITIONS: Final[Mapping[tuple[State, Occurrence], State]] = {
 
 
 class UnexpectedOccurrenceError(Exception):
-    """Something happened that cannot happen in this state: a defect of the actor."""
+    """Error for an occurrence that cannot happen in this state: a defect of the actor."""
 
 
 class Lifecycle:
-    """The state of one container; changed by `on` alone."""
+    """State of one container; changed by `on` alone."""
 
     def __init__(self) -> None:
         self.state: State = "down"
 
     def on(self, occurrence: Occurrence) -> State:
-        """Change the state by what has happened, and return the new one.
+        """Change the state according to an occurrence, and return the new one.
 
         Raises:
             UnexpectedOccurrenceError: the table has no such transition.

@@ -1,7 +1,8 @@
-"""How many agents a container has memory for, by what each kind is counted with.
+"""Number of agents that a container has memory for, counted by the need of each kind.
 
-The kernel ends somebody when a container's memory is used up, whoever took it: so an agent waits
-here, before its process is started, until others of its container have ended.
+When a container's memory is used up, the kernel kills any one of its processes, not necessarily the
+one that used it: so an agent waits here, before its process is started, until others of its
+container have ended.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ WAIT_SECONDS: Final = 600.0  # for others of the container to end
 
 
 class MemoryRoom:
-    """The memory of one container, in MB; belongs to its gate.
+    """Memory of one container, in MB; owned by its GuestConnection.
 
     Args:
-        leases: ids of the sessions that hold the container; what others had is free again.
-        room: what the container may have; None = there is no limit.
+        leases: ids of the sessions that hold the container; the share of others is free again.
+        room: the container's limit; None = there is no limit.
     """
 
     def __init__(self, leases: AbstractSet[str], room: int | None) -> None:
@@ -41,27 +42,27 @@ class MemoryRoom:
         )
 
     def fits(self, need: int) -> int | None:
-        """How many agents with that need fit beside those that live, 1 at least; None: any."""
+        """Return how many such agents fit beside the running ones, at least 1; None: any number."""
         if self._room is None:
             return None
         return max((self._room - self._others()) // need, 1)
 
     def count(self, session_id: str, need: int) -> None:
-        """Its agent lives: it is counted, whether it fits or not."""
+        """Count the session's running agent, whether it fits or not."""
         self._taken[session_id] = need
 
     def given_back(self, session_id: str) -> None:
-        """Its agent has ended."""
+        """Return the memory of the session's agent, which has ended."""
         self._taken.pop(session_id, None)
         self._changed.set()
         self._changed = asyncio.Event()
 
     def waits_since(self, session_id: str) -> float | None:
-        """Monotonic second since which its agent waits for others to end; None: it does not."""
+        """Return the monotonic second since which its agent waits; None: it does not."""
         return self._waiting.get(session_id)
 
     async def take(self, session_id: str, need: int, timeout: float = WAIT_SECONDS) -> None:
-        """Count its agent, as soon as it fits; one fits always, alone.
+        """Count the session's agent as soon as it fits; a single one always fits.
 
         Raises:
             LimitExceeded: others had the memory for `timeout` seconds.

@@ -1,4 +1,4 @@
-"""What a ContainerActor and its unit tell each other."""
+"""Messages between a ContainerActor and the other actors of its container."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ StageName = Literal["image", "create", "start", "relay"]
 
 
 class Acquire(Message, Reply[str]):
-    """Take a lease: the container is started if need be, and not stopped before Release.
+    """Take a lease: the container is started if necessary, and not stopped before Release.
 
-    Answers its id once it runs and its host has proved itself. Taking the same lease twice is one
-    lease.
+    Answers its id once it runs and its guest has proved its identity. Taking the same lease twice
+    is one lease.
     """
 
     session_id: str
@@ -37,22 +37,22 @@ class StopContainer(Message, Reply[None]):
 
 
 class GetContainer(Message, Reply[Container | None]):
-    """The container's record, None where none runs."""
+    """Request for the container's record; None if none runs."""
 
 
 class GetStages(Message, Reply[dict[str, float]]):
-    """How long each stage of the last start took, in seconds."""
+    """Request for the duration of each stage of the last start, in seconds."""
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended and what it wrote."""
+    """Exit code and output of a command."""
 
     exit_code: int
     """128 + the signal for a killed one."""
     stdout: str
     stderr: str
     truncated: bool
-    """Something is left out of the middle; the text says how much."""
+    """Whether the middle was left out; the text contains the number of bytes."""
     timed_out: bool
 
 
@@ -61,7 +61,7 @@ class RunCommand(Message, Reply[CommandResult]):
 
     argv: tuple[str, ...]
     workspace: str
-    """As documented, absolute; told to the command."""
+    """As documented, absolute; the command gets it as a variable."""
     working_dir: str
     """As documented, absolute."""
     timeout_seconds: float
@@ -77,42 +77,42 @@ class LogText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadLogs(Message, Reply[LogText]):
-    """The end of what the container's own process wrote."""
+    """Request for the end of what the container's own process wrote."""
 
     tail: int
 
 
 class ContainerIsUp(Message):
-    """To the SocketActor: its host listens and holds this key."""
+    """To the SocketActor: the container's guest listens and has this key."""
 
     container_id: str
     key: bytes
 
 
 class SocketStarted(Message):
-    """To the ContainerActor: a SocketActor began; tell it of the container that is up."""
+    """To the ContainerActor: a SocketActor began, and needs to know the running container."""
 
 
 class GuestGone(Message):
-    """To the ContainerActor: there is no host to talk to, whatever the engine says of it."""
+    """To the ContainerActor: no guest can be reached, even if the container runs."""
 
     container_id: str
     reason: str
     unusable: bool = False
-    """True: a host is there, and this server can never talk to it."""
+    """True: there is a guest, and this server can never use it."""
 
 
 class StageChanged(Message):
-    """To the sessions that hold the container: how far its start is."""
+    """To the sessions that hold the container: progress of its start."""
 
     stage: StageName
     state: Literal["progress", "done", "failed"]
     elapsed_ms: int
-    """Since the stage began."""
+    """Milliseconds since the stage began."""
     container_id: str = ""
     detail: str = ""
-    """How far a pull is."""
+    """Progress of a pull."""
     error: str = ""
     remedy: str = ""
     warnings: tuple[str, ...] = ()
-    """What a user should hear at every start."""
+    """Warnings that a user should see at every start."""

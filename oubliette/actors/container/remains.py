@@ -1,4 +1,4 @@
-"""What a killed server has left, cleared away by the next before it takes anything over."""
+"""Remains of a killed server, removed by the next one before it recovers anything."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ async def remove_orphans(
     instance: str,
     folders: Folders,
 ) -> Clearance:
-    """Remove containers that nobody knows; what lies in the home is removed while the server runs.
+    """Remove unknown containers; remains in the home are removed while the server runs.
 
-    The caller closes what is returned.
+    The caller closes the returned object.
     """
     deleted = await reader.run(leftovers.deleted)
     await _reap_orphans(runtime, reader, store, instance, deleted.projects)
@@ -48,7 +48,7 @@ async def remove_orphans(
 async def _reap_orphans(
     runtime: ContainerRuntime, reader: Reader, store: Ref, instance: str, deleted: frozenset[str]
 ) -> None:
-    """Remove containers of ours that no record knows, or whose project is `deleted`."""
+    """Remove containers of this instance without a record, or whose project is `deleted`."""
     records = await reader.containers()
     known = {record.id for record in records if record.project_id not in deleted}
     for info in await runtime.adopt(instance):

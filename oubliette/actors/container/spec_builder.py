@@ -1,4 +1,4 @@
-"""What a container is made of, by the configuration of now; and a hash of that."""
+"""Specs of containers, derived from the current configuration, and a hash of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ContainerSpecBuilder:
-    """Makes the specs of one ContainerKey."""
+    """Builder of the specs of one ContainerKey."""
 
     def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
         self._context = context
@@ -38,7 +38,7 @@ class ContainerSpecBuilder:
 
     @property
     def image(self) -> str | None:
-        """Its image; None where there are no images.
+        """Its image; None for runtimes without images.
 
         Raises:
             RuntimeFailure: its container type is not configured any more.
@@ -50,7 +50,7 @@ class ContainerSpecBuilder:
         return options.image_of(config, self._key.container_type, self._project)
 
     def digest(self) -> str:
-        """The same for containers that are the same, but for their names and folders."""
+        """Return a hash that is the same for containers that differ only in names and folders."""
         context = self._context
         parts = (
             context.runtime.name,
@@ -64,7 +64,7 @@ class ContainerSpecBuilder:
         return hashlib.sha256(data).hexdigest()[:16]
 
     def spec(self, container_id: str) -> ContainerSpec:
-        """A spec with a new runtime folder. Blocks."""
+        """Return a spec with a new runtime folder. Blocks."""
         context = self._context
         draft = self._draft(container_id, new_runtime_dir(context.runtime_base))
         labels = {
@@ -123,7 +123,7 @@ class ContainerSpecBuilder:
             else:  # nothing is mounted: it is where the workspace is
                 mounts.append(Mount(workspace / CONTEXT, f"/workspace/{CONTEXT}"))
         mounts.append(Mount(folders.session_homes(project.id), "/home/agent"))
-        # The agents' programs, each once: two agents may share one. Without a sandbox they are
+        # The agents' programs, each once: two agents may share one. Without a sandbox they are used
         # where they are.
         if context.runtime.capabilities.isolation != "none":
             agents = context.agents.values()
@@ -133,6 +133,6 @@ class ContainerSpecBuilder:
 
 @functools.lru_cache(maxsize=8)
 def _content(path: Path, changed: int) -> str:
-    """What the zipapp holds; read once, as long as it is not written again."""
+    """Return a hash of the zipapp; read once, as long as it is not written again."""
     del changed
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The stages of a container's start: each is timed, told, and names itself when it fails."""
+"""Stages of a container's start: each is timed and reported, and named in its failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from oubliette.config.schema import ContainersConfig
 
-TOLD_EVERY: Final = 3.0  # seconds between two events of a pull's progress
+PROGRESS_SECONDS: Final = 3.0  # seconds between two events of a pull's progress
 
 _REMEDY: Final[dict[StageName, str]] = {
     "image": "oubliette doctor; containers.image and containers.dev_image name the images",
@@ -28,7 +28,7 @@ _REMEDY: Final[dict[StageName, str]] = {
 
 
 def longest_start(config: ContainersConfig) -> float:
-    """Seconds within which a start has come to its end, one way or the other."""
+    """Return the seconds within which a start has ended, successful or not."""
     return config.pull_timeout_seconds + 3 * config.start_timeout_seconds + 10.0
 
 
@@ -43,7 +43,7 @@ _DOING: Final[dict[StageName, str]] = {
 def start_of(
     state: str, stages: StartStages | None, config: ContainersConfig, now: float
 ) -> ContainerStartProgress | None:
-    """What the start of a container waits for; `now` in wall seconds. None: nothing."""
+    """Return the progress of a container's start at `now` (wall seconds); None: no start."""
     if state == "stopping":
         return ContainerStartProgress(what="the container before it to be removed")
     if state not in {"starting", "relay"} or stages is None or stages.current is None:
@@ -57,7 +57,7 @@ def start_of(
 
 
 def adoption_of(runtime: str, failing_since: float | None) -> ContainerStartProgress:
-    """What a container waits for of which the engine, `runtime`, tells nothing."""
+    """Return the progress of an adoption while the engine of `runtime` does not answer."""
     return ContainerStartProgress(
         what=f"{runtime} to tell which containers there are",
         since=failing_since,
@@ -79,35 +79,36 @@ class StartStages:
     """The stages of one start, in the order in which they ran.
 
     Args:
-        tell: is told of each that ends, and of progress.
+        send: called for each stage that ends, and for progress.
         container_id: the container, once there is one.
-        warnings: what a user should hear at every start.
+        warnings: warnings that a user should see at every start.
     """
 
     def __init__(
         self,
-        tell: Callable[[StageChanged], object],
+        send: Callable[[StageChanged], object],
         container_id: str = "",
         warnings: tuple[str, ...] = (),
     ) -> None:
-        self._tell = tell
+        self._send = send
         self._container_id = container_id
         self._warnings = warnings
-        self._began = self._told = 0.0
+        self._began = self._reported = 0.0
         self.current: StageName | None = None
-        """The stage that runs now."""
+        """The running stage."""
         self.detail: str | None = None
-        """How far it is."""
+        """Its progress."""
         self._held: asyncio.TimerHandle | None = None
-        """Tells the last progress when it may be told: afterwards there may be none for long."""
+        """Timer that reports the latest progress when due: for long no other may follow.
+        """
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
     def stage(self, name: StageName) -> Generator[None]:
-        """One stage.
+        """Time and report one stage.
 
         Raises:
-            StageFailed: what is in the block failed; says how to mend it.
+            StageFailed: the block failed; the error names the remedy.
         """
         self._began = time.monotonic()
         self.current = name
@@ -119,22 +120,22 @@ class StartStages:
             self._drop_held()
             self.current = self.detail = None
         self.seconds[name] = time.monotonic() - self._began
-        self._say(name, "done", warnings=self._warnings)
+        self._report(name, "done", warnings=self._warnings)
 
     def progress(self, name: StageName, detail: str) -> None:
-        """Tell how far the stage is that runs now, every few seconds."""
+        """Report the progress of the running stage, every few seconds."""
         self._drop_held()
         self.detail = detail
-        wait = self._told + TOLD_EVERY - time.monotonic() if self._told else 0.0
+        wait = self._reported + PROGRESS_SECONDS - time.monotonic() if self._reported else 0.0
         if wait > 0:
             self._held = asyncio.get_running_loop().call_later(wait, self.progress, name, detail)
             return
-        self._told = time.monotonic()
-        self._say(name, "progress", detail=detail)
+        self._reported = time.monotonic()
+        self._report(name, "progress", detail=detail)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the stage that runs now began."""
+        """Seconds since the running stage began."""
         return time.monotonic() - self._began
 
     def _drop_held(self) -> None:
@@ -142,11 +143,11 @@ class StartStages:
             self._held.cancel()
             self._held = None
 
-    def _say(
+    def _report(
         self, name: StageName, state: Literal["progress", "done", "failed"], **more: Any
     ) -> None:
         elapsed = round((time.monotonic() - self._began) * 1000)
-        self._tell(
+        self._send(
             StageChanged(
                 stage=name,
                 state=state,
@@ -163,5 +164,5 @@ class StartStages:
             said = f"not done after {time.monotonic() - self._began:.0f} s"
         hint = error.hint if isinstance(error, OublietteError) else None
         failed = StageFailed(name, said or repr(error), hint=hint or _REMEDY[name])
-        self._say(name, "failed", error=said or repr(error), remedy=failed.hint or "")
+        self._report(name, "failed", error=said or repr(error), remedy=failed.hint or "")
         return failed

@@ -1,4 +1,4 @@
-"""One container and all that belongs to it: its life, its links, its sessions."""
+"""Supervisors of one container: its actor, its links, its sessions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class StartSession(Message, Reply[None]):
     """To a ContainerSupervisor: run this session, which is in the store."""
 
     session_id: str
-    anew: bool = False
-    """It was resumed: an actor that runs it still is on its way out."""
+    resumed: bool = False
+    """Whether it was resumed: an actor that still runs it is about to end."""
 
 
 class KeepApiKey(Message, Reply[None]):
     """To a ContainerSupervisor: a key for the agent of a session that is about to be stored.
 
-    Handed over first, because a supervisor that starts finds the session in the store by itself.
+    Sent first, because a supervisor that starts finds the session in the store and runs it.
     """
 
     session_id: str
@@ -42,7 +42,7 @@ class KeepApiKey(Message, Reply[None]):
 
 
 class ContainerSupervisor(DynamicSupervisor):
-    """one_for_one over the ContainerActor, the SocketActor and the sessions' supervisor."""
+    """one_for_one supervisor of the ContainerActor, the SocketActor and the SessionsActor."""
 
     def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
         super().__init__(max_restarts=20, within=10.0, backoff=_BACKOFF)
@@ -52,7 +52,7 @@ class ContainerSupervisor(DynamicSupervisor):
         self._guest: GuestConnection
 
     def on_start(self) -> None:
-        """Make the gate and start the three."""
+        """Make the GuestConnection and start the three."""
         context, kind = self._context, self._key.container_type
         options = options_of(context.config, kind, self._project)
         self._guest = guest = GuestConnection(
@@ -82,13 +82,13 @@ class ContainerSupervisor(DynamicSupervisor):
         await self.system.ref(f"{self.name}/sessions").ask(message)
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Nobody waits for a container that no one runs."""
+        """Mark the container as lost, so that no actor waits for it."""
         del reason, error
         self._guest.lost("container lost: its unit ended")
 
 
 class SessionsActor(DynamicSupervisor):
-    """Supervises the sessions of one container: those that the store says are live.
+    """Supervisor of the sessions of one container: those that are live in the store.
 
     A session that fails again and again ends itself (see SessionActor), so the limit here is only
     against a storm.
@@ -107,10 +107,10 @@ class SessionsActor(DynamicSupervisor):
         self._project_id = project_id
         self._workspace_id = workspace_id
         self._api_keys: dict[str, str] = {}
-        """Session id → the key for its agent, of those that are about to start."""
+        """Session id → the key for its agent, of sessions that are about to start."""
 
     async def on_start(self) -> None:  # type: ignore[override]
-        """Take over the live sessions, whoever ran them before."""
+        """Recover the live sessions of an earlier server or actor."""
         super().on_start()
         for session in await self._context.reader.live_sessions(
             self._project_id, workspace_id=self._workspace_id
@@ -120,7 +120,7 @@ class SessionsActor(DynamicSupervisor):
     @handles(StartSession)
     async def _start_session(self, message: StartSession) -> None:
         if self.has_child(message.session_id):
-            if not message.anew:
+            if not message.resumed:
                 return
             await self.end_child(message.session_id)
         self._begin(message.session_id)

@@ -118,10 +118,10 @@ class ProjectActor(DynamicSupervisor):
             ContainerKey(kind, workspace if project.workspace_isolation else None)
         ).name
 
-    async def _run_session(self, session: Session, *, anew: bool) -> None:
+    async def _run_session(self, session: Session, *, resumed: bool) -> None:
         self._watch.begin()
         unit = self._unit(self._key(session))
-        await unit.ask(StartSession(session_id=session.id, anew=anew))
+        await unit.ask(StartSession(session_id=session.id, resumed=resumed))
 
     async def _hand_over_key(self, session: Session, api_key: str | None) -> None:
         keep = KeepApiKey(session_id=session.id, api_key=api_key)
@@ -441,7 +441,7 @@ class ProjectActor(DynamicSupervisor):
             raise
         failpoint("project.session_recorded")
         try:
-            await self._run_session(session, anew=resumed)
+            await self._run_session(session, resumed=resumed)
         except ActorDead:
             log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result

@@ -1,8 +1,8 @@
-"""Callers: who lends tools, whether they are there, and what they are told.
+"""Callers: the tools that they provide, their presence, and the events that they receive.
 
 A CallerActor is a view of the log, not a queue: it keeps the newest events of its caller at hand
-and answers listeners, each of which is a cursor. It also knows whether the caller is present, and
-tells that to those who wait for its answer.
+and answers listeners, each of which is a cursor. It also tracks whether the caller is present, and
+notifies the actors that wait for its answer.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ IDLE_SECONDS: Final = 3600.0
 READ_TIMEOUT: Final = 10.0  # seconds for a read of the store
 RESUBSCRIBE_SECONDS: Final = 0.2
 KEEP_RECENT_SECONDS: Final = 60.0
-"""How long the newest events are kept in memory for a caller that does not listen."""
+"""Seconds for which the newest events are kept in memory for a caller that does not listen."""
 JOIN_SECONDS: Final = 0.01
-"""How long word of settled calls, which the caller knows of, waits for events to go along with."""
+"""Seconds that notices of settled calls, which the caller knows of, wait to be sent with events."""
 _SETTLED: Final = "caller_tool_settled"
 
 
@@ -87,7 +87,7 @@ class _PollExpired(Message):
 
 
 class _Joined(Message):
-    """Word of settled calls has waited long enough."""
+    """Notices of settled calls have waited long enough."""
 
 
 class _CheckPresence(Message):
@@ -111,7 +111,7 @@ class _CheckIdle(Message):
 
 
 class _CheckRecent(Message):
-    """Perhaps nobody wants the newest events any more."""
+    """Time to check whether the newest events are still needed."""
 
 
 @dataclass
@@ -124,16 +124,16 @@ class _Tracked:
 
 @dataclass
 class CallerMemory:
-    """What a CallerActor keeps over its own restarts; in memory, owned by that actor."""
+    """State that a CallerActor keeps over its own restarts; in memory, owned by that actor."""
 
     tools: tuple[CallerTool, ...] | None = None
     tracked: dict[str, _Tracked] = field(default_factory=dict[str, _Tracked])
-    told: int = 0
-    """Seq up to which a lending listener was told."""
+    delivered: int = 0
+    """Seq up to which a provider received events."""
 
 
 class CallersActor(DynamicSupervisor):
-    """Starts a CallerActor for whoever asks. Its name must be `callers`."""
+    """Supervisor that starts a CallerActor on request. Its name must be `callers`."""
 
     def __init__(self, store: Ref, reader: CallerReader, config: CallersConfig) -> None:
         super().__init__(
@@ -173,7 +173,7 @@ class CallersActor(DynamicSupervisor):
 
 
 class CallerActor(Actor):
-    """One caller of one principal: its listeners, its presence, who waits for it."""
+    """Actor of one caller of one principal: its listeners, its presence, its waiting requests."""
 
     mailbox_size: ClassVar[int] = 5000
 
@@ -195,24 +195,24 @@ class CallerActor(Actor):
         self._caller_id = caller_id
         self._memory = memory
         self._listeners: dict[str, Listener] = {}
-        self._lender: Listener | None = None
+        self._provider: Listener | None = None
         self._recent = RecentEvents(0)
         self._subscribed = False
         self._early: list[Event] = []
-        """Told by the store while it is not known from where on it tells."""
+        """Events from the store that came before the start of the subscription is known."""
         self._projects = KnownProjects()
         self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
         self._presence_timer: ActorTimer | None = None
         self._joining = False
-        """Whether a `_Joined` is on its way."""
+        """Whether a `_Joined` is scheduled."""
         self._last_used = 0.0
         self._checking_recent = False
-        """Whether a `_CheckRecent` is on its way."""
+        """Whether a `_CheckRecent` is scheduled."""
 
     async def on_start(self) -> None:
         """Subscribe to the log; a restarted actor gives its listeners time to come back."""
         self._last_used = self.clock.monotonic()
-        if self._memory.told or self._memory.tracked:
+        if self._memory.delivered or self._memory.tracked:
             self._presence.seen(self._last_used)
         self.watch(self._store)
         async with asyncio.timeout(READ_TIMEOUT):
@@ -220,8 +220,8 @@ class CallerActor(Actor):
             last = await self._reader.last_seq()
         self._recent = RecentEvents(last)
         self._subscribed = True
-        if not self._memory.told:
-            self._memory.told = last
+        if not self._memory.delivered:
+            self._memory.delivered = last
         self.after(IDLE_SECONDS, _CheckIdle())
         self._check_presence(_CheckPresence())
 
@@ -232,7 +232,7 @@ class CallerActor(Actor):
     @handles(EventsCommitted)
     def _committed(self, message: EventsCommitted) -> None:
         if not self._subscribed:
-            # There may be older ones that nobody told us of: they are read first.
+            # There may be older ones that were not sent to us: they are read first.
             self._early += message.events
             return
         self._recent.extend(message.events)
@@ -272,7 +272,7 @@ class CallerActor(Actor):
 
     @handles(_Subscribed)
     def _subscribed_again(self, message: _Subscribed) -> None:
-        # What was committed in between was told to nobody: it is read from the log.
+        # Events committed in between were not sent: they are read from the log.
         self._recent = RecentEvents(max(message.last, self._recent.head))
         self._recent.extend(self._early)
         self._early.clear()
@@ -291,12 +291,12 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if message.tools is not None:
             self._memory.tools = message.tools
-        lends = message.mode == "lend"
+        provides = message.mode == "lend"
         head = self._recent.head
-        # A cursor from beyond the log is one of another server: nothing would ever come after it.
+        # A cursor beyond the log comes from another server: it would never receive an event.
         after = None if message.after is None else min(message.after, head)
         requests: list[CallerRequest | PermissionRequest] = []
-        if lends:
+        if provides:
             async with asyncio.timeout(READ_TIMEOUT):
                 requests = [
                     *await self._reader.open_requests(
@@ -310,11 +310,11 @@ class CallerActor(Actor):
             again = []
         listener = Listener(
             message.listener_id,
-            lends=lends,
+            provides=provides,
             kind=message.kind,
             cursor=head if after is None else after,
             backlog=head,
-            told=self._memory.told if message.kind == "poll" else head,
+            delivered=self._memory.delivered if message.kind == "poll" else head,
             open_requests=frozenset(request.id for request in requests),
             again=again,
             project_id=message.project_id,
@@ -323,15 +323,15 @@ class CallerActor(Actor):
             async with asyncio.timeout(READ_TIMEOUT):
                 self._projects.learn(await self._projects.read(self._reader, again))
             listener.again = deque(e for e in again if listener.reaches(e, self._projects))
-        if lends:
+        if provides:
             self._supersede()
-            self._lender = listener
+            self._provider = listener
             self._presence.opened(listener.id, stream=message.kind == "stream")
         self._listeners[listener.id] = listener
         return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
 
     def _knows(self, listener: Listener, events: Iterable[Event]) -> bool:
-        """Whether the projects of these events are known, as far as it matters; else finds out."""
+        """Return whether the projects of these events are known, if needed; else request them."""
         if listener.project_id is None:
             return True
         unknown = [event for event in events if event.session_id not in self._projects]
@@ -362,7 +362,7 @@ class CallerActor(Actor):
         return found
 
     def _supersede(self) -> None:
-        older, self._lender = self._lender, None
+        older, self._provider = self._provider, None
         if older is not None:
             self._presence.superseded(older.id)
             self._end_listener(older, SUPERSEDED)
@@ -372,8 +372,8 @@ class CallerActor(Actor):
         listener = self._listeners.get(message.listener_id)
         if listener is None:
             return
-        if listener is self._lender:
-            self._lender = None
+        if listener is self._provider:
+            self._provider = None
             now = self._last_used = self.clock.monotonic()
             self._presence.closed(listener.id, now, orderly=message.orderly)
             self._watch_presence()
@@ -400,7 +400,7 @@ class CallerActor(Actor):
         return None
 
     def _serve(self, listener: Listener) -> None:
-        """Answer a waiting listener with what there is, if there is anything."""
+        """Answer a waiting listener with the available events, if there are any."""
         if listener.waiting is None:
             return
         if listener.waiting.done:
@@ -479,11 +479,11 @@ class CallerActor(Actor):
         if waiting is None:
             return
         marked = tuple(event.seq for event in events if listener.marks(event))
-        if listener.lends and events:
-            self._memory.told = max(self._memory.told, listener.cursor)
+        if listener.provides and events:
+            self._memory.delivered = max(self._memory.delivered, listener.cursor)
         cursor = listener.cursor
         if listener.kind == "poll" and listener.again and events:
-            cursor = events[-1].seq  # this listener will not come for the rest; the next one will
+            cursor = events[-1].seq  # this listener will not fetch the rest; the next one will
         waiting.set(EventBatch(events=tuple(events), next=cursor, redelivered=marked, ended=ended))
 
     # ------------------------------------------------------------ presence
@@ -496,7 +496,8 @@ class CallerActor(Actor):
     @handles(TrackRequest, at_once=True)
     def _track(self, message: TrackRequest) -> None:
         now = self._last_used = self.clock.monotonic()
-        # Who was not there since the server's start may be on the way back from the one before.
+        # A caller that was absent since the server's start may be on its way back from the last
+        # one.
         grace = message.grace if message.adopted or not self._presence.known else 0.0
         self._memory.tracked[message.request_id] = _Tracked(
             message.reply_to, message.durable, now + grace
@@ -529,7 +530,7 @@ class CallerActor(Actor):
             log.warning("caller_lost_not_told", caller=self.name, to=tracked.reply_to)
 
     def _watch_presence(self) -> None:
-        """Set the timer to the next moment at which somebody may have to be told."""
+        """Set the timer to the next time at which a change of presence may have to be reported."""
         if self._presence_timer is not None:
             self._presence_timer.cancel()
             self._presence_timer = None
@@ -545,7 +546,7 @@ class CallerActor(Actor):
 
     # ------------------------------------------------------------ the rest
     def _watch_recent(self) -> None:
-        """See to it that events are not kept in memory for a caller that has gone."""
+        """Ensure that events are not kept in memory for a caller that has gone."""
         if not self._listeners and not self._checking_recent:
             self._checking_recent = True
             self.after(KEEP_RECENT_SECONDS, _CheckRecent())
@@ -567,7 +568,7 @@ class CallerActor(Actor):
         return CallerState(
             present=present,
             reason=None if present else self._presence.reason,
-            lending=self._lender is not None,
+            provided=self._provider is not None,
             head=self._recent.head,
             tools=self._memory.tools,
             tracked=len(self._memory.tracked),

@@ -1,4 +1,4 @@
-"""The newest events of one caller in memory; what is older is read from the log."""
+"""The newest events of one caller in memory; older ones are read from the log."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def size_of(event: Event) -> int:
-    """About how many bytes an event takes, in memory and on the wire."""
+    """Return roughly how many bytes an event takes, in memory and on the wire."""
     return len(_encode(event.data)) + _FIXED
 
 
 class RecentEvents:
-    """A bounded window on the end of the log: every event of the caller after `floor`."""
+    """Bounded window on the end of the log: every event of the caller after `floor`."""
 
     def __init__(
         self, floor: int, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
     ) -> None:
         self.floor = floor
-        """Cursors below this have to read the log."""
+        """Seq below which cursors have to read the log."""
         self.head = floor
         """Seq of the newest event known."""
         self._events: deque[tuple[Event, int]] = deque()
@@ -43,7 +43,7 @@ class RecentEvents:
         return len(self._events)
 
     def extend(self, events: Iterable[Event]) -> None:
-        """Take newer events in, in seq order; what is known already is dropped."""
+        """Add newer events, in seq order; known ones are dropped."""
         for event in events:
             if event.seq <= self.head:
                 continue
@@ -59,7 +59,7 @@ class RecentEvents:
             self.floor = max(self.floor, event.seq)
 
     def after(self, cursor: int) -> list[tuple[Event, int]]:
-        """Events behind `cursor` (at `floor` or above) and their sizes, oldest first."""
+        """Return events behind `cursor` (at `floor` or above) and their sizes, oldest first."""
         found: list[tuple[Event, int]] = []
         for item in reversed(self._events):
             if item[0].seq <= cursor:
@@ -69,7 +69,7 @@ class RecentEvents:
         return found
 
     def forget(self) -> None:
-        """Keep nothing in memory; the log has it all."""
+        """Keep nothing in memory; the log has all events."""
         self._events.clear()
         self._bytes = 0
         self.floor = self.head

@@ -19,59 +19,59 @@ REQUESTS = frozenset({TOOL_REQUEST, PERMISSION_REQUEST})
 
 
 class Listener:
-    """Where a listener stands, what it still gets again, and who waits for more."""
+    """Position of a listener, the events that it gets again, and the ask that waits for more."""
 
     def __init__(
         self,
         identity: str,
         *,
-        lends: bool,
+        provides: bool,
         kind: Literal["stream", "poll"],
         cursor: int,
         backlog: int,
-        told: int,
+        delivered: int,
         open_requests: frozenset[str],
         again: Iterable[Event] = (),
         project_id: str | None = None,
     ) -> None:
         self.id = identity
-        self.lends = lends
+        self.provides = provides
         self.kind = kind
         self.cursor = cursor
         self.backlog = backlog
-        """Up to this seq, requests count only where they are open still."""
-        self.told = told
-        """Up to this seq, a request may have been told before."""
+        """Seq up to which requests count only if they are still open."""
+        self.delivered = delivered
+        """Seq up to which a request may have been delivered before."""
         self.open_requests = open_requests
         self.again: deque[Event] = deque(again)
-        """Open requests from before the cursor, told first."""
+        """Open requests from before the cursor, delivered first."""
         self.project_id = project_id
-        """Where its right ends; None: nowhere."""
+        """Project that its right is restricted to; None: no restriction."""
         self.waiting: Deferred | None = None
         self.timer: ActorTimer | None = None
         self.max_events = 0
         self.max_bytes = 0
         self.reading = False
-        """Whether a read of the log is on its way."""
+        """Whether a read of the log is under way."""
 
     def wants(self, event: Event) -> bool:
-        """Whether it is told of this event."""
+        """Return whether the listener receives this event."""
         if event.type not in REQUESTS:
             return True
-        if not self.lends:  # it may look, but not run tools that somebody else lends
+        if not self.provides:  # it may look, but not run tools that another listener provides
             return event.type == PERMISSION_REQUEST
         return event.seq > self.backlog or event.data.get("request_id") in self.open_requests
 
     def reaches(self, event: Event, projects: Mapping[str, str]) -> bool:
-        """Whether the event is within the right of whoever listens."""
+        """Return whether the event is within the listener's right."""
         return self.project_id is None or projects.get(event.session_id) == self.project_id
 
     def marks(self, event: Event) -> bool:
-        """Whether the event carries `redelivered`."""
-        return event.type in REQUESTS and event.seq <= self.told
+        """Return whether the event carries `redelivered`."""
+        return event.type in REQUESTS and event.seq <= self.delivered
 
     def take_again(self) -> list[Event]:
-        """The next open requests that come again, up to the caps; at least one if any is left."""
+        """Return the next open requests that come again, up to the caps; at least one if any."""
         taken: list[Event] = []
         room = self.max_bytes
         while self.again and len(taken) < self.max_events:
@@ -82,9 +82,9 @@ class Listener:
         return taken
 
     def pick(self, events: Iterable[tuple[Event, int]], projects: Mapping[str, str]) -> list[Event]:
-        """What of the following events it is told, up to the caps; moves the cursor past it.
+        """Return the following events that it receives, up to the caps, and move the cursor.
 
-        `projects` says where each session of the events belongs, if this listener is bound to one.
+        `projects` maps the session of each event to its project, if this listener is bound to one.
         """
         taken: list[Event] = []
         room = self.max_bytes
@@ -100,7 +100,7 @@ class Listener:
         return taken
 
     def expect(self, waiting: Deferred, max_events: int, max_bytes: int) -> None:
-        """Somebody waits for the next batch."""
+        """Record an ask that waits for the next batch."""
         self.waiting = waiting
         self.max_events = max_events
         self.max_bytes = max_bytes

@@ -1,4 +1,4 @@
-"""What listeners and tools say to a CallerActor."""
+"""Messages of listeners and tools to a CallerActor."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from oubliette.kit import Message, Reply
 from oubliette.records import CallerTool, Event
 
 SUPERSEDED = "superseded"
-"""Why a lending listener ended: a newer one of the same caller took its place."""
+"""Reason for the end of a provider: a newer one of the same caller took its place."""
 
 UNKNOWN = "unknown listener"
-"""Why a batch is empty: the actor was restarted and wants the listener to open again."""
+"""Reason for an empty batch: the actor was restarted and the listener must open again."""
 
 
 class ListenerOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to OpenListener."""
 
     cursor: int
-    """Where to ask on from."""
+    """Cursor for the next request."""
     redelivered: int = 0
-    """How many open requests come again."""
+    """Number of open requests that come again."""
 
 
 class OpenListener(Message, Reply[ListenerOpened]):
-    """Begin to listen. A lending one ends the lending one before it with `superseded`."""
+    """Open a listener. A provider ends the provider before it with `superseded`."""
 
     listener_id: str
     mode: Literal["lend", "observe"] = "lend"
@@ -37,18 +37,19 @@ class OpenListener(Message, Reply[ListenerOpened]):
     again: bool = False
     """Open requests from before `after` come again too: the caller may have lost them."""
     tools: tuple[CallerTool, ...] | None = None
-    """The tools that this caller lends from now on; None leaves them as they are."""
+    """The tools that this caller provides from now on; None leaves them unchanged."""
     project_id: str | None = None
-    """Only events of sessions of this project: the right of whoever listens ends there."""
+    """Only events of sessions of this project, which the listener's right is restricted to."""
 
 
 class CloseListener(Message):
-    """The listener ends; one that waits in NextEvents is answered with `reason`."""
+    """Close the listener; one that waits in NextEvents is answered with `reason`."""
 
     listener_id: str
     reason: str = "gone"
     orderly: bool = False
-    """It was told why, so it may well come back: counts as a poll, not as a drop."""
+    """Whether it got the reason, so it may come back: counts as a poll, not as a drop.
+    """
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,13 +59,13 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
     next: int
     """Cursor behind them."""
     redelivered: tuple[int, ...] = ()
-    """Seqs of those requests that may have been told before."""
+    """Seqs of those requests that may have been delivered before."""
     ended: str | None = None
-    """Why this listener gets nothing more."""
+    """Reason why this listener gets nothing more."""
 
 
 class NextEvents(Message, Reply[EventBatch]):
-    """Events after a cursor; waits for the first. Also ends with the listener."""
+    """Request for events after a cursor; waits for the first. Also ends with the listener."""
 
     listener_id: str
     after: int
@@ -74,20 +75,20 @@ class NextEvents(Message, Reply[EventBatch]):
 
 
 class CallerState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a caller stands now."""
+    """State of a caller."""
 
     present: bool
-    lending: bool
-    """Whether a lending listener is open."""
+    provided: bool
+    """Whether a provider is open."""
     head: int
     """Seq of the newest event known here."""
     tools: tuple[CallerTool, ...] | None = None
-    """What it lent with `caller_listen`; None if it never did."""
+    """Tools that it provided with `caller_listen`; None if it never did."""
     reason: str | None = None
-    """Why it is absent, when it is."""
+    """Reason why it is absent, if it is."""
     tracked: int = 0
     """Open requests that depend on its presence."""
 
 
 class GetCaller(Message, Reply[CallerState]):
-    """To a CallerActor: how the caller stands, and the tools that it lent."""
+    """To a CallerActor: request for the caller's state and the tools that it provides."""

@@ -1,4 +1,4 @@
-"""The projects of the sessions that a caller's events are about: for listeners bound to one."""
+"""Projects of the sessions in a caller's events, for listeners bound to one project."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from oubliette.records import Event
 
 MAX_KNOWN: Final = 10_000
-"""Sessions of one caller that are remembered; far more than one batch of events is about."""
+"""Sessions of one caller that are remembered; far more than one batch of events names."""
 
 
 class KnownProjects(dict[str, str]):
     """Session id → project id, as far as it was read; "" for a session that is gone."""
 
     async def read(self, reader: CallerReader, events: Iterable[Event]) -> dict[str, str]:
-        """The project of each session that is not known yet; `learn` remembers them."""
+        """Return the project of each session that is not known yet; `learn` remembers them."""
         found: dict[str, str] = {}
         for session_id in {event.session_id for event in events} - self.keys():
             record = await reader.session(session_id)
@@ -26,7 +26,7 @@ class KnownProjects(dict[str, str]):
         return found
 
     def learn(self, found: dict[str, str]) -> None:
-        """Remember these; where there are too many, those from before are to be read again."""
+        """Remember these; if there are too many, the earlier ones have to be read again."""
         if len(self) + len(found) > MAX_KNOWN:
             self.clear()
         self.update(found)

@@ -1,4 +1,4 @@
-"""What callers read of the store."""
+"""Queries of the store that callers use."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ class CallerReader(Protocol):
     """The part of the store's reader that callers need."""
 
     async def last_seq(self) -> int:
-        """Seq of the newest event."""
+        """Return the seq of the newest event."""
         ...
 
     async def caller_events(
         self, principal: str, caller_id: str, after_seq: int, limit: int, max_bytes: int
     ) -> list[Event]:
-        """Events of a caller in seq order; at least one if there is any."""
+        """Return events of a caller in seq order; at least one if there is any."""
         ...
 
     async def open_requests(
         self, *, principal: str | None = None, caller_id: str | None = None
     ) -> list[CallerRequest]:
-        """Requests without an outcome."""
+        """Return the requests without an outcome."""
         ...
 
     async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]:
-        """What it is asked for and has not decided."""
+        """Return the permission requests to it that are not decided."""
         ...
 
     async def event(self, session_id: str, index: int) -> Event | None:
-        """One event."""
+        """Return one event."""
         ...
 
     async def session(self, session_id: str) -> Session | None:
-        """One session."""
+        """Return one session."""
         ...

@@ -72,7 +72,7 @@ class GetStreams:
             # The call itself may do without; if it cannot, it says so.
             log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
             return
-        if state.lending or caller_id in session.cursors:
+        if state.provided or caller_id in session.cursors:
             return
         session.cursors[caller_id] = state.head
         self._start(session, caller_id)

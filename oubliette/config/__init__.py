@@ -1,1 +1,1 @@
-"""The configuration: its schema, its sources, and the options of containers and agents."""
+"""Configuration: its schema, its sources, and the options of containers and agents."""

@@ -1,8 +1,8 @@
-"""What agents are told on each level: `config.json`.
+"""Schema of `config.json`, the configuration of agents on each level.
 
 "template → projects/<id> (copied on project_create) → workspaces/<uuid> (copied on
-workspace_create, user tokens merged here)": this is the form that all three have. Secrets are
-never in it; `${credential:NAME}` in a server's `env` or `headers` stands for one.
+workspace_create, user tokens merged here)": all three levels have this form. It never contains a
+secret; `${credential:NAME}` in a server's `env` or `headers` refers to one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 OURS: Final = "oubliette"
-"""What agents call our own MCP server; no other may be called so."""
+"""Name of Oubliette's own MCP server in agents; reserved for it."""
 
 Autonomy = Literal["off", "low", "medium", "high", "ask"]
 
@@ -41,7 +41,7 @@ class McpServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     disabled: bool = False
 
     def filled(self, fill: Callable[[str], str]) -> McpServer:
-        """With what `fill` says in the place of each `${credential:NAME}`."""
+        """Return a copy in which each `${credential:NAME}` is replaced by `fill(NAME)`."""
 
         def put(values: Mapping[str, str]) -> dict[str, str]:
             return {
@@ -59,7 +59,7 @@ class AgentConfig(
     omit_defaults=True,
     rename={"mcp_servers": "mcpServers"},
 ):
-    """One `config.json`."""
+    """Content of one `config.json`."""
 
     agent: str | None = None
     model: str | None = None
@@ -68,23 +68,23 @@ class AgentConfig(
 
     @property
     def enabled(self) -> dict[str, McpServer]:
-        """The servers that agents are to have, in the order of their names."""
+        """The servers that are not disabled, sorted by name."""
         return {
             name: server for name, server in sorted(self.mcp_servers.items()) if not server.disabled
         }
 
     @property
     def credentials(self) -> tuple[str, ...]:
-        """Names of the credentials that its servers stand in need of."""
+        """Names of the credentials that the enabled servers refer to, sorted."""
         named = (found for server in self.enabled.values() for found in _named(server))
         return tuple(sorted(set(named)))
 
 
-msgspec.json.Decoder(AgentConfig)  # looked into before there are threads: see store/codec.py
+msgspec.json.Decoder(AgentConfig)  # built before there are threads: see store/codec.py
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """`upper` over `lower`: objects key by key, everything else replaced, lists as a whole."""
+    """Return `upper` over `lower`: objects are merged by key, other values and lists replaced."""
     found = dict(lower)
     for key, value in upper.items():
         below = found.get(key)
@@ -96,11 +96,11 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
 
 
 def checked(tree: object, place: str = "") -> AgentConfig:
-    """`tree` as a configuration.
+    """Return `tree` as a configuration.
 
     Args:
         tree: plain JSON.
-        place: what to say before the name of a field that is wrong: the file's.
+        place: prefix of the field's name in errors: the file's name.
 
     Raises:
         InvalidParameter: names the field; values are not repeated.
@@ -127,7 +127,7 @@ def checked(tree: object, place: str = "") -> AgentConfig:
 
 
 def servers(given: Mapping[str, Any]) -> AgentConfig:
-    """The `mcp_servers` of `project_create`, checked.
+    """Check the `mcp_servers` of `project_create` and return them as a configuration.
 
     Raises:
         InvalidParameter: names the field.

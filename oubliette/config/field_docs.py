@@ -1,4 +1,4 @@
-"""What the source says below each field of a struct, for whoever shows them to people."""
+"""Descriptions of struct fields, read from the docstrings below them in the source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """What the source says below each field of `kind`; empty where there is no source."""
+    """Return the docstring below each field of `kind`, by its name; empty without source."""
     docs: dict[str, str] = {}
     for base in kind.__bases__:
         if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:

@@ -22,7 +22,7 @@ from oubliette.durations import PATTERN
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the file (2020-12), with what is said about each key."""
+    """Return the JSON Schema (2020-12) of the file, with a description of each key."""
     (root,), parts = msgspec.json.schema_components((Config,), ref_template="{name}")
     told: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -50,7 +50,7 @@ def schema() -> dict[str, Any]:
 
 
 def _or_duration(number: dict[str, Any]) -> dict[str, Any]:
-    """What JSON Schema says of a key that takes seconds, or a text with units."""
+    """Return the schema of a key that takes seconds, or a text with units."""
     said = {name: number.pop(name) for name in ("description", "default") if name in number}
     return {"anyOf": [number, {"type": "string", "pattern": PATTERN}], **said}
 

@@ -1,7 +1,7 @@
-"""Sources of the configuration: `<home>/oubliette.toml`, the environment, the command line.
+"""Loader of the configuration, from `<home>/oubliette.toml`, the environment and the command line.
 
-Every key is also a variable, `OUBLIETTE_SECTION__KEY`, and `OUBLIETTE_SECTION__NAME__KEY` in a
-table with a name.
+Every key is also a variable, `OUBLIETTE_SECTION__KEY`; in a named table it is
+`OUBLIETTE_SECTION__NAME__KEY`.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _PREFIX: Final = "OUBLIETTE_"
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration and where each key of it came from."""
+    """A configuration and the source of each of its keys."""
 
     config: Config
     sources: dict[str, str]
-    """`section.key` → `default`, the file's path or `environment`."""
+    """`section.key` → `default`, the file's path, `environment (VARIABLE)` or `command line`."""
 
 
 def find_home(explicit: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The home: `explicit`, `OUBLIETTE_HOME`, `./.oubliette` if it is there, `~/.oubliette`."""
+    """Return `explicit`, else `OUBLIETTE_HOME`, `./.oubliette` if it exists, `~/.oubliette`."""
     if explicit is not None:
         return Path(explicit).expanduser().absolute()
     if chosen := environ.get("OUBLIETTE_HOME"):
@@ -69,11 +69,12 @@ def load(
 ) -> Loaded:
     """Read the file of `home`, the environment, then `overrides` (`section.key` → value).
 
-    Later ones win. In the environment a list is JSON, or its entries with commas between.
+    Later sources take precedence. In the environment a list is JSON, or its entries separated by
+    commas.
 
     Raises:
-        ConfigError: unreadable file, unknown key or a value that does not fit; names the key and
-            where it came from.
+        ConfigError: an unreadable file, an unknown key or an invalid value; names the key and its
+            source.
     """
     path = home / FILE_NAME
     tree: dict[str, dict[str, Any]] = {}
@@ -126,7 +127,7 @@ def _put(
     """Set one key: section and name, or section, table and name.
 
     Raises:
-        ConfigError: a table has a name that cannot be, or there is no such key in tables.
+        ConfigError: the name of the table is invalid, or its tables have no such key.
     """
     section, *tables, name = words
     key = ".".join(words)
@@ -142,7 +143,7 @@ def _put(
 
 
 def _duration(words: tuple[str, ...], value: object, source: str) -> object:
-    """A text in a key that takes seconds, as seconds; anything else as it is.
+    """Convert a text in a key that takes seconds to seconds; return any other value unchanged.
 
     Raises:
         ConfigError: the text is no duration.
@@ -168,7 +169,7 @@ def _table(
 
 
 def flat(config: Config) -> dict[str, object]:
-    """Every key that `config` has, and its value; those of tables with names where given."""
+    """Return every key of `config` with its value; of named tables, the keys that are set."""
     keys: dict[str, object] = {}
     for section in config.__struct_fields__:
         part = getattr(config, section)
@@ -202,7 +203,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
     names = sorted(known)
-    # First the right key in the wrong section.
+    # The right key in the wrong section is preferred to a similar name.
     near = [key for key in names if key.rpartition(".")[2] == name.rpartition(".")[2]][:1]
     near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "oubliette config schema lists the keys"
@@ -210,7 +211,7 @@ def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
 
 
 def _from_text(words: tuple[str, ...], text: str) -> object:
-    """A value of the environment, as far as its key tells what it is; checked by `_convert`."""
+    """Convert a value of the environment to its key's type where possible; `_convert` checks it."""
     tables = words[0] in SECTIONS_OF_TABLES
     kind = table_kind(words[0]) if tables else sections()[words[0]]
     hint = get_type_hints(kind, include_extras=True).get(words[-1], str)
@@ -237,7 +238,7 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
     try:
         for section in SECTIONS_OF_TABLES:
             for table, keys in tree.get(section, {}).items():
-                prefix = f"{section}.{table}."  # errors of tables do not tell their names
+                prefix = f"{section}.{table}."  # msgspec's errors do not contain the table's name
                 kind = table_kind(section)
                 kind = ContainerOverrides if kind is ContainerOptions else kind
                 tree[section][table] = msgspec.convert(keys, kind)
@@ -253,5 +254,5 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
 
 
 def schema_keys() -> dict[str, object]:
-    """Every `section.key` and its default; without those of tables with names."""
+    """Return every `section.key` with its default; without the keys of named tables."""
     return flat(Config())

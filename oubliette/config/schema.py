@@ -1,6 +1,6 @@
 """Schema of the configuration: a section is a struct, a key is a field.
 
-`SECTIONS_OF_TABLES` have tables with names of the user's: `[section.NAME]`.
+The sections in `SECTIONS_OF_TABLES` hold tables that the user names: `[section.NAME]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FILE_NAME: Final = "oubliette.toml"
 
-# A text with a unit is taken too, and is seconds from there on: see `_duration`.
+# A text with a unit is accepted too: `_duration` of the loader converts it to seconds.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 GitIdentity = Annotated[str, msgspec.Meta(max_length=200, pattern=r"""^[^\x00-\x1f\x7f<>"\\]*$""")]
@@ -27,7 +27,7 @@ Reference = Annotated[
         pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9][a-z0-9_]*)$"
     ),
 ]
-"""Where a secret is."""
+"""Reference to a secret, in a variable, a file or a credential."""
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,18 +38,19 @@ class ServerConfig(_Section, frozen=True, kw_only=True):
     """The listener and the process."""
 
     host: str = "127.0.0.1"
-    """Address to bind; loopback unless set."""
+    """Address to bind; loopback by default."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8080
-    """0 picks a free one."""
+    """TCP port; 0 picks a free one."""
     allowed_hosts: tuple[str, ...] = ()
     """Host headers to accept besides loopback names and `host`; `name:*` for any port."""
     allowed_origins: tuple[str, ...] = ()
     """Origin headers to accept besides those of loopback."""
     on_stop: Literal["keep", "end"] = "keep"
-    """What a stop (SIGTERM, SIGINT) does with running agents: `keep` leaves them to the next server
-    of this home, or until `containers.orphan_grace_seconds` are over; `end` ends them."""
+    """Effect of a stop (SIGTERM, SIGINT) on running agents: with `keep` they continue, until the
+    next server of this home attaches to them or `containers.orphan_grace_seconds` are over; `end`
+    ends them."""
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 4 * 1024 * 1024
-    """Largest request body."""
+    """Size limit of a request body, in bytes."""
     header_timeout_seconds: Seconds = 10.0
     """Time for a client to send its request head."""
 
@@ -58,296 +59,306 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     """The database."""
 
     durability: Literal["process", "power"] = "process"
-    """`process`: what was acknowledged outlives the process; `power`: the machine too."""
+    """`process`: acknowledged writes survive the end of the process; `power`: also a power
+    failure."""
 
 
 class ProcessConfig(_Section, frozen=True, kw_only=True):
     """The process runtime."""
 
     sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap"
-    """`best-effort`: no isolation at all, a warning at each start."""
+    """`best-effort`: no isolation at all, with a warning at each start."""
     network: Literal["none", "host"] = "host"
-    """What the sandbox reaches: `none`, its own `lo` alone; `host`, what this machine does."""
+    """Network of the sandbox: `none`, only a loopback interface of its own; `host`, the host's
+    network."""
 
 
 class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):
-    """Containers of every runtime, and the defaults of what types and projects may change."""
+    """Containers of every runtime, and the defaults of options that types and projects override."""
 
     runtime: str = "auto"
     """auto, process, docker, podman or apple. auto: the first of apple (on a Mac with Apple silicon
-    only), docker and podman that works, its image fetched where it is missing, else process; never
-    a weaker one than the home had before."""
+    only), docker and podman that works, and pulls its image if it is missing, else process; never a
+    weaker runtime than the home had before."""
     dev_image: str = "localhost/oubliette/dev:latest"
-    """Image of containers of type `dev`; `image_rebuild` makes it."""
+    """Image of containers of type `dev`; `image_rebuild` builds it."""
     pull_timeout_seconds: Seconds = 900.0
-    """For the fetching of an image."""
+    """Time limit for pulling an image."""
     build_timeout_seconds: Seconds = 1800.0
-    """For the building of an image."""
+    """Time limit for building an image."""
     idle_stop_seconds: Seconds = 600.0
-    """A container without a lease is stopped after this."""
+    """Time after which a container without a lease is stopped."""
     start_timeout_seconds: Seconds = 60.0
-    """From the decision to start to a host that answers."""
+    """Time limit from the decision to start a container until its guest answers."""
     orphan_grace_seconds: Seconds = 600.0
-    """A host ends its agents when no server was there for this long."""
+    """Time without a server after which a guest ends its agents."""
     runtime_dir: str | None = None
-    """Folder for relay sockets; a short path."""
+    """Folder for relay sockets; its path has to be short."""
 
 
 class RelayConfig(_Section, frozen=True, kw_only=True):
-    """How agents' clients reach this server."""
+    """Access of agents' clients to this server."""
 
     accept_bare: bool = False
-    """Let clients in that know their project alone and have no secret, in projects that do not say
-    otherwise. Those of one container can be mistaken for each other."""
+    """Accept clients that know only their project and have no secret, in projects without an
+    `accept_bare` of their own. Clients in one container can be mistaken for each other."""
 
 
 class DockerConfig(_Section, frozen=True, kw_only=True):
-    """The docker engine."""
+    """The engine of Docker."""
 
     host: str | None = None
-    """Its address (unix:// or tcp://); else DOCKER_HOST, the current context, the usual socket."""
+    """Address (unix:// or tcp://) of the engine. Unset: DOCKER_HOST, the current context, the usual
+    socket, in this order."""
     sockets: Literal["auto", "mount", "bridge"] = "auto"
-    """How links reach agents: by a socket in a shared folder, or over the engine's exec. auto: the
-    latter where the engine runs in a virtual machine or is reached by TCP. `bridge` is also for
+    """Transport of relay links: `mount`, a socket in a shared folder; `bridge`, the engine's exec;
+    auto: `bridge` if the engine runs in a virtual machine or is reached by TCP. `bridge` also suits
     engines on another machine that has this server's folders at the same paths."""
     oci_runtime: str | None = None
-    """What runs its containers: `runsc` for gVisor. Unset: the engine's default."""
+    """OCI runtime of its containers, such as `runsc` for gVisor. Unset: the engine's default."""
 
 
 class PodmanConfig(_Section, frozen=True, kw_only=True):
-    """The podman engine."""
+    """The engine of Podman."""
 
     host: str | None = None
-    """Its address (unix:// or tcp://); else CONTAINER_HOST, the usual socket."""
+    """Address (unix:// or tcp://) of the engine. Unset: CONTAINER_HOST, the usual socket, in this
+    order."""
     sockets: Literal["auto", "mount", "bridge"] = "auto"
     """As `docker.sockets`."""
     oci_runtime: str | None = None
-    """What runs its containers. Unset: the engine's default."""
+    """OCI runtime of its containers. Unset: the engine's default."""
 
 
 class AppleConfig(_Section, frozen=True, kw_only=True):
     """Apple's `container`, on macOS."""
 
     path: str | None = None
-    """The program, 1.0 or later; without it, `container` on PATH."""
+    """Path of the program, version 1.0 or later. Unset: `container` on PATH."""
 
 
 class AgentsConfig(_Section, frozen=True, kw_only=True):
-    """Agents of every runtime."""
+    """Settings of all agents."""
 
     default: str = "auto"
-    """auto, scripted, opencode, opencode-acp, droid or acp; auto: one whose section is filled
-    in."""
+    """auto, scripted, opencode, opencode-acp, droid, acp or the name of another agent; auto: an
+    agent whose section is configured."""
     start_timeout_seconds: Seconds = 120.0
-    """From the start of the process to its first sign of life."""
+    """Time limit from the start of the agent's process until it is ready."""
     contact_timeout_seconds: Seconds = 60.0
-    """For an agent that is ready to start our MCP server; without it the session fails."""
+    """Time limit for a ready agent to start Oubliette's MCP server; after it the session fails."""
     silence_timeout_seconds: Seconds = 600.0
-    """A turn fails when its agent says nothing for this long while no tool and nobody is asked."""
+    """Time without output from the agent after which a turn fails; it does not count while a tool
+    runs or a permission request is open."""
     max_retries: Count = 8
-    """Tries of a model that fails, in a row; after them the turn fails."""
+    """Attempts in a row of a failing model, after which the turn fails."""
     git_name: GitIdentity = "Oubliette agent"
-    """Author of agents' commits, where neither the repository nor the agent's `~/.gitconfig` nor
-    `GIT_AUTHOR_NAME` names one; empty: nobody, so that git refuses to commit."""
+    """Author of agents' commits, if neither the repository nor the agent's `~/.gitconfig` nor
+    `GIT_AUTHOR_NAME` names one; empty: no author, so that git refuses to commit."""
     git_email: GitIdentity = "agent@oubliette.invalid"
-    """The address that goes with `git_name`."""
+    """E-mail address that goes with `git_name`."""
     memory: tuple[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_-]+=[1-9][0-9]{0,6}$")], ...] = ()
-    """What one agent of a kind is counted with, in MB: `opencode=700`. So many fit into
-    `containers.memory_mb` at once. Unset: scripted 20, droid 400, opencode 500, others 400."""
+    """Estimated memory of one agent of a kind, in MB: `opencode=700`. It limits how many run at
+    once within `containers.memory_mb`. Unset: scripted 20, droid 400, opencode 500, others 400."""
 
 
 class OpencodeConfig(_Section, frozen=True, kw_only=True):
     """OpenCode, the agents `opencode` and `opencode-acp`."""
 
     path: str | None = None
-    """The program to mount into containers; without it, `opencode` on PATH. `image`: nothing is
-    mounted, the container's image has it."""
+    """Program to mount into containers. Unset: `opencode` on PATH. `image`: nothing is mounted,
+    because the container's image has the program."""
     model: str | None = None
     """Model of sessions that name none: `provider/model`, or the model's name at `base_url`."""
     base_url: str | None = None
-    """Where an OpenAI-compatible API (chat completions) is, up to its `/v1`."""
+    """URL of an OpenAI-compatible API (chat completions), up to its `/v1`."""
     api_key: Reference | None = None
     """Key for `base_url`, by reference: `env:NAME`, `file:/path` or `credential:NAME`."""
     env: tuple[str, ...] = ()
-    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path`, `NAME=credential:X`; or
-    `NAME=value` for what is no secret."""
+    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path` or `NAME=credential:X`;
+    `NAME=value` for values that are not secret."""
     context_tokens: Count = 200_000
-    """What the model at `base_url` can read at once."""
+    """Size of the context of the model at `base_url`, in tokens."""
     output_tokens: Count = 32_000
-    """What the model at `base_url` can write at once."""
+    """Output limit of the model at `base_url`, in tokens."""
     price_input: Price | None = None
-    """US dollars per million tokens that the model at `base_url` reads. Without prices its cost is
-    not known, and no limit of cost is ever reached."""
+    """Price of a million input tokens of the model at `base_url`, in US dollars. Without prices its
+    cost is unknown, and no cost limit is ever reached."""
     price_output: Price | None = None
-    """The same for tokens that it writes."""
+    """Price of a million output tokens, in US dollars."""
     price_cache_read: Price | None = None
-    """The same for tokens that it finds in its cache; unset: as `price_input`."""
+    """Price of a million tokens read from its cache, in US dollars. Unset: as `price_input`."""
     price_cache_write: Price | None = None
-    """The same for tokens that it puts into its cache; unset: as `price_input`."""
+    """Price of a million tokens written to its cache, in US dollars. Unset: as `price_input`."""
     trust_repository: bool = False
-    """OpenCode does what a repository says in `.opencode` and `opencode.json`, plugins and MCP
-    servers included: whoever can write to a repository runs code, and sees secrets of agents."""
+    """Let OpenCode load `.opencode` and `opencode.json` of a repository, with their plugins and MCP
+    servers: anyone who can write to the repository can then run code and read the agents'
+    secrets."""
 
 
 class DroidConfig(_Section, frozen=True, kw_only=True):
     """Factory Droid, the agent `droid`."""
 
     path: str | None = None
-    """The program to mount into containers; without it, `droid` on PATH. `image`: nothing is
-    mounted, the container's image has it."""
+    """Program to mount into containers. Unset: `droid` on PATH. `image`: nothing is mounted,
+    because the container's image has the program."""
     model: str | None = None
     """Model of sessions that name none: one of Factory's, or the model's name at `base_url`."""
     base_url: str | None = None
-    """Where a model of your own is (Factory's `customModels`)."""
+    """URL of a model of your own (Factory's `customModels`)."""
     provider: Literal["generic-chat-completion-api", "openai", "anthropic"] = (
         "generic-chat-completion-api"
     )
-    """What is spoken at `base_url`: chat completions, responses or messages."""
+    """Protocol at `base_url`: chat completions, responses or messages."""
     api_key: Reference | None = None
     """Key for `base_url`, by reference: `env:NAME`, `file:/path` or `credential:NAME`."""
     env: tuple[str, ...] = ()
     """Further variables for the agent, such as `FACTORY_API_KEY=env:FACTORY_API_KEY`."""
     output_tokens: Count = 32_000
-    """What the model at `base_url` can write at once."""
+    """Output limit of the model at `base_url`, in tokens."""
     price_input: Price | None = None
-    """US dollars per million tokens that the model at `base_url` reads. Without prices its cost is
-    not known, and no limit of cost is ever reached."""
+    """Price of a million input tokens of the model at `base_url`, in US dollars. Without prices its
+    cost is unknown, and no cost limit is ever reached."""
     price_output: Price | None = None
-    """The same for tokens that it writes."""
+    """Price of a million output tokens, in US dollars."""
     price_cache_read: Price | None = None
-    """The same for tokens that it finds in its cache; unset: as `price_input`."""
+    """Price of a million tokens read from its cache, in US dollars. Unset: as `price_input`."""
     price_cache_write: Price | None = None
-    """The same for tokens that it puts into its cache; unset: as `price_input`."""
+    """Price of a million tokens written to its cache, in US dollars. Unset: as `price_input`."""
 
 
 class AcpConfig(_Section, frozen=True, kw_only=True):
-    """Any other agent that speaks the Agent Client Protocol; `[acp]`: as the agent `acp`."""
+    """Any other agent with the Agent Client Protocol; the section `[acp]` is the agent `acp`."""
 
     command: tuple[str, ...] = ()
-    """Its command line, such as `["gemini", "--acp"]`; empty: there is none."""
+    """Command line of the agent, such as `["gemini", "--acp"]`; empty: the agent is not
+    configured."""
     path: str | None = None
-    """The program to mount as the first word; without it, containers have to have it."""
+    """Program to mount as the first word of `command`. Unset: the container's image has to have
+    it."""
     env: tuple[str, ...] = ()
-    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path`, `NAME=credential:X`; or
-    `NAME=value` for what is no secret."""
+    """Further variables for the agent: `NAME=env:X`, `NAME=file:/path` or `NAME=credential:X`;
+    `NAME=value` for values that are not secret."""
     mounts: tuple[str, ...] = ()
-    """Folders and files of this machine that containers are to have, read-only: `SOURCE`, or
-    `SOURCE:TARGET` for another place."""
+    """Folders and files of this machine to mount read-only into containers: `SOURCE`, or
+    `SOURCE:TARGET` for another path."""
     files: tuple[str, ...] = ()
-    """Files to be put into HOME at each start: `PATH=file:/SOURCE`, or `PATH=TEXT`. They lie on the
-    disk: no place for secrets."""
+    """Files to write to HOME at each start: `PATH=file:/SOURCE`, or `PATH=TEXT`. They are stored on
+    disk, so they must not contain secrets."""
     model: str | None = None
-    """Model of sessions that name none, of those that the agent offers; unset: the agent's own."""
+    """Model of sessions that name none, one of those that the agent offers. Unset: the agent's
+    own."""
     mode: str | None = None
-    """Mode of its sessions, of those that the agent offers; unset: the agent's own."""
+    """Mode of its sessions, one of those that the agent offers. Unset: the agent's own."""
     hears_tool_changes: bool | None = None
-    """Whether it lists its tools again when they change; unset: what is known of the program, such
-    as that Codex and Qwen Code do not."""
+    """Whether the agent lists its tools again when they change. Unset: as known for the program;
+    Codex and Qwen Code, for example, do not."""
     trust_repository: bool = False
-    """Nothing is done about what a repository has it do: whoever can write to a repository runs
-    code, and sees secrets of agents."""
+    """Do not guard against the configuration that a repository has for the agent: anyone who can
+    write to the repository can then run code and read the agents' secrets."""
 
 
 class ProjectsConfig(_Section, frozen=True, kw_only=True):
-    """Projects, each of them."""
+    """Limits of each project."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 20 * 1024**3
-    """Room on the disk for its workspaces and its sessions' HOMEs. At 80 % its sessions are warned,
-    above it their turns are interrupted. 0: any."""
+    """Disk space for a project's workspaces and its sessions' HOMEs, in bytes. Sessions get a
+    warning at 80 %; above the limit their turns are interrupted. 0: no limit."""
     check_seconds: Seconds = 30.0
-    """Time between two measurements while sessions live; more where measuring takes long."""
+    """Time between two measurements while sessions live; longer if measuring takes long."""
 
 
 class SessionsConfig(_Section, frozen=True, kw_only=True):
-    """Defaults of sessions; frozen into each at its start."""
+    """Defaults of sessions, fixed for each session at its start."""
 
     idle_timeout_seconds: Seconds = 1800.0
-    """Any event counts as activity."""
+    """Time without an event after which a session without a running turn ends; any event counts."""
     max_live_per_project: Count = 10
-    """Live top-level sessions."""
+    """Maximum of live top-level sessions in a project."""
     caller_tool_timeout_seconds: Seconds = 60.0
-    """Time for a caller to answer."""
+    """Time for a caller to answer a tool call."""
     permission_timeout_seconds: Seconds = 60.0
-    """Time for a person to allow; denied afterwards."""
+    """Time for a person to answer a permission request, which is denied afterwards."""
     event_buffer: Count = 1000
-    """Events of a session kept in memory; the log keeps all."""
+    """Events of a session that are kept in memory; the log keeps all."""
     max_queued_messages: Count = 100
-    """Messages that may wait for a running turn."""
+    """Maximum of messages that wait for a running turn."""
 
 
 class TreesConfig(_Section, frozen=True, kw_only=True):
     """Default limits of a tree of sessions."""
 
     max_depth: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
-    """Levels of children; 0: agents have none."""
+    """Levels of children; 0: agents cannot spawn children."""
     max_agents: Count = 50
-    """Agents of one tree, ended ones too."""
+    """Maximum of agents in one tree, including ended ones."""
     max_agents_at_once: Count = 10
-    """Live agents of one tree."""
+    """Maximum of live agents in one tree."""
     max_cost_usd: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 10.0
-    """What the agents of one tree may cost together, as they report it."""
+    """Maximum cost of all agents of one tree together, as they report it, in US dollars."""
     max_wall_seconds: Seconds = 86_400.0
-    """Age of a tree, from the start of its root."""
+    """Maximum age of a tree, from the start of its root."""
     max_turn_seconds: Seconds = 21_600.0
-    """What one turn of an agent may take, with all that it waits for. Then it is interrupted and
-    fails; the session goes on."""
+    """Time limit of one turn, including all that it waits for. Then the turn is interrupted and
+    fails; the session continues."""
     max_turn_steps: Count = 500
-    """Steps of the model in one turn, as far as its agent tells of them. Then it is interrupted and
-    fails; the session goes on."""
+    """Maximum of model steps in one turn, if the agent reports them. Then the turn is interrupted
+    and fails; the session continues."""
 
 
 class AuditConfig(_Section, frozen=True, kw_only=True):
-    """The log of who called what."""
+    """The audit log of tool calls."""
 
     max_file_mb: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 16
-    """Size at which a new file is begun."""
+    """Size of a file in MB at which a new one is begun."""
     keep_files: Count = 10
-    """Older files that are kept."""
+    """Number of older files that are kept."""
 
 
 class CallersConfig(_Section, frozen=True, kw_only=True):
     """Limits per principal."""
 
     max_listeners: Count = 16
-    """Listeners at a time."""
+    """Maximum of open listeners."""
     max_calls_in_flight: Count = 64
-    """Tool calls over HTTP at a time."""
+    """Maximum of simultaneous tool calls over HTTP."""
     max_pending_requests: Count = 1000
-    """Calls of lent tools that wait for an answer."""
+    """Maximum of caller tool calls that wait for an answer."""
     max_tools: Count = 128
-    """Tools that one caller lends."""
+    """Maximum of tools that one caller provides."""
     max_schema_bytes: Count = 65_536
-    """Size of the schema of a lent tool."""
+    """Size limit of a caller tool's schema, in bytes."""
     calls_per_second: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 200.0
-    """Calls of tools, on average; more are refused."""
+    """Tool calls per second, on average; further calls are refused."""
     calls_burst: Count = 400
-    """Calls of tools at once, before `calls_per_second` counts."""
+    """Tool calls at once, before `calls_per_second` applies."""
     stream_grace_seconds: Seconds = 1.0
-    """A dropped stream counts as present for this long."""
+    """Time for which a broken stream counts as present."""
     poll_grace_seconds: Seconds = 10.0
-    """A poller counts as present for this long after its last poll."""
+    """Time for which a poller counts as present after its last poll."""
     send_timeout_seconds: Seconds = 5.0
-    """A listener that takes nothing for this long is cut."""
+    """Time after which a listener that does not read is disconnected."""
     restart_grace_seconds: Seconds = 30.0
-    """Time for a caller to come back after the server was restarted."""
+    """Time for a caller to come back after a restart of the server."""
 
 
 class CredentialConfig(_Section, frozen=True, kw_only=True):
-    """A secret, and who is given it."""
+    """A secret, with the projects, users and agents that receive it."""
 
     value: Annotated[str, msgspec.Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*)$")]
-    """Where it is: `env:NAME` or `file:/path`. It is read at each start of an agent."""
+    """Source of the secret: `env:NAME` or `file:/path`. It is read at each start of an agent."""
     projects: tuple[str, ...] = ()
-    """Projects that are given it, by id or name; `*`: all. Empty: none."""
+    """Projects that receive it, by id or name; `*`: all. Empty: none."""
     users: tuple[str, ...] = ()
-    """Given in workspaces with one of these `external_id`s alone; empty: in every workspace."""
+    """Restricts it to workspaces with one of these `external_id`s; empty: all workspaces."""
     agents: tuple[str, ...] = ()
-    """Given to these agents alone; empty: to every agent."""
+    """Restricts it to these agents; empty: all agents."""
     variable: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
-    """Variable of the agent that holds it. Without one it is for those who name it: MCP servers
-    (`${credential:NAME}`), `api_key` and `env` of agents (`credential:NAME`)."""
+    """Variable of the agent that contains it. Unset: only references use it, in MCP servers
+    (`${credential:NAME}`) and in `api_key` and `env` of agents (`credential:NAME`)."""
     as_file: bool = False
-    """`variable` holds the path of a file in memory with it, gone with the agent's process."""
+    """Let `variable` contain the path of a file in memory with the secret, which is removed when
+    the agent's process ends."""
 
 
 class Config(_Section, frozen=True, kw_only=True):
@@ -366,18 +377,18 @@ class Config(_Section, frozen=True, kw_only=True):
     droid: DroidConfig = DroidConfig()
     acp: AcpConfig = AcpConfig()
     acp_agents: dict[str, AcpConfig] = {}
-    """Further agents that speak the Agent Client Protocol, by name: each as `[acp]`."""
+    """Further agents with the Agent Client Protocol, by name; each has the keys of `[acp]`."""
     projects: ProjectsConfig = ProjectsConfig()
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()
     callers: CallersConfig = CallersConfig()
     audit: AuditConfig = AuditConfig()
     container_types: dict[str, ContainerOverrides] = {}
-    """Further container types, and what is different in `base` and `dev`."""
+    """Further container types, and overrides of `base` and `dev`."""
     project_containers: dict[str, ContainerOverrides] = {}
-    """What is different in containers of a project, by its id or its name."""
+    """Overrides for the containers of a project, by its id or name."""
     credentials: dict[str, CredentialConfig] = {}
-    """Secrets, by name, and who is given them."""
+    """Secrets by name, with the projects, users and agents that receive them."""
 
 
 SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
@@ -386,11 +397,11 @@ SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
     "credentials": r"^[a-z0-9][a-z0-9_]{0,63}$",
     "acp_agents": r"^[a-z][a-z0-9_-]{0,31}$",
 }
-"""Section → what its tables may be called."""
+"""Section → pattern of its tables' names."""
 
 
 def table_kind(section: str) -> type[msgspec.Struct]:
-    """What says which keys the tables of `section` have."""
+    """Return the struct whose fields are the keys of the tables in `section`."""
     plain: dict[str, type[msgspec.Struct]] = {
         "credentials": CredentialConfig,
         "acp_agents": AcpConfig,
@@ -399,12 +410,12 @@ def table_kind(section: str) -> type[msgspec.Struct]:
 
 
 def sections() -> dict[str, type[msgspec.Struct]]:
-    """Those with fixed keys."""
+    """Return the sections with fixed keys, and their structs."""
     hints = get_type_hints(Config)
     return {name: kind for name, kind in hints.items() if name not in SECTIONS_OF_TABLES}
 
 
 def duration_keys(kind: type[msgspec.Struct]) -> set[str]:
-    """The keys of a section that take a duration."""
+    """Return the keys of a section that take a duration."""
     hints = get_type_hints(kind, include_extras=True)
     return {name for name, hint in hints.items() if hint == Seconds}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DONE = (
     "oubliette/cli",
+    "oubliette/config",
     "oubliette/incontainer",
     "oubliette/kit",
     "oubliette/runtime",

@@ -1,1 +1,1 @@
-"""The MCP server over Streamable HTTP, for both generations."""
+"""MCP server over Streamable HTTP, for both generations of the protocol."""

@@ -1,4 +1,7 @@
-"""FrontActor: started last, stopped first; it owns the listener's start and stop, no more."""
+"""FrontActor, which starts and stops the HTTP listener.
+
+It is the last actor to start and the first to stop.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class GetUrl(Message, Reply[str]):
-    """Where clients connect to."""
+    """Request for the URL that clients connect to."""
 
 
 class FrontEnded(Message):
-    """Nothing answers MCP requests any more."""
+    """Notice that MCP requests are not answered any more."""
 
 
 class FrontActor(Actor):
-    """Serves while it lives. Requests never pass through its mailbox."""
+    """Owner of the front: it serves from its start to its end. Requests bypass its mailbox."""
 
     shutdown: ClassVar[float] = 5.0
 
@@ -48,5 +51,5 @@ class FrontActor(Actor):
 
 
 def _fail(error: BaseException) -> Message:
-    """End the actor with this error: without the SDK there is no server."""
+    """Make the actor fail with this error: without the SDK no requests can be served."""
     raise error

@@ -1,7 +1,7 @@
-"""The front: one ASGI application, `/mcp`, `/health` and `/ready`.
+"""McpApp, the front's ASGI application: `/mcp`, `/health` and `/ready`.
 
-In this order: names (Host, Origin), path, key, limits, and only then the SDK. So nothing of a
-request is read, and nothing is kept of it, before it is known whose it is.
+A request is checked in this order: names (Host, Origin), path, key, limits; only then does the SDK
+get it. So no body is read, and no state is kept, before the request's principal is known.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from oubliette.tools.auth.rate_limits import RateLimits
 
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
-ANSWERS_END: Final = 0.5  # seconds after that, for the word that the server stops
+ANSWERS_END: Final = 0.5  # seconds after that, for the error that the server stops
 REST_ENDS: Final = 0.3  # seconds for GET streams after that
 RETRY_AFTER: Final = (b"retry-after", b"1")
 _CLOSE: Final = (b"connection", b"close")
@@ -57,20 +57,20 @@ log = structlog.get_logger("oubliette.front")
 
 
 class McpApp:
-    """Everything between the socket and the tool table. `start`, then `stop`; once each.
+    """ASGI application between the socket and the tool table. `start`, then `stop`; once each.
 
     Args:
         config: The server's configuration.
         tools: The tool table.
-        verify: Tells whose a key is.
-        ready: Why the server takes no work.
+        verify: Returns the token of a key.
+        ready: Returns the reasons why the server takes no work.
         callers: The actor that opens CallerActors.
         find: Name → a ref that is resolved at each send.
-        deadlines: For connections; else those of the configuration.
-        rates: How often principals may call; else as often as they like.
-        direct: Whether plain calls go past the SDK. Off, all goes through it: the answers are the
-            same but for their form (a handshake call is answered as a stream).
-        parser: What reads requests; else the fastest that this machine has.
+        deadlines: Limits of connections; default: those of the configuration.
+        rates: Limits on principals' calls per second; default: none.
+        direct: Whether plain calls bypass the SDK. If not, the SDK handles all: answers differ only
+            in their form (a handshake call is answered as a stream).
+        parser: Parser of requests; default: the fastest that this machine has.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class McpApp:
         self._gate = Authenticator(verify)
         self.quotas = Quotas(config.callers)
         self.listening = ListenService(callers, find, self.quotas, config.callers)
-        """Serves `caller_listen`; give it to the tool table (`ToolServices.listen`)."""
+        """Implementation of `caller_listen`, for the tool table (`ToolServices.listen`)."""
         self._streams = GetStreams(self.listening, self.quotas)
         most = config.server.max_body_bytes
         calls = self._asked = ToolCalls(tools, self._streams.before_call)
@@ -114,47 +114,47 @@ class McpApp:
         self._stopping = False
         self._calls: set[asyncio.Future[None]] = set()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
     def bind(self) -> str:
-        """Take the port; the URL that clients use.
+        """Bind the port; return the URL that clients use.
 
         Raises:
-            ConfigError: the port is taken.
+            ConfigError: the port is in use.
         """
         self._http.bind()
         return self._http.url
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The URL that clients connect to."""
         return self._http.url
 
     @property
     def connections(self) -> frozenset[GuardedProtocol]:
-        """The connections that are open now."""
+        """The open connections."""
         return self._http.connections
 
     async def start(self) -> str:
-        """Serve; the URL that clients use. The MCP SDK comes a moment later."""
+        """Accept connections; return the URL that clients use. The MCP SDK is loaded afterwards."""
         await self._http.start()
         self._sdk.start()
         log.info("listening", url=self.url)
         return self.url
 
     async def loaded(self) -> None:
-        """Wait until the MCP SDK is there."""
+        """Wait until the MCP SDK is loaded."""
         await self._sdk.wait_loaded()
 
     async def ended(self) -> None:
-        """Wait for the end of what answers MCP requests.
+        """Wait for the end of the part that answers MCP requests.
 
         Raises:
-            Exception: why there is nothing that answers them.
+            Exception: the error that ended it.
         """
         await self._sdk.ended()
 
     async def stop(self) -> None:
-        """Tell listeners, let calls end, then cut what is left; within about two seconds."""
+        """End listeners, wait for calls in flight, cancel the rest; within about two seconds."""
         self._stopping = True
         self.listening.stop()
         self._sdk.close()
@@ -279,7 +279,7 @@ class McpApp:
             place.end()
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
-        """Answer a POST: here if it is a plain call, else through the SDK."""
+        """Answer a POST: directly if it is a plain call, else through the SDK."""
         if self._direct is None:
             await self._serve(scope, receive, exchange)
             return
@@ -299,7 +299,7 @@ class McpApp:
             self._direct.session_over(session_id)
 
     async def _refuse_for_now(self, send: Send, error: LimitExceeded) -> None:
-        """Only this request: the client's session goes on (RFC 6585, section 4)."""
+        """Refuse only this request: the client's session continues (RFC 6585, section 4)."""
         seconds = error.retry_after if isinstance(error, RateLimited) else 1
         headers = [(b"retry-after", str(seconds).encode())]
         await error_responses.refuse(send, 429, str(error), headers=headers)
@@ -329,7 +329,7 @@ class McpApp:
             self.quotas.give_back(self.quotas.streams, principal)
 
     async def _serve(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
-        """Hand the request to the SDK; nothing of what breaks in it reaches the client."""
+        """Pass the request to the SDK; the client sees no details of its failures."""
         scope[SCOPE_KEY] = exchange
         try:
             await self._sdk(exchange.who.context.principal, scope, receive, exchange.send)

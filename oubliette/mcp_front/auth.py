@@ -1,8 +1,8 @@
-"""Who may speak at all: Host and Origin, then the key.
+"""Authentication of requests: Host and Origin, then the key.
 
-A web page in a browser can reach a server on loopback under a name of its own (DNS rebinding):
-so the Host header must be a name that we go by, and an Origin header one that we trust. Both are
-looked at before anything else, the key before any body is read.
+A web page in a browser can reach a server on loopback under a name of its own (DNS rebinding): so
+the Host header must be one of the server's names, and an Origin header a trusted one. Both are
+checked before anything else, the key before any body is read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 MAX_KEY: Final = 4096  # bytes of an Authorization header
-MAX_KNOWN: Final = 4096  # tokens whose context is remembered
+MAX_KNOWN: Final = 4096  # tokens whose context is cached
 _REFUSED: Final = "invalid or expired API key"
 
 
 def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
-    """The value of the first header `name` (lower case)."""
+    """Return the value of the first header `name` (lower case), or None."""
     for key, value in headers:
         if key == name:
             return value
@@ -35,7 +35,7 @@ def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
 
 
 class HostPolicy:
-    """The names that this server goes by, and the pages that may speak to it."""
+    """Accepted values of the headers Host and Origin."""
 
     def __init__(self, config: ServerConfig) -> None:
         own = config.host if ":" not in config.host else f"[{config.host.strip('[]')}]"
@@ -54,7 +54,7 @@ class HostPolicy:
         return host in self._exact or _without_port(host) in self._any_port
 
     def trusts_origin(self, value: bytes | None) -> bool:
-        """Whether the page that the request comes from is trusted; none is fine."""
+        """Whether the page that sends the request is trusted; no Origin is accepted too."""
         if value is None:
             return True
         origin = value.decode("latin-1").lower()
@@ -71,7 +71,7 @@ def _without_port(value: str) -> str:
 
 
 class AuthenticatedKey:
-    """The holder of a key, for the length of one request."""
+    """Authenticated key of one request."""
 
     __slots__ = ("_gate", "_key", "context")
 
@@ -81,7 +81,7 @@ class AuthenticatedKey:
         self.context = context
 
     async def still_good(self) -> bool:
-        """Whether the key would be accepted now; long streams ask again and again."""
+        """Whether the key would be accepted now; long streams check it repeatedly."""
         try:
             await self._gate.verify(self._key)
         except Unauthenticated:
@@ -90,17 +90,17 @@ class AuthenticatedKey:
 
 
 class Authenticator:
-    """Turns an Authorization header into who it is."""
+    """Authentication of Authorization headers."""
 
     def __init__(self, verify: Verify) -> None:
         self.verify = verify
         self._known: dict[str, tuple[Token, CallContext]] = {}
 
     async def admit(self, authorization: bytes | None) -> AuthenticatedKey:
-        """The holder of the key in this header.
+        """Return the key in this header.
 
         Raises:
-            Unauthenticated: no key, or one that is no good at this door.
+            Unauthenticated: no key, or one that is invalid on this transport.
         """
         if (
             authorization is None

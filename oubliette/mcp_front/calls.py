@@ -1,4 +1,4 @@
-"""Tool calls, however they came: through the SDK (`mcp_server`) or past it (`direct_path`)."""
+"""Tool calls, from the SDK (`mcp_server`) and from the direct path (`direct_path`)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.transport.request_stream import RequestStream
 
 BeforeCall = Callable[["RequestStream", str, str, dict[str, Any] | None], Awaitable[None]]
-"""Exchange, MCP session, tool, arguments."""
+"""Callback with exchange, MCP session, tool and arguments."""
 
 
 class ToolCalls:
-    """Hands calls to the tool table.
+    """Calls of tools, until the server stops.
 
     Args:
-        tools: The table.
-        before_call: Told of each call in a handshake session, before it is answered.
+        tools: The tool table.
+        before_call: Awaited for each call in a handshake session, before it is answered.
     """
 
     def __init__(self, tools: ToolTable, before_call: BeforeCall) -> None:
@@ -31,7 +31,7 @@ class ToolCalls:
         self._given_up: set[asyncio.Task[Any]] = set()
 
     def is_plain(self, name: str) -> bool:
-        """Whether there is such a tool, and it answers with one document whoever asks."""
+        """Whether the tool exists and always answers with one document."""
         return self._tools.has(name) and not self._tools.streams(name)
 
     async def ask(
@@ -68,7 +68,7 @@ class ToolCalls:
             self._given_up.discard(task)
 
     def give_up(self) -> None:
-        """Answer the calls that are left: the server stops."""
+        """Answer the remaining calls with an error: the server stops."""
         for task in self._running - self._given_up:
             self._given_up.add(task)
             task.cancel("the server stops")

@@ -1,9 +1,9 @@
-"""What is said to a client whose key is missing or no good, and to one that looks for OAuth.
+"""Answers to clients whose key is missing or invalid, and to those that look for OAuth.
 
-RFC 6750, section 3: a key that is no good is `invalid_token`, with a description; a request without
-any is told the scheme alone. Clients of MCP take every 401 for a wish for OAuth: they look for
-metadata at well-known places, then register themselves at `/register`, and show their user the
-last answer. So these places say, in the shapes of OAuth, what it is about.
+RFC 6750, section 3: an invalid key is answered with `invalid_token` and a description, a request
+without a key with the scheme only. MCP clients take every 401 as a request for OAuth: they look for
+metadata at well-known paths, then register themselves at `/register`, and show the last answer to
+their user. So these paths explain the missing key, in the error formats of OAuth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 UNAUTHENTICATED: Final = -32001
 REMEDY: Final = "`oubliette token create` makes one, which goes into the Authorization header"
-"""Worded so that clients that hide what follows the header's name in their logs hide none of it."""
+"""Remedy, worded for clients that mask what follows a header's name in their logs."""
 _NO_OAUTH: Final = (
     "this server takes API keys, not OAuth, and the API key that was sent is missing, wrong,"
     f" revoked or expired; {REMEDY}"
@@ -28,7 +28,7 @@ _ENDPOINTS: Final = frozenset({"/register", "/authorize", "/token"})
 
 
 async def refuse_key(send: Send, message: str, *, given: bool) -> None:
-    """Answer 401; `given`: a key came, and is no good."""
+    """Answer 401; `given`: the request has a key, but an invalid one."""
     challenge = _REALM
     if given:
         described = f"{message}; {REMEDY}".encode("ascii", "replace")
@@ -43,13 +43,13 @@ async def refuse_key(send: Send, message: str, *, given: bool) -> None:
 
 
 def is_oauth(path: str) -> bool:
-    """Whether a client that looks for OAuth asks there."""
+    """Whether `path` is one at which clients look for OAuth."""
     return path in _ENDPOINTS or path.startswith(_METADATA)
 
 
 async def refuse_oauth(send: Send, path: str) -> None:
-    """Say that there is no OAuth here, and what there is (RFC 6749, section 5.2)."""
-    # 404 tells a client to look elsewhere; where it would register, it has looked everywhere.
+    """Answer that there is no OAuth here, and how keys are made (RFC 6749, section 5.2)."""
+    # 404 makes a client look elsewhere; registration is the last path that it tries.
     status = 404 if path.startswith(_METADATA) else 400
     told = {"error": "access_denied", "error_description": _NO_OAUTH}
     await error_responses.answer_json(send, status, told)

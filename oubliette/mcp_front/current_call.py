@@ -1,4 +1,7 @@
-"""The call that is being answered; nothing here imports the SDK, which comes later (`sdk.py`)."""
+"""The current tool call, as tools that answer with a stream see it.
+
+Nothing here imports the SDK, which is loaded later (`sdk.py`).
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CurrentCall:
-    """The call that is being answered, for the tool that answers it as a stream."""
+    """The call that is being answered, for a tool that answers it as a stream."""
 
     context: ServerRequestContext[Any, Any]
     exchange: RequestStream
 
     @property
     def modern(self) -> bool:
-        """Whether the client speaks 2026-07-28 or later: no session, no GET stream."""
+        """Whether the client uses 2026-07-28 or later: no session, no GET stream."""
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         return self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def takes_events(self) -> bool:
-        """Whether events may ride this call's response.
+        """Whether events may be sent on this call's response.
 
-        A handshake client always takes log messages; a modern one only where it has opted in
-        for this request, at a level that lets `info` through.
+        A handshake client always accepts log messages; a modern one only if it has opted in for
+        this request, at a level that includes `info`.
         """
         if not self.modern:
             return True

@@ -1,4 +1,4 @@
-"""What the front needs from the floors below; the composition root hands it in."""
+"""Ports of the front to the layers below; `startup.py` implements or connects them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext
 
 Verify = Callable[[str], Awaitable[Token]]
-"""A key's text → its token; raises Unauthenticated if it is no good here and now."""
+"""Key → its token; raises Unauthenticated if the key is not valid on this transport now."""
 
 Ready = Callable[[], Awaitable[list[str]]]
-"""Why the server does not take work now; an empty list when it does."""
+"""Returns the reasons why the server takes no work now; empty if it does."""
 
 
 class ToolAnswer(Protocol):
-    """What a tool said."""
+    """Answer of a tool."""
 
     @property
     def structured(self) -> dict[str, Any]:
@@ -27,25 +27,25 @@ class ToolAnswer(Protocol):
 
     @property
     def text(self) -> str:
-        """The answer as text; the sentence, if it is an error."""
+        """The answer as text; of an error, its message."""
         ...
 
     @property
     def raw(self) -> bytes | None:
-        """`structured` as JSON, where it is no error and was encoded already."""
+        """`structured` as JSON, if it is no error and was encoded already."""
         ...
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool could not do it."""
+        """Whether the tool failed."""
         ...
 
 
 class ToolTable(Protocol):
-    """The tools at the HTTP door."""
+    """The tools that are available over HTTP."""
 
     def has(self, name: str) -> bool:
-        """Whether there is such a tool, for anybody."""
+        """Whether there is such a tool, for any key."""
         ...
 
     def streams(self, name: str) -> bool:
@@ -53,11 +53,11 @@ class ToolTable(Protocol):
         ...
 
     def list(self, context: CallContext) -> list[dict[str, Any]]:
-        """The tools that this key may call: name, description, inputSchema, …, in stable order."""
+        """Return the tools that this key may call (name, inputSchema, …), in stable order."""
         ...
 
     async def call(
         self, context: CallContext, name: str, arguments: dict[str, Any] | None
     ) -> ToolAnswer:
-        """Call one. Failures come as an answer with `is_error`, or as an OublietteError."""
+        """Call a tool. A failure is an answer with `is_error`, or an OublietteError."""
         ...

@@ -1,4 +1,4 @@
-"""The MCP server itself: initialise, tools/list, tools/call, for both generations."""
+"""McpDispatcher: initialise, tools/list and tools/call through the SDK, for both generations."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ INSTRUCTIONS: Final = (
     " with caller_tool_response."
 )
 _BEFORE_HANDSHAKE: Final = frozenset({"initialize", "ping", "notifications/cancelled"})
-"""What the SDK takes from a session without a handshake too."""
+"""Methods that the SDK accepts from a session before its handshake."""
 
 
 class McpDispatcher:
-    """Answers MCP requests from a tool table.
+    """MCP requests, answered from a tool table.
 
     Args:
-        tools: The table.
-        calls: What calls its tools.
-        begun: Told of handshake sessions whose handshake is through.
+        tools: The tool table.
+        calls: Executes tool calls.
+        begun: Called with each session whose handshake is complete.
     """
 
     def __init__(self, tools: ToolTable, calls: ToolCalls, begun: Callable[[str], None]) -> None:
@@ -60,9 +60,9 @@ class McpDispatcher:
         )
         # Given as `on_set_logging_level` it would warn; without it no logging is declared.
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _set_level)
-        # OpenTelemetry's goes: it costs on every call and has no exporter here.
+        # OpenTelemetry's middleware is removed: it costs on every call and has no exporter here.
         server.middleware[:] = [self._watch, _named_faults]
-        # Over HTTP the SDK asks for options without saying that our tools may change.
+        # Over HTTP the SDK asks for options without declaring that our tools may change.
         options = server.create_initialization_options(NotificationOptions(tools_changed=True))
 
         def as_ours(*_: object, **__: object) -> InitializationOptions:
@@ -72,13 +72,13 @@ class McpDispatcher:
         self.server = server
 
     def close(self) -> None:
-        """End open `subscriptions/listen` streams in good order."""
+        """Close open `subscriptions/listen` streams regularly."""
         self._subscriptions.close()
 
     async def _watch(
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        """Note when an answer is made, and when a handshake is through."""
+        """Note the completion of answers and handshakes."""
         exchange = None if ctx.request is None else exchanges.of(ctx.request.scope)
         try:
             result = await call_next(ctx)
@@ -136,7 +136,7 @@ async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext
 
 
 def _session_id(context: ServerRequestContext[Any, Any]) -> str | None:
-    """The MCP session that a request says it belongs to."""
+    """Return the MCP session that a request names."""
     if context.request is None:
         return None
     found = header(context.request.scope["headers"], SESSION_HEADER)
@@ -144,10 +144,10 @@ def _session_id(context: ServerRequestContext[Any, Any]) -> str | None:
 
 
 def _no_schema(_: str) -> None:
-    """No schema of ours mirrors arguments into headers, so there is nothing to compare."""
+    """Skip the comparison of arguments with headers: no schema of ours mirrors any."""
     return
 
 
 async def _set_level(_: object, __: object) -> t.EmptyResult:
-    # Events are sent as `info` whatever the level: a caller that lends tools needs its requests.
+    # Events are sent as `info` at every level: a caller that provides tools needs its requests.
     return t.EmptyResult()

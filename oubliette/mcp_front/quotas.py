@@ -1,4 +1,4 @@
-"""How much one principal may hold open at once."""
+"""Quotas of principals: calls in flight, GET streams and listeners."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class CallSlot:
-    """One call's place among those of its principal that are in flight.
+    """One call's slot among the calls in flight of its principal.
 
-    It is given back when the answer is out, whatever is still to be tidied up behind it: the client
-    may use it for its next call from that moment on.
+    It is released when the answer is sent, although cleanup may follow: the client may use it for
+    its next call from that moment on.
     """
 
     __slots__ = ("_counter", "_ended", "_held", "_principal")
@@ -28,39 +28,39 @@ class CallSlot:
         counter[principal] += 1
 
     def leave(self) -> None:
-        """Give it back for now: the call has become a listener, which is counted elsewhere."""
+        """Release the slot for now: the call has become a listener, which is counted separately."""
         if self._held:
             self._held = False
             Quotas.give_back(self._counter, self._principal)
 
     def back(self) -> None:
-        """Take it again until the answer is out; not if that is over."""
+        """Take the slot again until the answer is sent; no effect after `end`."""
         if not self._held and not self._ended:
             self._held = True
             self._counter[self._principal] += 1
 
     def end(self) -> None:
-        """Give it back for good."""
+        """Release the slot finally."""
         self._ended = True
         self.leave()
 
 
 class Quotas:
-    """Counts calls in flight and listeners, by principal."""
+    """Counters of calls in flight, GET streams and listeners, by principal."""
 
     def __init__(self, config: CallersConfig) -> None:
         self._max_calls = config.max_calls_in_flight
         self._max_listeners = config.max_listeners
         self.calls: Counter[str] = Counter()
         self.streams: Counter[str] = Counter()
-        """Open GET streams; as many as calls in flight are allowed."""
+        """Open GET streams; the limit is that of calls in flight."""
         self.listeners: Counter[str] = Counter()
 
     def take_call(self, principal: str) -> CallSlot:
         """Count one more call in flight, until `CallSlot.end`.
 
         Raises:
-            LimitExceeded: there are as many as are allowed.
+            LimitExceeded: the principal has the maximum in flight.
         """
         if self.calls[principal] >= self._max_calls:
             raise LimitExceeded(
@@ -74,7 +74,7 @@ class Quotas:
         """Count one more GET stream.
 
         Raises:
-            LimitExceeded: there are as many as are allowed.
+            LimitExceeded: the principal has the maximum open.
         """
         if self.streams[principal] >= self._max_calls:
             raise LimitExceeded(
@@ -88,7 +88,7 @@ class Quotas:
         """Count one more listener.
 
         Raises:
-            LimitExceeded: there are as many as are allowed.
+            LimitExceeded: the principal has the maximum open.
         """
         if self.listeners[principal] >= self._max_listeners:
             raise LimitExceeded(
@@ -100,7 +100,7 @@ class Quotas:
 
     @staticmethod
     def give_back(counter: Counter[str], principal: str) -> None:
-        """Count one less."""
+        """Decrement the counter of a principal."""
         counter[principal] -= 1
         if counter[principal] <= 0:
             del counter[principal]

@@ -1,7 +1,7 @@
-"""The MCP SDK behind the front, imported while the server serves already.
+"""Sdk, the MCP SDK behind the front, which is imported while the server is already listening.
 
 Its import takes longer than the rest of the start: its models are compiled one by one. So the port
-answers first, and a thread imports meanwhile; a request that needs the SDK waits for it.
+answers first, and a thread imports the SDK meanwhile; a request that needs the SDK waits for it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.sdk_sessions import SdkSessions
 
 LOADING: Final = "the MCP library is still being loaded"
-LOAD_SECONDS: Final = 60.0  # for a request to wait; on a machine that is not swamped it takes one
-MAX_USERS: Final = 4096  # principals whose user is remembered
+LOAD_SECONDS: Final = 60.0  # for a request to wait; on a machine that is not busy it takes one
+MAX_USERS: Final = 4096  # principals whose user is cached
 
 PARTS: Final = (
     "pydantic",
@@ -39,13 +39,13 @@ PARTS: Final = (
     "oubliette.mcp_front.mcp_server",
     "oubliette.mcp_front.sdk_sessions",
 )
-"""Each stands on those before it; between two of them a stop is heeded."""
+"""Modules to import, each after those that it depends on; a stop is checked for between them."""
 
 log = structlog.get_logger("oubliette.front")
 
 
 class Sdk:
-    """Serves requests with the MCP SDK. `start`, then `stop`; once each."""
+    """Requests served with the MCP SDK. `start`, then `stop`; once each."""
 
     def __init__(self, tools: ToolTable, calls: ToolCalls, max_body_bytes: int) -> None:
         self._tools = tools
@@ -58,7 +58,7 @@ class Sdk:
         )
         self._dispatch: McpDispatcher | None = None
         self.sessions: SdkSessions | None = None
-        """Its handshake sessions; there are none before it is loaded."""
+        """Its handshake sessions; None until the SDK is loaded."""
         self._run: asyncio.Task[None] | None = None
         self._users: dict[str, AuthenticatedUser] = {}
 
@@ -68,18 +68,18 @@ class Sdk:
         return self._ready.done()
 
     async def wait_loaded(self) -> None:
-        """Return once it is loaded, or never will be."""
+        """Return once the SDK is loaded or has failed to load."""
         await asyncio.wait([self._ready])
 
     def start(self) -> None:
-        """Begin to import it."""
+        """Begin to import the SDK."""
         self._run = asyncio.get_running_loop().create_task(self._serve(), name="mcp sessions")
 
     async def ended(self) -> None:
         """Wait for its end.
 
         Raises:
-            Exception: what broke while it was imported, or while it ran.
+            Exception: the error of the import or of the running SDK.
         """
         assert self._run is not None, "start comes first"
         await asyncio.shield(self._run)
@@ -88,7 +88,7 @@ class Sdk:
         """Answer one request of this principal.
 
         Raises:
-            Unavailable: it is not there in time, or the server stops.
+            Unavailable: the SDK is not loaded in time, or the server stops.
         """
         ready = self._ready
         if not ready.done():
@@ -101,7 +101,7 @@ class Sdk:
         await ready.result().asgi_app(scope, receive, send)
 
     def close(self) -> None:
-        """End open `subscriptions/listen` streams in good order; import nothing more."""
+        """Close open `subscriptions/listen` streams regularly; stop importing."""
         self._stopping = True
         if self._dispatch is not None:
             self._dispatch.close()
@@ -136,7 +136,7 @@ class Sdk:
 
     def _fail(self, error: BaseException) -> None:
         self._ready.set_exception(error)
-        self._ready.exception()  # looked at: there may be no request that waits
+        self._ready.exception()  # retrieved, because no request may be waiting
 
     def _import(self) -> bool:
         for name in PARTS:
@@ -164,7 +164,7 @@ class Sdk:
         self.sessions.begun(session_id)
 
     def _user(self, principal: str) -> AuthenticatedUser:
-        """What the SDK binds its sessions to: the principal, whatever the key."""
+        """Return the user that the SDK binds sessions to: the principal, whichever key it uses."""
         user = self._users.get(principal)
         if user is None:
             from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -178,7 +178,7 @@ class Sdk:
 
 
 def _no_shutdown_watcher() -> None:
-    """Keep sse-starlette from polling, twice a second and for ever, whether uvicorn got a signal.
+    """Prevent sse-starlette from polling uvicorn for a signal, twice a second without end.
 
     Streams are ended by `McpApp.stop` instead. There is no public switch (sse-starlette 3.7).
     """

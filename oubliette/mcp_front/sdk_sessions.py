@@ -1,9 +1,10 @@
 # pyright: reportPrivateUsage=false
-"""Handshake sessions as the SDK keeps them: the one place that looks inside its manager.
+"""SdkSessions, the only access to the internals of the SDK's session manager.
 
-The SDK makes and ends sessions. A call that does not go through it must find the session alive, of
-the same principal, past its handshake, and must hold off the idle timeout. The names used here are
-private to the SDK (2.3); `tests/interaction/test_front_paths.py` fails where they change.
+The SDK makes and ends sessions. A call that bypasses it requires that the session is alive, belongs
+to the same principal and has completed its handshake, and must hold off the idle timeout. The names
+used here are private to the SDK (2.3); `tests/interaction/test_front_paths.py` fails if they
+change.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class SdkSessions:
-    """Which sessions calls may be answered in.
+    """Handshake sessions in which calls can be answered without the SDK.
 
     Args:
-        manager: It makes and ends them.
-        user: Principal → what it binds that one's sessions to.
+        manager: The SDK's manager, which makes and ends them.
+        user: Principal → the user that its sessions are bound to.
     """
 
     def __init__(
@@ -39,13 +40,13 @@ class SdkSessions:
         self._begun: WeakSet[StreamableHTTPServerTransport] = WeakSet()
 
     def begun(self, session_id: str) -> None:
-        """The handshake of this session is through."""
+        """Record that the handshake of this session is complete."""
         session = self._manager._server_instances.get(session_id)
         if session is not None:
             self._begun.add(session)
 
     def enter(self, session_id: str, principal: str) -> StreamableHTTPServerTransport | None:
-        """The session, held open until `leave`; None where the SDK has something to say."""
+        """Return the session, kept from idling out until `leave`; None: the SDK has to answer."""
         session = self._manager._server_instances.get(session_id)
         if session is None or session not in self._begun or session.is_terminated:
             return None
@@ -61,7 +62,7 @@ class SdkSessions:
 
     @staticmethod
     def leave(session: StreamableHTTPServerTransport) -> None:
-        """A call in this session was answered."""
+        """Release a session after a call in it was answered."""
         session._requests_in_flight -= 1
         if not session._requests_in_flight:
             assert session.idle_scope is not None

@@ -1,4 +1,4 @@
-"""The real tool table at the HTTP door."""
+"""ToolAdapter, which gives the front the tools that are available over HTTP."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 class ToolAdapter:
-    """A `ToolTable` of `oubliette.tools`. Its house's `listen` should be `McpApp.listening`."""
+    """Implementation of `ToolTable` by `oubliette.tools`.
+
+    The `listen` of its `ToolServices` has to be `McpApp.listening`.
+    """
 
     def __init__(self, services: ToolServices) -> None:
         self._services = services
         self._listed: dict[Scope, list[dict[str, Any]]] = {}
 
     def has(self, name: str) -> bool:
-        """Whether there is such a tool at this door."""
+        """Whether the tool exists and is available over HTTP."""
         found = registry.TABLE.get(name)
         return found is not None and "http" in found.doors
 
@@ -30,7 +33,7 @@ class ToolAdapter:
         return registry.TABLE[name].streamed
 
     def list(self, context: CallContext) -> list[dict[str, Any]]:
-        """What this key may call, as the wire has it; made once for each level."""
+        """Return the tools that this key may call, as clients get them; cached for each scope."""
         scope = context.scope
         key = type(scope)(level=scope.level, project=None if scope.project is None else "*")
         found = self._listed.get(key)
@@ -42,7 +45,7 @@ class ToolAdapter:
     async def call(
         self, context: CallContext, name: str, arguments: dict[str, Any] | None
     ) -> ToolAnswer:
-        """Call one; its failures are answers."""
+        """Call a tool; its failures are answers."""
         return await registry.call(self._services, context, name, arguments)
 
 

@@ -20,6 +20,7 @@ DONE = (
     "oubliette/config",
     "oubliette/incontainer",
     "oubliette/kit",
+    "oubliette/mcp_front",
     "oubliette/runtime",
     "oubliette/testing",
 )

@@ -1,8 +1,8 @@
-"""The direct path: plain calls of tools, answered without the SDK.
+"""The direct path: handling of plain tool calls without the SDK.
 
 A call through the SDK passes two task groups, four memory streams and as many models. Here it is
-decoded, handed to the tool table and answered as one document. Everything else, and whatever is
-not understood whole, goes to the SDK with its body as it came (`plain_call` says what is plain).
+decoded, passed to the tool table and answered as one document. Any request that is not completely
+understood goes to the SDK with its original body (`plain_call` defines what is plain).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EVENTS: Final = (b"content-type", b"text/event-stream")
 _UNCACHED: Final = (b"cache-control", b"no-cache, no-transform")
 
 Key = tuple[str, RequestId]
-"""MCP session, request id."""
+"""MCP session and request id."""
 
 
 class Handover:
@@ -48,9 +48,9 @@ class Handover:
 
     def __init__(self, receive: Receive, cancels: Key | None = None) -> None:
         self.receive = receive
-        """Gives what was read already, then the rest."""
+        """Returns the part of the body that was read already, then the rest."""
         self.cancels = cancels
-        """A call that is to end, if the SDK accepts the notification."""
+        """Call to cancel if the SDK accepts this notification."""
 
 
 class _Flight:
@@ -64,26 +64,26 @@ class _Flight:
         self.task = task
         self.exchange = exchange
         self.session_id = session_id
-        """Its MCP session; None in the newer generation."""
+        """Its MCP session; None in the modern generation."""
         self.ended_by: tuple[int, int, str] | None = None
-        """(HTTP status, code, message) of the error that is its answer."""
+        """HTTP status, code and message of the error that answers it."""
 
     def end(self, status: int, code: int, message: str) -> None:
-        """Stop the tool, and answer with this."""
+        """Cancel the tool, and answer with this error."""
         if self.ended_by is None:
             self.ended_by = (status, code, message)
             self.task.cancel()
 
     def client_gone(self) -> None:
-        """What the generation says about a client that drops its connection."""
+        """Apply the generation's rule for a client that drops its connection."""
         if self.session_id is None:
-            self.end(0, 0, "")  # it is how a call is cancelled; nobody is there to be told
+            self.end(0, 0, "")  # this is how a call is cancelled; there is no one to answer
         elif self.exchange.place is not None:
             self.exchange.place.end()  # the call goes on: dropping a connection cancels nothing
 
 
 class DirectPath:
-    """Answers plain calls. One for each front."""
+    """Handler of plain calls. One for each front."""
 
     def __init__(self, calls: ToolCalls, sdk: Sdk, max_body: int) -> None:
         self._calls = calls
@@ -96,7 +96,7 @@ class DirectPath:
     async def answer(
         self, scope: Scope, receive: Receive, exchange: RequestStream
     ) -> Handover | None:
-        """Answer this POST if it is a plain call; else what the SDK needs to do so."""
+        """Answer this POST if it is a plain call; else return what the SDK needs to answer it."""
         head = plain_call.heads(scope["headers"])
         kind = None if head is None else plain_call.generation(head)
         if head is None or kind is None:
@@ -143,20 +143,20 @@ class DirectPath:
             if not message["more_body"]:
                 return body
 
-    # ------------------------------------------------------------ ends
+    # ------------------------------------------------------------ cancellation
     def cancel(self, key: Key) -> None:
-        """The client gave this call up."""
+        """Cancel a call at its client's request."""
         flight = self._by_id.get(key)
         if flight is not None:
             flight.end(200, REQUEST_CANCELLED, "Request cancelled")
 
     def session_over(self, session_id: str) -> None:
-        """The client ended its MCP session."""
+        """Cancel the calls of an MCP session that its client ended."""
         for flight in [each for each in self._flights if each.session_id == session_id]:
             flight.end(500, INTERNAL_ERROR, "Session terminated before the request completed")
 
     def stop(self) -> None:
-        """End the calls that are left."""
+        """End the remaining calls."""
         for flight in list(self._flights):
             flight.end(200, CONNECTION_CLOSED, "Connection closed")
         self._silences.stop()
@@ -208,7 +208,7 @@ class DirectPath:
 
 
 class _Stream:
-    """Begins a stream of comments where an answer takes long; closed when it is there."""
+    """Stream of comments that is begun if an answer takes long."""
 
     __slots__ = ("_begun", "_exchange", "_headers", "_pings")
 
@@ -219,7 +219,7 @@ class _Stream:
         self._pings: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begin it; once."""
+        """Begin the stream; once."""
         self._pings = asyncio.get_running_loop().create_task(self._ping())
 
     async def _ping(self) -> None:
@@ -233,7 +233,7 @@ class _Stream:
             await asyncio.sleep(SILENCE)
 
     def close(self) -> bool:
-        """Begin none any more; whether one was begun."""
+        """Prevent the stream from beginning; return whether it has begun."""
         if self._pings is not None:
             self._pings.cancel()
         return self._begun
@@ -249,26 +249,26 @@ class _Stream:
 
 
 class _Silences:
-    """Begins the streams of calls that have taken `SILENCE` seconds; with one timer for all."""
+    """One timer for all calls: it begins their streams after `SILENCE` seconds."""
 
     def __init__(self) -> None:
         self._due: dict[_Stream, float] = {}
-        """Streams that are not begun, the first due first; with the loop's second."""
+        """Streams that have not begun, with their time on the loop's clock, the earliest first."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, stream: _Stream) -> None:
-        """Begin this one in time."""
+        """Begin this stream when it is due."""
         loop = asyncio.get_running_loop()
         self._due[stream] = at = loop.time() + SILENCE
         if self._timer is None:
             self._timer = loop.call_at(at, self._begin)
 
     def remove(self, stream: _Stream) -> None:
-        """Its call has ended."""
+        """Remove a stream whose call has ended."""
         self._due.pop(stream, None)
 
     def stop(self) -> None:
-        """Begin none any more."""
+        """Begin no further streams."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""The answer to a plain call, as the SDK would word it, made in one go.
+"""Encoding of the answer to a plain call, in the form that the SDK would give it.
 
-A tool's result is encoded once: as the structured content it goes in as the bytes that it is, as
-the text it is those bytes as a JSON string.
+A tool's result is encoded once: its bytes are the structured content, and the same bytes as a JSON
+string are the text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STAMP: Final = Raw(_encode(STAMP))
 
 
 def answered(request_id: int | str, answer: ToolAnswer, *, modern: bool) -> bytes:
-    """The response with what a tool said."""
+    """Return the response with a tool's answer."""
     if answer.raw is None:
         result = tool_result(answer.structured, answer.text, is_error=answer.is_error)
         return with_result(request_id, result, modern=modern)
@@ -58,7 +58,7 @@ def answered(request_id: int | str, answer: ToolAnswer, *, modern: bool) -> byte
 
 
 def with_result(request_id: int | str, result: dict[str, Any], *, modern: bool) -> bytes:
-    """The response with a tool result of `errors`."""
+    """Return the response with a tool result of `error_responses`."""
     if modern:
         result = {**result, "_meta": {**result.get("_meta", {}), **STAMP}}
     else:
@@ -67,6 +67,6 @@ def with_result(request_id: int | str, result: dict[str, Any], *, modern: bool) 
 
 
 def with_error(request_id: int | str | None, code: int, message: str) -> bytes:
-    """The response that says that there is no result."""
+    """Return a JSON-RPC error response."""
     error = {"code": code, "message": message}
     return encode({"jsonrpc": "2.0", "id": request_id, "error": error})

@@ -1,9 +1,9 @@
-"""A plain `tools/call`: a POST that is understood whole, without the SDK.
+"""Decoding of plain `tools/call` requests: POSTs that are completely understood without the SDK.
 
-What counts as plain is narrow on purpose. A header twice, a member that is not expected, a number
-or a text that JSON decoders disagree about, a `_meta` of the protocol's own in a handshake session:
-all that goes to the SDK, which then says what it says. So the two paths need to agree on good calls
-alone.
+The definition of plain is narrow on purpose. A header that appears twice, an unexpected member, a
+number or a text that JSON decoders disagree about, a `_meta` of the protocol's own in a handshake
+session: all these go to the SDK, which answers or refuses them. So the two paths need to agree on
+valid calls only.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ METHOD: Final = "tools/call"
 CANCELLED: Final = "notifications/cancelled"
 _HANDSHAKE: Final = frozenset(version.encode() for version in protocol.HANDSHAKE_VERSIONS)
 _MODERN: Final = frozenset(version.encode() for version in protocol.MODERN_VERSIONS)
-_MAX_META: Final = 4096  # bytes of a `_meta` that is remembered
+_MAX_META: Final = 4096  # bytes of a `_meta` that is cached
 _MAX_KNOWN: Final = 512
-_MAX_NOTE: Final = 4096  # bytes of a notification that is looked into
+_MAX_NOTE: Final = 4096  # bytes of a notification that is decoded
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class PlainCall(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def arguments(self) -> dict[str, Any] | None:
-        """What was given to the tool, if anything was."""
+        """The tool's arguments; None if there are none."""
         found = self.params.arguments
         return None if found is UNSET else found
 
@@ -60,7 +60,7 @@ class _Client(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """The least that a request of the newer generation says of itself, as most clients do."""
+    """The minimal envelope of a modern request, which most clients send."""
 
     version: str = msgspec.field(name=protocol.PROTOCOL_VERSION)
     capabilities: _Nothing = msgspec.field(name=protocol.CLIENT_CAPABILITIES)
@@ -79,19 +79,19 @@ _least = msgspec.json.Decoder(_Envelope).decode
 _note = msgspec.json.Decoder(_Note).decode
 _any = msgspec.json.Decoder().decode
 _known_meta: dict[bytes, bytes] = {}
-"""Envelopes of the newer generation that are good, and their version."""
+"""Valid envelopes of the modern generation → protocol version."""
 
 Generation = Literal["handshake", "modern"]
 
 
 def heads(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes] | None:
-    """The headers by name; None if one came twice."""
+    """Return the headers by name; None if one appears twice."""
     found = dict(headers)
     return found if len(found) == len(headers) else None
 
 
 def generation(head: Mapping[bytes, bytes]) -> Generation | None:
-    """Which generation a POST with these headers is of, if its body may be a plain call."""
+    """Return the generation of a POST with these headers; None: its body is no plain call."""
     if not _is_json(head.get(b"content-type", b"")) or not _takes_both(head.get(b"accept", b"")):
         return None
     version = head.get(VERSION_HEADER)
@@ -120,9 +120,9 @@ def _takes_both(accept: bytes) -> bool:
 def read(
     body: bytes, kind: Generation, head: Mapping[bytes, bytes], *, sdk: bool
 ) -> PlainCall | None:
-    """The call in `body`; None if it is anything that is not plain.
+    """Return the call in `body`; None if it is not a plain one.
 
-    `sdk`: it is loaded, and may be asked about envelopes that say more than the least.
+    `sdk`: the SDK is loaded, and may check envelopes with more than the minimum.
     """
     try:
         call = _call(body)
@@ -133,7 +133,7 @@ def read(
         return call if meta is UNSET or _is_harmless(bytes(meta)) else None
     if meta is UNSET or _envelope(bytes(meta), sdk=sdk) != head[VERSION_HEADER]:
         return None
-    # Names that a header cannot hold come encoded, which is for the SDK to compare.
+    # Names that do not fit into a header are encoded; the SDK compares those.
     named = head.get(b"mcp-name", b"")
     if named.startswith(b"=?") or named != call.params.name.encode("utf-8", "replace"):
         return None
@@ -154,7 +154,7 @@ def _is_harmless(meta: bytes) -> bool:
 
 
 def _envelope(meta: bytes, *, sdk: bool) -> bytes | None:
-    """The protocol version of an envelope that the SDK would take."""
+    """Return the protocol version of an envelope that the SDK would accept, else None."""
     known = _known_meta.get(meta)
     if known is not None:
         return known
@@ -195,7 +195,7 @@ def _version_by_sdk(meta: bytes) -> str | None:
 
 
 def cancelled(body: bytes) -> int | str | None:
-    """The request that this notification cancels, if it is one that does."""
+    """Return the id of the request that this notification cancels, or None."""
     if len(body) > _MAX_NOTE:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How an event of the log looks to a caller."""
+"""Format of the log's events for callers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 TOOL_LOGGER: Final = "oubliette.caller_tool"
 SESSION_LOGGER: Final = "oubliette.session"
 MAX_STREAMED: Final = 900_000
-"""Bytes of an event on a stream; clients of the Python SDK give up at 1 MiB."""
+"""Maximum bytes of an event on a stream; clients of the Python SDK fail at 1 MiB."""
 MAX_POLLED: Final = 380_000
-"""Bytes of data to ask for at a time for a result, which holds them twice."""
+"""Maximum bytes of data requested for one result, which contains them twice."""
 _REQUEST: Final = "caller_tool_request"
 _KEPT: Final = {
     _REQUEST: ("request_id", "tool"),
     "permission_request": ("request_id", "asks_for", "deadline", "ancestry"),
 }
-"""Of a request that is told by reference: enough to refuse it without reading it."""
+"""Fields of a request that is sent by reference: enough to refuse it without reading it."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def encode(value: object) -> bytes:
-    """JSON without line breaks, of anything that JSON can say."""
+    """Encode any JSON value without line breaks."""
     try:
         return _encode(value)
     except (UnicodeEncodeError, OverflowError, TypeError):
@@ -38,14 +38,14 @@ def encode(value: object) -> bytes:
 
 
 def as_data(event: Event, *, redelivered: bool = False) -> dict[str, Any]:
-    """The event as a caller sees it, however large."""
+    """Return the event as a caller sees it, of any size."""
     if redelivered:
         return event_view(event, whole=True, redelivered=True)
     return event_view(event, whole=True)
 
 
 def as_reference(event: Event, size: int) -> dict[str, Any]:
-    """What stands for an event that is too large; `event_read` reads it in pieces."""
+    """Return the substitute for an event that is too large; `event_read` reads it in pieces."""
     data: dict[str, Any] = {
         "type": event.type,
         "session_id": event.session_id,
@@ -62,7 +62,7 @@ def as_reference(event: Event, size: int) -> dict[str, Any]:
 
 
 def frame(data: dict[str, Any], logger: str) -> bytes:
-    """A log message notification as one server-sent event (MCP, server/utilities/logging)."""
+    """Return a log message notification as a server-sent event (MCP, server/utilities/logging)."""
     return b"event: message\r\ndata: %b\r\n\r\n" % encode(
         {
             "jsonrpc": "2.0",
@@ -73,7 +73,7 @@ def frame(data: dict[str, Any], logger: str) -> bytes:
 
 
 def event_frame(event: Event, *, redelivered: bool = False) -> bytes:
-    """An event of the log as one server-sent event; by reference if it is too large."""
+    """Return an event of the log as one server-sent event; by reference if it is too large."""
     logger = TOOL_LOGGER if event.type == _REQUEST else SESSION_LOGGER
     whole = frame(as_data(event, redelivered=redelivered), logger)
     if len(whole) <= MAX_STREAMED:
@@ -84,9 +84,9 @@ def event_frame(event: Event, *, redelivered: bool = False) -> bytes:
 def polled(
     events: tuple[Event, ...], redelivered: tuple[int, ...], cursor: int
 ) -> tuple[tuple[dict[str, Any], ...], int]:
-    """Events for a tool's result, and the cursor behind them: as many as fit, one at least.
+    """Return the events that fit into a tool's result, at least one, and the cursor after them.
 
-    A result holds them twice, as an object and as text in which their quotes are escaped again.
+    A result contains them twice, as an object and as text in which their quotes are escaped again.
     """
     found: list[dict[str, Any]] = []
     room = MAX_STREAMED

@@ -1,8 +1,8 @@
-"""The GET stream of handshake clients that never call `caller_listen`.
+"""GET streams of handshake clients that never call `caller_listen`.
 
 Such a client names its caller_id at session_spawn or session_message; from then on its GET stream
-carries that caller's events, unless a listener of that caller is open elsewhere. A newer listener
-takes the place of the stream, as it does of any other.
+carries that caller's events, unless another listener of that caller is open. A newer listener
+supersedes the stream, as it does any other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
 FORGET_SECONDS: Final = 1800.0
-"""A session without an open stream is forgotten after this, as the SDK does."""
+"""Seconds after which a session without an open stream is forgotten, as in the SDK."""
 
 log = structlog.get_logger("oubliette.front")
 
@@ -36,16 +36,16 @@ log = structlog.get_logger("oubliette.front")
 class _McpSession:
     principal: str
     cursors: dict[str, int] = field(default_factory=dict[str, int])
-    """Bound caller_ids, and up to where each was told."""
+    """Bound caller_ids, each with the cursor of its last event on a stream."""
     told: set[str] = field(default_factory=set[str])
-    """Those among them that a stream was opened for before: what it lost is not known."""
+    """Those of them with an earlier stream: the events that it lost are unknown."""
     stream: RequestStream | None = None
     pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     last_used: float = 0.0
 
 
 class GetStreams:
-    """Which GET stream carries which callers' events."""
+    """Binding of callers to the GET streams of their MCP sessions."""
 
     def __init__(self, listening: ListenService, quotas: Quotas) -> None:
         self._listening = listening
@@ -69,7 +69,7 @@ class GetStreams:
         try:
             state = await self._listening.link(context, caller_id).state()
         except OublietteError as error:
-            # The call itself may do without; if it cannot, it says so.
+            # The call itself may not need the stream; if it does, its own error reports it.
             log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
             return
         if state.provided or caller_id in session.cursors:
@@ -78,7 +78,7 @@ class GetStreams:
         self._start(session, caller_id)
 
     async def opened(self, exchange: RequestStream, session_id: str) -> None:
-        """Carry the bound callers' events on this GET stream, once it is open."""
+        """Send the bound callers' events on this GET stream, once it is open."""
         try:
             await asyncio.shield(exchange.expect_open())
         except StreamClosed:
@@ -91,11 +91,11 @@ class GetStreams:
             self._start(session, caller_id)
 
     def deleted(self, session_id: str) -> None:
-        """The client ended its MCP session."""
+        """Forget an MCP session that its client has ended."""
         self._sessions.pop(session_id, None)
 
     async def stop(self) -> None:
-        """Wait for the pumps, whose listeners were told to end."""
+        """Wait for the end of the pumps; their listeners are closed already."""
         self._stopping = True
         pumps = [pump for session in self._sessions.values() for pump in session.pumps.values()]
         if pumps:
@@ -151,7 +151,7 @@ class GetStreams:
             session.pumps.pop(caller_id, None)
             self._quotas.give_back(self._quotas.listeners, session.principal)
             if caller_id in session.cursors and session.stream is not stream:
-                self._start(session, caller_id)  # the client was back before this had ended
+                self._start(session, caller_id)  # the client came back before this stream had ended
 
     def _closed(self, session: _McpSession, exchange: RequestStream) -> None:
         if session.stream is exchange:
@@ -160,7 +160,7 @@ class GetStreams:
 
 
 def _caller_id(arguments: dict[str, Any]) -> str | None:
-    """The caller_id of a call, if it is a valid one; `context` wins."""
+    """Return the valid caller_id of a call, or None; the one in `context` takes precedence."""
     context = arguments.get("context")
     found: object = None
     if isinstance(context, dict):

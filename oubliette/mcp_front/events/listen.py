@@ -1,7 +1,8 @@
-"""`caller_listen`: a held-open call whose response carries the events.
+"""ListenService, which answers `caller_listen` with a stream of events or as a long poll.
 
-The events are a view of the log; the listener is a cursor on it. A client that cannot take events
-on a response gets them as the result of a long poll.
+The events are read from the log, and a listener is a cursor on it. The stream is the response of
+the held-open call; a client that does not accept events on a response gets them as the result of a
+long poll.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ GONE: Final = "gone"
 OVER: Final = "max_seconds"
 BAD_KEY: Final = "key revoked or expired"
 
-_CHECK_SECONDS: Final = 15.0  # between two looks at the key of a quiet stream
+_CHECK_SECONDS: Final = 15.0  # between two checks of the key of a quiet stream
 _OPEN_SECONDS: Final = 5.0  # for the response to begin
 _STREAM_BYTES: Final = 1024 * 1024
 
 
 class ListenService:
-    """Serves `caller_listen` for the tool table (`ToolServices.listen`)."""
+    """Implementation of `caller_listen` for the tool table (`ToolServices.listen`)."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class ListenService:
         self._stopping = False
 
     def link(self, context: CallContext, caller_id: str) -> ListenerClient:
-        """A new listener of this caller; not open yet."""
+        """Return a new listener of this caller; it is not open yet."""
         return ListenerClient(
             self._callers, self._find, context.principal, caller_id, context.scope.project
         )
 
     @contextlib.asynccontextmanager
     async def counted(self, link: ListenerClient) -> AsyncGenerator[None]:
-        """Have this listener told when the server stops."""
+        """Close this listener when the server stops, as long as the context is open."""
         self._links.add(link)
         if self._stopping:
             link.close(STOPPING, orderly=True)
@@ -80,13 +81,13 @@ class ListenService:
             link.close(STOPPING, orderly=True)
 
     async def __call__(self, context: CallContext, params: CallerListen) -> CallerListenResult:
-        """Answer the current call; returns when the listener has ended, or the poll is over.
+        """Answer the current call; return when the listener or the long poll has ended.
 
         Outside of an HTTP request, as in a program that embeds the server, it is always a poll.
 
         Raises:
-            LimitExceeded: the principal has as many listeners as it may.
-            InvalidParameter: the tools cannot be lent.
+            LimitExceeded: the principal has the maximum of listeners.
+            InvalidParameter: the provided tools are invalid.
         """
         call = current_call.get(None)
         tools = None
@@ -94,7 +95,7 @@ class ListenService:
             tools = normalised(params.caller_tools, params.caller_id, self._config)
         principal = context.principal
         self._quotas.take_listener(principal)
-        # It is a listener from here on, and no call in flight.
+        # From here on the call counts as a listener, not as a call in flight.
         place = call.exchange.place if call is not None else None
         if place is not None:
             place.leave()
@@ -107,7 +108,7 @@ class ListenService:
                     lend=not params.observe,
                     stream=streams,
                     tools=tools,
-                    # Who resumes a stream may have died with a request in hand.
+                    # A client that resumes a stream may have failed while it handled a request.
                     again=streams,
                 )
                 if call is not None:
@@ -172,7 +173,7 @@ class ListenService:
         link: ListenerClient,
         cursor: int,
     ) -> tuple[int, str]:
-        """Write events as they come until the listener ends; where it stood, and why it ended."""
+        """Write events until the listener ends; return its cursor and the reason for its end."""
         while True:
             batch = await link.next(cursor, _CHECK_SECONDS, _STREAM_BYTES)
             if not await exchange.who.still_good():

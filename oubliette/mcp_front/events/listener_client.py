@@ -1,4 +1,4 @@
-"""A listener's way to its CallerActor, over restarts of that actor."""
+"""ListenerClient, a listener's connection to its CallerActor across restarts of that actor."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from oubliette.records import CallerTool
 
 RESTART_TIMEOUT: Final = 5.0
-"""Seconds for a CallerActor to be there again."""
-_SLACK: Final = 10.0  # seconds that an ask outlives the wait in it
+"""Seconds for a CallerActor to start again."""
+_SLACK: Final = 10.0  # seconds that an ask lasts longer than the wait in it
 
 
 class ListenerClient:
-    """One listener of one caller, wherever its actor lives now."""
+    """Connection of one listener to the current incarnation of its caller's actor."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class ListenerClient:
         self.principal = principal
         self.caller_id = caller_id
         self.project_id = project_id
-        """Where the right of its key ends."""
+        """Project to which its key is bound."""
         self.listener_id = new_uuid()
         self.ended: str | None = None
-        """Why it was told to end, if it was."""
+        """Reason given to `close`; None: it was not closed."""
         self._callers = callers
         self._ref = find(caller_actor_name(principal, caller_id))
         self._mode: Literal["lend", "observe"] = "lend"
         self._kind: Literal["stream", "poll"] = "stream"
 
     async def _ask(self, message: Message, timeout: float = RESTART_TIMEOUT) -> object:
-        """Ask the actor; starts it, or waits for its restart.
+        """Ask the actor; start it, or wait for its restart.
 
         Raises:
-            Unavailable: it did not come (back) in time.
+            Unavailable: the actor did not start (again) in time.
         """
 
         async def once() -> object:
@@ -81,7 +81,7 @@ class ListenerClient:
             raise Unavailable(f"caller {self.caller_id} cannot be served now") from error
 
     async def state(self) -> CallerState:
-        """How the caller stands."""
+        """Return the state of the caller."""
         state = await self._ask(GetCaller())
         assert isinstance(state, CallerState)
         return state
@@ -95,7 +95,7 @@ class ListenerClient:
         tools: tuple[CallerTool, ...] | None = None,
         again: bool = False,
     ) -> ListenerOpened:
-        """Begin to listen; with `again` also to open requests from before `after`."""
+        """Begin to listen; with `again` open requests from before `after` are delivered too."""
         self._mode = "lend" if lend else "observe"
         self._kind = "stream" if stream else "poll"
         opened = await self._ask(
@@ -113,7 +113,7 @@ class ListenerClient:
         return opened
 
     async def next(self, cursor: int, wait: float, max_bytes: int) -> EventBatch:
-        """What follows `cursor`; opens again where a restarted actor does not know it."""
+        """Return the events after `cursor`; open the listener again if the actor was restarted."""
         if self.ended is not None:
             return EventBatch(events=(), next=cursor, ended=self.ended)
         message = NextEvents(
@@ -127,7 +127,7 @@ class ListenerClient:
         return batch
 
     def close(self, reason: str, *, orderly: bool = False) -> None:
-        """End the listener; whoever waits in `next` is told why. The first reason counts."""
+        """End the listener; a pending `next` returns the reason. The first reason counts."""
         if self.ended is None:
             self.ended = reason
             try:
@@ -135,5 +135,6 @@ class ListenerClient:
                     CloseListener(listener_id=self.listener_id, reason=reason, orderly=orderly)
                 )
             except MailboxFull:
-                # It is behind; the next `next` ends by `ended`, presence by the actor's restart.
+                # The actor is behind; the next `next` ends because `ended` is set, presence when
+                # the actor restarts.
                 return

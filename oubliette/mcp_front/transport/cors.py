@@ -1,7 +1,7 @@
-"""Trusted pages in a browser: what they need to be told to be let near (CORS, Fetch standard).
+"""CORS headers for trusted pages in a browser (Fetch standard).
 
-Which Origins are trusted is decided before (`auth.Names`). A page has no key of ours by itself and
-no cookie is ever looked at, so these headers open nothing that a key would not.
+Origins are checked before (`auth.HostPolicy`). A page does not get a key from the browser and
+cookies are never read, so these headers permit nothing that a key would not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREFLIGHT: Final = (
 
 
 def open_to(origin: bytes, send: Send) -> Send:
-    """`send`, telling the browser that pages of `origin` may read the answer."""
+    """Return a `send` that allows pages of `origin` to read the answer."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -39,6 +39,6 @@ def open_to(origin: bytes, send: Send) -> Send:
 
 
 async def answer_preflight(send: Send) -> None:
-    """Answer the browser's question whether the page may ask."""
+    """Answer a preflight request."""
     await send({"type": "http.response.start", "status": 204, "headers": [*_PREFLIGHT]})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

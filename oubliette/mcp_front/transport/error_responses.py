@@ -1,4 +1,4 @@
-"""How refusals look on the wire: JSON-RPC bodies over HTTP, `isError` results for tools."""
+"""Errors on the wire: JSON-RPC bodies over HTTP, and `isError` results of tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERNAL_ERROR: Final = -32603
 SERVER_ERROR: Final = -32000
 
 ERROR_KEY: Final = "dev.oubliette/error"
-"""In `_meta` of an error: code, message, hint, field."""
+"""Key in `_meta` of an error, with code, message, hint and field."""
 
 log = structlog.get_logger("oubliette.front")
 
@@ -59,10 +59,10 @@ async def answer_json(
 
 
 def tool_result(structured: dict[str, Any], text: str, *, is_error: bool) -> dict[str, Any]:
-    """An MCP tool result; `resultType` is what 2026-07-28 wants and older clients ignore.
+    """Return an MCP tool result; 2026-07-28 requires `resultType`, older clients ignore it.
 
-    What is known of an error goes into `_meta`: clients hold structured content to the tool's
-    output schema, errors too, and would show their own complaint instead of our sentence.
+    Details of an error go into `_meta`: clients check structured content against the tool's output
+    schema, even of errors, and would show their own complaint instead of our message.
     """
     result: dict[str, Any] = {
         "resultType": "complete",
@@ -77,9 +77,9 @@ def tool_result(structured: dict[str, Any], text: str, *, is_error: bool) -> dic
 
 
 def tool_failure(error: BaseException, tool: str) -> dict[str, Any]:
-    """The `isError` result of an exception: its sentence if it is ours, else a reference.
+    """Return the `isError` result of an exception: its message if it is ours, else a reference.
 
-    What went wrong inside is for the log; a client gets nothing of it.
+    Internal details are logged under that reference; the client does not get them.
     """
     if isinstance(error, OublietteError):
         field = error.field if isinstance(error, InvalidParameter) else None

@@ -1,8 +1,8 @@
-"""Connections that cannot be held hostage: uvicorn's protocols with deadlines.
+"""Connections with deadlines, on uvicorn's protocols, so that no client can hold them for ever.
 
-uvicorn waits for ever for the head of a first request, for its body, and for a client that does
-not read. Here each of these has a time, and a client that takes nothing of what was written to it
-for `stall` seconds is cut, whatever it was that it did not read.
+uvicorn waits for ever for the head of a first request, for its body, and for a client that does not
+read. Here each of these has a deadline. A client that reads nothing of what was written to it for
+`stall` seconds is disconnected, for any kind of response.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from oubliette.mcp_front.transport.h11_connection import (
-        H11Connection as _Parsing,  # or the other one
+        H11Connection as _Parsing,  # or HttptoolsConnection
     )
 else:
     _Parsing = object
 
 Phase = Literal["head", "body", "rest"]
 Parser = Literal["httptools", "h11"]
-"""What reads requests; httptools is several times as fast, and not built for every machine."""
+"""Parser of requests; httptools is several times as fast, and not built for every machine."""
 
 log = structlog.get_logger("oubliette.front")
 
 MAX_CONNECTIONS: Final = 4096
 STATE_KEY: Final = "oubliette.connection"
-"""Where a request's `scope["state"]` has its connection."""
+"""Key of the connection in a request's `scope["state"]`."""
 
 _LAST_WORDS: Final = (
     b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b"
@@ -47,14 +47,14 @@ _BAD_REQUEST: Final = b"400 Bad Request"
 
 
 def half_of_all_files() -> int:
-    """As many connections as leave files for the rest: the log, the agents' links."""
+    """Return half of the limit on open files: the rest is for the log and the agents' links."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, min(MAX_CONNECTIONS, soft // 2 if soft > 0 else MAX_CONNECTIONS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Seconds; one for each way to keep a connection busy with nothing."""
+    """Seconds; one limit for each way to keep a connection busy without progress."""
 
     head: float = 10.0
     """From the connection, or the first byte of a later request, to the end of its head."""
@@ -63,19 +63,19 @@ class Deadlines:
     pause: float = 10.0
     """Between two pieces of a body."""
     rest: float = 5.0
-    """For the rest of a body that was answered before it had come in."""
+    """For the rest of a body that was answered before it was complete."""
     stall: float = 5.0
-    """For a client to take anything of what waits for it."""
+    """For a client to read any part of the pending output."""
     max_connections: int = field(default_factory=half_of_all_files)
-    """More are closed at once."""
+    """Further connections are closed at once."""
 
     def of(self, phase: Phase) -> float:
-        """The seconds that this phase may take."""
+        """Return the seconds that this phase may take."""
         return self.head if phase == "head" else self.body if phase == "body" else self.rest
 
 
 class CorkedTransport:
-    """A transport that can hold back what is written, to send a head and its body at once."""
+    """Transport that can hold back output, to send a head and its body in one write."""
 
     __slots__ = ("_held", "_transport")
 
@@ -87,35 +87,35 @@ class CorkedTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send this, or keep it until `uncork`."""
+        """Send the data, or keep it until `uncork`."""
         if self._held is None:
             self._transport.write(data)
         else:
             self._held.append(data)
 
     def is_closing(self) -> bool:
-        """Whether nothing that is written arrives any more."""
+        """Whether output does not reach the client any more."""
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Close once all is sent."""
+        """Close once all output is sent."""
         self.uncork()
         self._transport.close()
 
     def cork(self) -> None:
-        """Keep what is written until `uncork`."""
+        """Keep output until `uncork`."""
         if self._held is None:
             self._held = []
 
     def uncork(self) -> None:
-        """Send what was kept, as one."""
+        """Send the kept output in one write."""
         held, self._held = self._held, None
         if held:
             self._transport.write(b"".join(held))
 
 
 class GuardedProtocol(_Parsing):
-    """One connection; mixed into what parses by `guarded`, which sets `deadlines` and `on_gone`."""
+    """One connection. `guarded` combines it with a parser and sets `deadlines` and `on_gone`."""
 
     deadlines: Deadlines
     corked: CorkedTransport
@@ -137,7 +137,7 @@ class GuardedProtocol(_Parsing):
         self._unsent = 0
         self._deaf = False
         self.when_lost: Callable[[], None] | None = None
-        """Called once if the connection is lost; set and cleared by the request in hand."""
+        """Called once if the connection is lost; set and cleared by the current request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
@@ -161,7 +161,7 @@ class GuardedProtocol(_Parsing):
         self.on_gone()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes in and see what is waited for next."""
+        """Process received bytes, and determine what is expected next."""
         if self._deaf or self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
             return
         self._date()
@@ -171,10 +171,10 @@ class GuardedProtocol(_Parsing):
             self._look(idle="head")
             self._begun = self._phase == "head"
             if self._phase == before == "body":
-                self._set_timer()  # it is coming: there is time for the next piece
+                self._set_timer()  # progress: there is time for the next piece
 
     def eof_received(self) -> None:
-        """Say what is missing, if the client has ended in the middle of a request."""
+        """Answer with an error if the client has ended in the middle of a request."""
         if self._deaf:
             return
         if self._phase == "body" and not self._begins_answer():
@@ -183,7 +183,7 @@ class GuardedProtocol(_Parsing):
             self.send_400_response("The request ended before its head was complete.")
 
     def on_response_complete(self) -> None:
-        """After an answer: nothing is waited for, or the rest of a body."""
+        """Expect nothing after an answer, or the rest of a body."""
         super().on_response_complete()
         self._look(idle=None)
 
@@ -226,16 +226,16 @@ class GuardedProtocol(_Parsing):
         return cycle is not None and cycle.response_started and not cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def send_400_response(self, msg: str) -> None:
-        """Say that this is not HTTP; uvicorn's own way would often be lost in a reset."""
+        """Answer that this is not HTTP; uvicorn's own answer would often be lost in a reset."""
         self._farewell(_BAD_REQUEST, msg)
 
     def _farewell(self, status: bytes, why: str) -> None:
-        """Say this, take nothing in any more, and close once the client has, or in a moment."""
+        """Send this error, read nothing more, and close once the client has, or after a moment."""
         self._deaf = True
         self._enter("rest")
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
-            cycle.disconnected = True  # what it would answer now is not for this client any more
+            cycle.disconnected = True  # its answer is not for this client any more
             cycle.message_event.set()
         body = why.encode()
         self.transport.write(_LAST_WORDS % (status, len(body), body))
@@ -244,18 +244,18 @@ class GuardedProtocol(_Parsing):
 
     @property
     def gone(self) -> bool:
-        """Whether nothing that is written arrives any more."""
+        """Whether output does not reach the client any more."""
         return self.transport.is_closing()
 
     def pause_writing(self) -> None:
-        """The client reads slower than we write: see that it reads at all."""
+        """Check that the client, which reads slower than we write, reads at all."""
         super().pause_writing()
         self._unsent = self.transport.get_write_buffer_size()
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """End that check: the client has caught up."""
         self._stop_stall_timer()
         super().resume_writing()
 
@@ -275,13 +275,13 @@ class GuardedProtocol(_Parsing):
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection for good, whether or not the client reads."""
+        """Close an idle connection, whether or not the client reads."""
         super().timeout_keep_alive_handler()
         if self._stall_timer is None and self.transport.get_write_buffer_size():
             self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
 
     def _date(self) -> None:
-        """Keep the Date header right without a clock that ticks (RFC 9110, 6.6.1)."""
+        """Keep the Date header correct without a periodic timer (RFC 9110, 6.6.1)."""
         now = int(time.time())
         if now != getattr(self.server_state, "oubliette_second", 0):
             self.server_state.oubliette_second = now  # type: ignore[attr-defined]
@@ -292,14 +292,14 @@ class GuardedProtocol(_Parsing):
 
 
 def fastest() -> Parser:
-    """What reads requests on this machine."""
+    """Return the fastest parser that this machine has."""
     return "httptools" if find_spec("httptools") else "h11"
 
 
 def guarded(
     limits: Deadlines, gone: Callable[[], None], parser: Parser | None = None
 ) -> type[GuardedProtocol]:
-    """The protocol with these deadlines; `gone` is called after each connection that ended."""
+    """Return the protocol with these deadlines; `gone` is called after each connection's end."""
     if (parser or fastest()) == "httptools":
         from oubliette.mcp_front.transport.httptools_connection import (
             HttptoolsConnection as Parsing,

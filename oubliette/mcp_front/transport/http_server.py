@@ -1,4 +1,4 @@
-"""The listener: uvicorn inside our loop, without its signal handlers and its ticking main loop."""
+"""HttpServer: uvicorn in our event loop, without its signal handlers and its periodic main loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("oubliette.front")
 
 
 class HttpServer:
-    """Binds, serves one ASGI application, and stops in a time that is known before."""
+    """HTTP server of one ASGI application, which stops within a known time."""
 
     def __init__(
         self,
@@ -59,28 +59,28 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens; known after `bind`."""
+        """Host and port of the listener; known after `bind`."""
         assert self._socket is not None
         host, port = self._socket.getsockname()[:2]
         return host, port
 
     @property
     def connections(self) -> frozenset[GuardedProtocol]:
-        """The connections that are open now."""
+        """The open connections."""
         return frozenset(cast("set[GuardedProtocol]", self._uvicorn.server_state.connections))
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The URL that clients connect to."""
         host, port = self.address
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
 
     def bind(self) -> None:
-        """Take the port.
+        """Bind the port.
 
         Raises:
-            ConfigError: it is taken, or not ours to take.
+            ConfigError: the port is in use, or not permitted.
         """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         # With the protocol named: asyncio turns Nagle's algorithm off only where it is, and with it
@@ -110,7 +110,7 @@ class HttpServer:
         await server.startup(sockets=[self._socket])
 
     async def stop(self, grace: float) -> None:
-        """Accept nothing more, let answers end for `grace` seconds, then close everything."""
+        """Accept nothing more, wait `grace` seconds for answers to end, then close everything."""
         if self._socket is None:
             return
         state = self._uvicorn.server_state
@@ -135,7 +135,7 @@ class HttpServer:
                 await asyncio.wait_for(server.wait_closed(), LAST_SECOND)
 
     async def _until_empty(self) -> None:
-        """Until every connection is gone, and what served it has ended."""
+        """Wait until every connection is closed and its tasks have ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECOND):
                 while self._uvicorn.server_state.connections:

@@ -1,10 +1,11 @@
-"""HTTP requests as httptools reads them: in C, at a quarter of what h11 costs.
+"""HTTP connections parsed by httptools, which is written in C and costs a quarter of h11.
 
-uvicorn's protocol of that name leaves out what h11 sees to, and some of it would let a client hold
-the server's memory or slip a request past a proxy. It is refused here: heads without end, several
-hosts, encodings that nobody decodes, trailers among the headers. Requests are answered one at a
-time; what follows one waits unread, but for what came in the same segment, which is dropped with
-the connection after the answer, as a client that pipelines must expect (RFC 9112, 9.3.2).
+uvicorn's protocol of that name omits checks that h11 makes, and some omissions would let a client
+use up the server's memory or smuggle a request past a proxy. So this class refuses heads without
+end, several hosts, transfer encodings that it does not decode, and trailers among the headers.
+Requests are answered one at a time; the next one stays unread, except for what came in the same
+segment, which is dropped with the connection after the answer, as a client that pipelines must
+expect (RFC 9112, 9.3.2).
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 
 class _Refused(Exception):
-    """The head is not one that is answered."""
+    """Error of a head that is refused."""
 
 
 class _Upgrade(Exception):
-    """The client would speak another protocol from here on."""
+    """Signal that the client asks for another protocol."""
 
 
 class HttptoolsConnection(HttpToolsProtocol):
-    """Reads the requests of one connection, one at a time."""
+    """Parser of one connection's requests, one at a time."""
 
     def __init__(
         self,
@@ -49,24 +50,24 @@ class HttptoolsConnection(HttpToolsProtocol):
         self._most = config.h11_max_incomplete_event_size or 65536
         self._begin()
         self._waiting = b""
-        """Of the next request; not parsed before this one is answered."""
+        """Bytes of the next request, which are not parsed until this one is answered."""
         self._last = False
-        """Nothing more is read: the connection ends with the answer."""
+        """Whether this request is the last: the connection ends with its answer."""
 
     def _begin(self) -> None:
-        # A parser of our own: uvicorn's is told to read on after `Connection: close`.
+        # A parser of our own: uvicorn's is configured to read on after `Connection: close`.
         self.parser = httptools.HttpRequestParser(self)
         self._at: Literal["start", "head", "body"] = "start"
         self._head = b""
-        """What came of a head that is not complete."""
+        """Received part of an incomplete head."""
         self._idle_bytes = 0
-        """Of a body: what came since there was any of it."""
+        """Bytes since the last piece of a body."""
         self._hosts = 0
         self._upgrade = False
 
     # ------------------------------------------------------------ bytes
     def data_received(self, data: bytes) -> None:
-        """Take bytes in."""
+        """Process received bytes."""
         self._unset_keepalive_if_required()
         if self._last:
             return
@@ -77,11 +78,11 @@ class HttptoolsConnection(HttpToolsProtocol):
         self._feed(data)
 
     def body_is_coming(self) -> bool:
-        """Whether the head of a request is here, and its body is not."""
+        """Whether the head of a request was received, and its body was not."""
         return self._at == "body"
 
     def on_response_complete(self) -> None:
-        """After an answer: read what waits."""
+        """Parse the waiting bytes after an answer."""
         super().on_response_complete()
         if self._waiting:
             self.loop.call_soon(self._resume)
@@ -114,7 +115,7 @@ class HttptoolsConnection(HttpToolsProtocol):
             self._refuse()
 
     def _feed_plain(self, data: bytes) -> None:
-        """Read this request again, as one that asks for no other protocol (RFC 9110, 7.8)."""
+        """Parse this request again, as one that asks for no other protocol (RFC 9110, 7.8)."""
         head, end, rest = data.partition(_END_OF_HEAD)
         plain = _UPGRADE.sub(b"", head + b"\r\n")[:-2]
         if plain == head:
@@ -128,7 +129,7 @@ class HttptoolsConnection(HttpToolsProtocol):
         if self._at == "body" and self.cycle.response_started:
             self.transport.close()
         elif self._at != "body" and answering:
-            # It belongs to a next request, which came along with one that is good.
+            # It belongs to a next request, received together with a valid one.
             self.cycle.keep_alive = False
         else:
             self.send_400_response(_INVALID)
@@ -144,7 +145,7 @@ class HttptoolsConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; trailers are left out, as they come after all that was checked."""
+        """Store a header; trailers are dropped, because they come after all checks."""
         if self._at == "body":
             return
         name = name.lower()
@@ -173,7 +174,7 @@ class HttptoolsConnection(HttpToolsProtocol):
         self._idle_bytes = 0
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+        """Add a piece of the body."""
         self._idle_bytes = 0
         super().on_body(body)
 

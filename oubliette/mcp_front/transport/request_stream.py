@@ -1,9 +1,9 @@
-"""One HTTP request on its way through the SDK, and the way past it for events.
+"""RequestStream, one HTTP request with its response, to which events are written directly.
 
-The SDK carries a notification through four memory streams and as many tasks, all of a handshake
-session's answers through one of them: a listener that stops reading would hold up the others.
-So events are written as whole server-sent events straight onto the open response. Each write is
-one chunk, so they can stand between those of the SDK (its answer, its keep-alive comments).
+The SDK passes a notification through four memory streams and as many tasks, and all answers of a
+handshake session through one of them: a listener that stops reading would delay the others. So
+events are written as whole server-sent events to the open response. Each write is one chunk, so
+they can stand between those of the SDK (its answer, its keep-alive comments).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SCOPE_KEY: Final = "oubliette.exchange"
 
 
 class StreamClosed(OublietteError, ConnectionError):
-    """The client's side of the stream is gone, or the answer was sent."""
+    """The client has disconnected, or the answer was sent."""
 
     code = "stream_closed"
 
 
 class RequestStream:
-    """A request that was let in, until its response ended."""
+    """An admitted request, until its response has ended."""
 
     __slots__ = (
         "_answer_due",
@@ -54,11 +54,11 @@ class RequestStream:
     ) -> None:
         self.who = who
         self.place = place
-        """Its place among the calls in flight; GET streams have none."""
+        """Its slot among the calls in flight; GET streams have none."""
         self.method: str = scope["method"]
         self._connection: GuardedProtocol = scope["state"][STATE_KEY]
         self.status = 0
-        """HTTP status of the response; 0 until it began."""
+        """HTTP status of the response; 0 until it begins."""
         self._send = send
         self._answer_due = False
         self._opened: asyncio.Future[None] | None = None
@@ -66,7 +66,7 @@ class RequestStream:
         self._on_end: list[Callable[[], None]] = []
 
     async def send(self, message: Message) -> None:
-        """What the SDK sends through: notes that the response began, and that it has a body."""
+        """Send for the SDK; record that the response has begun and that it has a body."""
         kind = message["type"]
         if kind == "http.response.start":
             self.status = message["status"]
@@ -90,7 +90,7 @@ class RequestStream:
             transport.uncork()
 
     def answer_comes(self) -> None:
-        """The handler is through: the next event that the SDK writes is the answer."""
+        """Record that the handler has ended: the next event that the SDK writes is the answer."""
         self._answer_due = True
 
     def _is_answer(self, message: Message) -> bool:
@@ -102,13 +102,13 @@ class RequestStream:
 
     def _is_open(self, kind: str, message: Message) -> bool:
         # A GET stream is open with its head; a POST stream with its first event, which the SDK
-        # writes: what is written past it before would stand in front of that one.
+        # writes: an event written directly before that would precede it.
         if self.method == "GET":
             return kind == "http.response.start" and self.status == 200
         return kind == "http.response.body" and bool(message.get("more_body"))
 
     def expect_open(self) -> asyncio.Future[None]:
-        """Done once `push` may be used; call it before the SDK is told to begin the stream."""
+        """Return a future, done once `push` may be used; call this before the stream begins."""
         if self._opened is None:
             self._opened = asyncio.get_running_loop().create_future()
             if self._ended:
@@ -116,23 +116,23 @@ class RequestStream:
         return self._opened
 
     async def push(self, chunk: bytes) -> None:
-        """Write whole server-sent events; waits while the client does not take them.
+        """Write whole server-sent events; wait while the client does not read them.
 
         Raises:
-            StreamClosed: nobody is there to take them.
+            StreamClosed: the client has disconnected.
         """
         if not self._ended:
             try:
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             except RuntimeError as error:  # uvicorn: the response was complete already
                 raise StreamClosed("the response was sent") from error
-        # uvicorn drops in silence what is sent to a client that is gone.
+        # uvicorn silently drops what is sent to a client that has disconnected.
         if self._ended or self._connection.gone:
             raise StreamClosed("the client is gone")
 
     @contextlib.contextmanager
     def when_gone(self, callback: Callable[[], None]) -> Generator[None]:
-        """Call this if the client goes meanwhile."""
+        """Call `callback` if the client disconnects while the context is open."""
         if self._connection.gone:
             callback()
         self._connection.when_lost = callback
@@ -142,26 +142,26 @@ class RequestStream:
             self._connection.when_lost = None
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call this when the request has ended, for whatever reason; at once if it has."""
+        """Call `callback` when the request has ended, for any reason; at once if it has."""
         if self._ended:
             callback()
         else:
             self._on_end.append(callback)
 
     def end(self) -> None:
-        """The response was sent, or the client is gone."""
+        """Record the end: the response was sent, or the client has disconnected."""
         self._ended = True
         if self.place is not None:
             self.place.end()
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(StreamClosed("the request has ended"))
-            self._opened.exception()  # looked at: nobody may be waiting any more
+            self._opened.exception()  # retrieved, because there may be no waiter any more
         for callback in self._on_end:
             callback()
         self._on_end.clear()
 
 
 def of(scope: Scope) -> RequestStream:
-    """The exchange that a handler of the SDK belongs to."""
+    """Return the exchange that a handler of the SDK belongs to."""
     exchange: RequestStream = scope[SCOPE_KEY]
     return exchange

@@ -1,3 +1,3 @@
-"""Oubliette runs coding agents in containers and lends them the tools of whoever sent them."""
+"""Oubliette runs coding agents in containers and lets them call their sender's tools."""
 
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ from oubliette.cli import stop_signals
 
 
 def main() -> NoReturn:
-    """Run the command line; a server may be stopped from here on."""
+    """Run the command line; from here on a signal can stop a server."""
     if sys.argv[1:2] == ["serve"]:
         stop_signals.guard()
     from oubliette.cli.main import run

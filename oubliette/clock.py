@@ -1,4 +1,4 @@
-"""Time behind a port, so that tests can move it."""
+"""Clocks behind a port, so that tests can advance the time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 class TimerHandle(Protocol):
-    """What `Clock.call_later` returns."""
+    """Handle of a pending call of `Clock.call_later`."""
 
     def cancel(self) -> None:
-        """Take the call back; does nothing once it was made."""
+        """Cancel the call; no effect once it was made."""
         ...
 
 
 class Clock(Protocol):
-    """Monotonic time for deadlines, wall time for records. Seconds, both."""
+    """Source of monotonic time for deadlines and wall time for records, both in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Return the seconds since an arbitrary start; never decreases."""
         ...
 
     def time(self) -> float:
-        """Seconds since 1970-01-01 UTC; may jump."""
+        """Return the seconds since 1970-01-01 UTC; may jump."""
         ...
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> TimerHandle:
@@ -39,17 +39,17 @@ class SystemClock:
     """The machine's clocks and the running loop's timers."""
 
     def monotonic(self) -> float:
-        """Seconds of `time.monotonic`."""
+        """Return the seconds of `time.monotonic`."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Seconds of `time.time`."""
+        """Return the seconds of `time.time`."""
         return time.time()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> TimerHandle:
         """Use the running loop's `call_later`.
 
-        `callback` runs in an empty context: the loop keeps the context of a timer that was
-        cancelled, and with it the actor that set it, until its time comes.
+        `callback` runs in an empty context: the loop keeps the context of a cancelled timer, and
+        with it the actor that set it, until the timer would have fired.
         """
         return asyncio.get_running_loop().call_later(delay, callback, context=Context())

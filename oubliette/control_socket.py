@@ -1,10 +1,10 @@
-"""The command line's way into a running server: `<home>/control.sock`.
+"""ControlSocket, through which the command line reaches a running server: `<home>/control.sock`.
 
-JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool with all
-rights, with `"progress": true` after lines `{"id", "progress"}` that say how far it is;
-`{"id", "verb": "status"}` tells about the server; the answer is `{"id", "ok": {…}}` or
-`{"id", "error": {code, message, hint, field}}`. The socket is 0600 in a 0700 folder, and the
-peer's user id is checked besides: whoever may speak here may read the database anyway.
+Messages are JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool
+with all rights; with `"progress": true`, lines `{"id", "progress"}` report its progress. `{"id",
+"verb": "status"}` returns the status of the server. The answer is `{"id", "ok": {…}}` or `{"id",
+"error": {code, message, hint, field}}`. The socket has mode 0600 in a 0700 folder, and the peer's
+user id is checked in addition: every user who passes could read the database anyway.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 MAX_LINE: Final = 8 * 1024 * 1024  # bytes
 MAX_LINKS: Final = 32
-MAX_UNREAD: Final = 64 * 1024  # bytes of an answer beyond which no progress is told
+MAX_UNREAD: Final = 64 * 1024  # bytes of unread answers above which no progress is sent
 MAX_SOCKET_PATH: Final = 103  # bytes; see containers/folders.py
 IDLE_SECONDS: Final = 900.0
-"""A link that says nothing for so long is closed; longer than any wait of a tool."""
+"""Seconds after which a silent link is closed; longer than any wait of a tool."""
 OPERATOR: Final = CallContext(
     principal="operator",
     token_id="control.sock",  # noqa: S106 - not a secret; what the audit log shows
     scope=Scope(level="admin"),
     door="control",
 )
-"""Who speaks here: the owner of the home, with all rights and no sessions of its own."""
+"""Context of calls through the socket: the home's owner, with all rights and no sessions."""
 
 _log = structlog.get_logger("oubliette.control_socket")
 
 
 @contextlib.contextmanager
 def socket_path(home: Path) -> Generator[str]:
-    """A path of `<home>/control.sock` that is short enough to bind or connect to.
+    """Return a path of `<home>/control.sock` that is short enough to bind or connect to.
 
     Raises:
         ConfigError: there is none on this system.
@@ -74,13 +74,13 @@ def socket_path(home: Path) -> Generator[str]:
 
 @contextlib.contextmanager
 def listening(home: Path) -> Generator[socket.socket]:
-    """Listen at `<home>/control.sock`; whoever connects waits until a `ControlSocket` serves it.
+    """Listen at `<home>/control.sock`; connections wait until a `ControlSocket` serves them.
 
-    For the holder of the home's lock, who may replace a stale socket. So commands that are given
-    while the server starts have something to wait for.
+    Only the holder of the home's lock may call it, because it replaces a stale socket. Commands
+    that are given while the server starts wait at this socket.
 
     Raises:
-        ConfigError: the socket cannot be made.
+        ConfigError: the socket cannot be created.
     """
     place = home / CONTROL_SOCKET
     try:
@@ -88,7 +88,7 @@ def listening(home: Path) -> Generator[socket.socket]:
         with socket_path(home) as path:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                # Nobody can connect between bind and chmod: that is what listen allows.
+                # No one can connect between bind and chmod: that is what listen allows.
                 listener.bind(path)
                 place.chmod(0o600)
                 listener.listen(MAX_LINKS)
@@ -109,7 +109,7 @@ def listening(home: Path) -> Generator[socket.socket]:
 
 
 class ControlSocket:
-    """Serves those who connect to `listener`, from `listening`, while the server runs."""
+    """Server of the connections to `listener`, which comes from `listening`."""
 
     def __init__(
         self, services: ToolServices, home: Path, status: Mapping[str, Any], listener: socket.socket
@@ -122,7 +122,7 @@ class ControlSocket:
         self._links: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Serve; first those who have waited."""
+        """Serve connections, first those that wait already."""
         self._server = await asyncio.start_unix_server(
             self._accept, sock=self._listener, limit=MAX_LINE
         )
@@ -146,9 +146,9 @@ class ControlSocket:
                 return
             await self._serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # only aclose cancels; the callback of asyncio's server has nobody to tell
+            pass  # only aclose cancels; asyncio's server has no use for the exception
         except (OSError, TimeoutError):
-            pass  # the peer went away, or said nothing for too long
+            pass  # the peer disconnected, or was silent for too long
         finally:
             self._links.discard(task)
             writer.close()
@@ -199,7 +199,7 @@ class ControlSocket:
 
 
 def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
-    """Tells the peer how far its call is; what it does not read in time is left out."""
+    """Return a function that reports a call's progress, as far as the peer reads it."""
 
     def told(line: str) -> None:
         waiting = writer.transport.get_write_buffer_size()
@@ -218,10 +218,10 @@ def _line(number: Any, answer: dict[str, Any]) -> bytes:
 
 
 def _is_owner(writer: StreamWriter) -> bool:
-    """Whether the peer runs under the server's user, or is root."""
+    """Whether the peer runs as the server's user or as root."""
     peer = writer.get_extra_info("socket")
     option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:  # macOS: the rights of the socket and its folder decide
+    if option is None:  # macOS: the permissions of the socket and its folder decide
         return True
     credentials = peer.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
     from oubliette.server import Server
 
-START_MAY_END: Final = 2.0  # seconds for a start that was stopped, before it is given up
-SWITCH_SECONDS: Final = 0.0005  # for the writer's thread to get its turn beside a busy loop
+START_MAY_END: Final = 2.0  # seconds for a start to finish after a stop was requested
+SWITCH_SECONDS: Final = 0.0005  # seconds; lets the writer's thread run beside a busy loop
 STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger("oubliette.server")
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Told once the port is bound and everything runs."""
+    """Facts about a server that is ready: the port is bound and all parts run."""
 
     url: str
     pid: int
@@ -41,12 +41,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then stop in order, each part within its few seconds.
+    """Serve until SIGTERM or SIGINT; then stop all parts in order, each within its time limit.
 
-    A start that is stopped is gone through with, or given up if it takes longer than a moment.
+    A signal during the start lets it finish, or cancels it if it takes longer than `START_MAY_END`.
 
     Raises:
-        OublietteError: as `running`, and when a part has failed for good.
+        OublietteError: as `running`, and when a critical part has failed permanently.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     async with contextlib.AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ async def _started(
     start: contextlib.AbstractAsyncContextManager[Server],
     stop: asyncio.Event,
 ) -> Server | None:
-    """Enter `start`; None if it was to `stop` meanwhile and took too long for that."""
+    """Enter `start`; return None if it was not over in time after a `stop`."""
     loop = asyncio.get_running_loop()
 
     limit = asyncio.timeout(None)
@@ -105,17 +105,16 @@ async def _started(
 
 
 async def _freeze(server: Server) -> None:
-    """Have no collection of garbage look at code and models again, once they are there."""
+    """Exclude code and models from garbage collection, once they are loaded."""
     await server.loaded()
     heap.settle()
 
 
 @contextlib.contextmanager
 def stop_signals() -> Generator[asyncio.Event]:
-    """An event that is set by the first SIGTERM or SIGINT; those that follow change nothing.
+    """Set an event at the first SIGTERM or SIGINT; later ones have no effect.
 
-    At the end the handlers are there again that were there before. To be called on the main thread,
-    under a running loop.
+    At the end the former handlers are restored. Requires the main thread and a running loop.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -128,7 +127,8 @@ def stop_signals() -> Generator[asyncio.Event]:
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
-            # What was not set from Python, which is None, cannot be set again from it.
+            # A handler that was not set from Python reads as None, and cannot be restored from
+            # Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 

@@ -1,4 +1,4 @@
-"""Durations as people write them: `90s`, `30m`, `1h30m`, `30d`; a plain number is seconds."""
+"""Durations in text: `90s`, `30m`, `1h30m`, `30d`; a plain number is seconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ UNITS: Final = {
     "d": 86_400.0,
     "w": 604_800.0,
 }
-"""Seconds of each unit."""
+"""Units and their seconds."""
 
 FORM: Final = "seconds, or numbers with units: ms, s, m, h, d, w, such as 90s, 30m, 1h30m or 30d"
-"""What is taken, for errors and help."""
+"""Description of valid durations, for errors and help."""
 
 PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$|^[0-9]+(\.[0-9]+)?$"
-"""The texts that `seconds_of` takes, as a regular expression of JSON Schema."""
+"""Regular expression (JSON Schema) of the texts that `seconds_of` accepts."""
 
 LONGEST: Final = 100  # characters
 
@@ -29,11 +29,11 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 
 
 def seconds_of(text: str) -> float:
-    """The seconds of a duration: one or more of a number and its unit; a number alone is seconds.
+    """Return the seconds of a duration: numbers with units, or one number of seconds.
 
     Raises:
-        InvalidParameter: it is no duration; the message begins with what was given, for callers
-            that put the field's name before it.
+        InvalidParameter: the text is no duration; the message begins with the text, so that callers
+            can put the field's name before it.
     """
     if len(text) > LONGEST or not re.search(PATTERN, text) or text.endswith("\n"):
         raise InvalidParameter(f"{text[:LONGEST]!r} is no duration, which is {FORM}")

@@ -1,7 +1,7 @@
-"""One error tree; every leaf has a code that scripts may rely on.
+"""Errors of Oubliette, in one tree; every leaf has a code that scripts may rely on.
 
-The message of an error is a sentence that a caller can act on. `hint` holds the remedy where the
-sentence alone does not. Nothing secret may stand in either: both reach logs, clients and agents.
+The message of an error is a sentence that a caller can act on; `hint` is the remedy, unless the
+message contains it. Neither may contain a secret: both reach logs, clients and agents.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class OublietteError(Exception):
-    """Base of everything that Oubliette raises on purpose."""
+    """Base of all errors that Oubliette raises on purpose."""
 
     code: ClassVar[str] = "error"
     jsonrpc_code: ClassVar[int] = -32000
@@ -38,14 +38,14 @@ class InvalidParameter(OublietteError, ValueError):
 
 
 class ConfigError(OublietteError, ValueError):
-    """The configuration cannot be used; the message names the key and where it came from."""
+    """The configuration is unusable; the message names the key and its source."""
 
     code = "config"
     exit_code = 2
 
 
 class NotFound(OublietteError, LookupError):
-    """It does not exist, or the asker may not know that it does."""
+    """The object does not exist, or the client must not learn that it does."""
 
     code = "not_found"
     exit_code = 3
@@ -60,7 +60,7 @@ class Unauthenticated(OublietteError):
 
 
 class Forbidden(OublietteError, PermissionError):
-    """The key is good, its scope does not reach this far."""
+    """The key is valid, but its scope does not allow this."""
 
     code = "forbidden"
     jsonrpc_code = -32002
@@ -68,32 +68,32 @@ class Forbidden(OublietteError, PermissionError):
 
 
 class Conflict(OublietteError):
-    """The state of the thing does not allow it now; the message says what would."""
+    """The object's state does not allow it now; the message names a state that would."""
 
     code = "conflict"
 
 
 class AlreadyExists(Conflict):
-    """There is one already, with the same name or id."""
+    """An object with the same name or id exists already."""
 
     code = "already_exists"
 
 
 class SessionHandover(Conflict):
-    """Nobody runs the session at this moment, and somebody is about to; ask again."""
+    """The session has no actor at this moment, but is about to get one; ask again."""
 
     code = "changing_hands"
 
 
 class LimitExceeded(OublietteError):
-    """A limit holds this back; the message names the limit, its value and who set it."""
+    """A limit refuses the request; the message names the limit, its value and its source."""
 
     code = "limit_exceeded"
     exit_code = 6
 
 
 class RateLimited(LimitExceeded):
-    """Too many calls in too little time; `retry_after` says in how many seconds to try again."""
+    """Too many calls in too little time; try again after `retry_after` seconds."""
 
     code = "rate_limited"
 
@@ -103,14 +103,14 @@ class RateLimited(LimitExceeded):
 
 
 class DeadlineExceeded(OublietteError, TimeoutError):
-    """It did not happen in the time that was given."""
+    """The time limit was exceeded."""
 
     code = "deadline_exceeded"
     exit_code = 5
 
 
 class Unavailable(OublietteError):
-    """A part that is needed does not answer now; trying again later may work."""
+    """A required part does not answer now; trying again later may work."""
 
     code = "unavailable"
 
@@ -128,19 +128,19 @@ class DatabaseTooNew(ConfigError):
 
 
 class HomeInUse(ConfigError):
-    """Another server owns this home."""
+    """Another server uses this home."""
 
     code = "home_in_use"
 
 
 class RuntimeFailure(OublietteError):
-    """A container or agent runtime could not do what was asked; the message says which step."""
+    """An operation of a container or agent runtime failed; the message names the step."""
 
     code = "runtime_failure"
 
 
 class ContainerLost(RuntimeFailure):
-    """The container is gone, and what ran in it with it."""
+    """The container is gone, with all processes in it."""
 
     code = "container_lost"
 

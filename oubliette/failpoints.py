@@ -1,4 +1,4 @@
-"""Named places where a test can make the process fail.
+"""Failpoints: named places at which a test can make the process fail.
 
 A failpoint does nothing unless `OUBLIETTE_FAILPOINTS` names it: `name=action[@N]`, separated by
 commas. Actions: `kill` (SIGKILL to this process), `raise` (a `FailpointError`), `enospc` (an
@@ -13,7 +13,7 @@ import signal
 
 
 class FailpointError(RuntimeError):
-    """Raised by a failpoint whose action is `raise`."""
+    """Error of a failpoint whose action is `raise`."""
 
 
 class _Failpoint:
@@ -55,6 +55,6 @@ def activate(text: str) -> None:
 
 
 def failpoint(name: str) -> None:
-    """Fail here if a test asked for it; costs one dictionary look-up otherwise."""
+    """Fail here if a test asked for it; otherwise it costs one dictionary look-up."""
     if _active and (point := _active.get(name)) is not None:
         point.hit(name)

@@ -1,8 +1,8 @@
-"""How often the server looks for cyclic garbage: while it starts rarely, then as Python does.
+"""Frequency of the cyclic garbage collection: low during the start, Python's default afterwards.
 
-Imports make objects that stay, and each look goes through more of them. Once all of it is loaded,
-it is taken out of the collector's sight, which leaves little to go through: a look for garbage then
-takes a millisecond where it took a tenth of a second.
+Imports make objects that stay, and each collection traverses more of them. Once everything is
+loaded, these objects are frozen, which leaves few to traverse: a collection then takes a
+millisecond instead of a tenth of a second.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import gc
 from typing import Final
 
 _AT_START: Final = 10_000
-"""Objects more than at the last look, before there is another."""
+"""Number of new objects that triggers a collection during the start."""
 _USUAL: Final = gc.get_threshold()
 
 
 def collect_rarely() -> None:
-    """Look seldom from now on; to be called before the imports of the server."""
+    """Reduce the frequency of collections; call it before the imports of the server."""
     gc.set_threshold(_AT_START)
 
 
 def settle() -> None:
-    """Have no look go through what is there now, and look as often as Python does."""
+    """Exclude all present objects from collections, and restore the default frequency."""
     gc.freeze()
     gc.set_threshold(*_USUAL)

@@ -1,4 +1,4 @@
-"""Identifiers: opaque, time-sortable, checked at the door.
+"""Identifiers: opaque, sortable by time, and checked where they enter.
 
 An id is a prefix and 26 characters of Crockford's base 32: 48 bits of milliseconds, 80 bits of
 randomness. Two ids of one process never collide and sort by creation.
@@ -40,7 +40,7 @@ _last = 0
 
 
 def new_id(prefix: str) -> str:
-    """A new id with `prefix`; later ones sort after earlier ones of the same process."""
+    """Return a new id with `prefix`; later ones sort after earlier ones of the same process."""
     global _last
     with _lock:
         value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(80)
@@ -55,7 +55,7 @@ def new_id(prefix: str) -> str:
 
 
 def new_uuid() -> str:
-    """A random UUID (version 4, RFC 9562) for workspaces and requests."""
+    """Return a random UUID (version 4, RFC 9562) for workspaces and requests."""
     return str(uuid.uuid4())
 
 
@@ -118,6 +118,6 @@ def check_tool_name(value: str, field: str = "name") -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` as it may stand in an error: quoted, cut at `limit` characters."""
+    """Return `value` for use in an error: quoted, truncated to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

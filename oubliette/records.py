@@ -1,4 +1,4 @@
-"""What the store keeps: one frozen record per table, shared by every floor above.
+"""Records of the store: one frozen struct for each table, shared by all layers above it.
 
 Times are wall-clock seconds (UTC). A record is replaced, never changed in place.
 """
@@ -30,11 +30,11 @@ EventType = Literal[
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what is kept."""
+    """Base of all records."""
 
 
 class Limits(Record, frozen=True):
-    """Limits of one tree of sessions; None = the configured default."""
+    """Limits of one tree of sessions; None: the configured default."""
 
     max_depth: int | None = None
     max_agents: int | None = None
@@ -50,7 +50,7 @@ def _any_object() -> dict[str, Any]:
 
 
 class CallerTool(Record, frozen=True, rename="camel"):
-    """A tool that a caller lends (`caller_tools`)."""
+    """A tool that a caller provides (`caller_tools`)."""
 
     name: str
     description: str = ""
@@ -59,7 +59,7 @@ class CallerTool(Record, frozen=True, rename="camel"):
 
 
 class Principal(Record, frozen=True):
-    """Who owns tokens and sessions; a token may be replaced, a principal stays."""
+    """Owner of tokens and sessions; it outlives the tokens that it replaces."""
 
     id: str
     name: str
@@ -68,7 +68,7 @@ class Principal(Record, frozen=True):
 
 
 class Token(Record, frozen=True):
-    """A key. Only its id and the SHA-256 of its secret are kept."""
+    """A key, without its secret: only its id and the SHA-256 of the secret are kept."""
 
     id: str
     digest: bytes
@@ -80,7 +80,7 @@ class Token(Record, frozen=True):
     revoked_at: float | None = None
     last_used_at: float | None = None
     session_id: str | None = None
-    """Set on a minted key: good on this session's link only, dead when it ends."""
+    """Session of a minted key, which is valid on that session's link only, until it ends."""
     doors: tuple[str, ...] = ("http", "socket")
 
 
@@ -92,7 +92,7 @@ class Project(Record, frozen=True):
     created_at: float
     default_workspace_id: str
     uid: int
-    """The user id that its agents run under, where the server may choose one."""
+    """User id of its agents, if the server can choose one."""
     description: str = ""
     remote_url: str | None = None
     container_type: str | None = None
@@ -101,7 +101,7 @@ class Project(Record, frozen=True):
     autonomy: str | None = None
     workspace_isolation: bool = False
     accept_bare: bool | None = None
-    """Whether clients without a secret are let in; None: as `relay.accept_bare` says."""
+    """Whether clients without a secret are accepted; None: as in `relay.accept_bare`."""
     limits: Limits = Limits()
     mcp_servers: dict[str, Any] = {}
     owner: str = ""
@@ -122,7 +122,7 @@ class Workspace(Record, frozen=True):
 
 
 class Container(Record, frozen=True):
-    """A container that this instance made, until it was removed."""
+    """A container of this instance, until it is removed."""
 
     id: str
     project_id: str
@@ -133,11 +133,11 @@ class Container(Record, frozen=True):
     created_at: float
     spec_hash: str
     host_key: bytes
-    """The key that proves the server to the host in it and the host to the server."""
+    """Key with which the server and the guest authenticate each other."""
     folder: str
-    """Where its relay socket is, on this side."""
+    """Folder of its relay socket, on the server's side."""
     handle: dict[str, Any] = {}
-    """What the runtime needs to find it again."""
+    """Data with which the runtime finds it again."""
 
 
 class Session(Record, frozen=True):
@@ -161,12 +161,12 @@ class Session(Record, frozen=True):
     status_reason: str | None = None
     ended_at: float | None = None
     ended_by: str | None = None
-    """`session_end` when somebody ended it for good: it is never resumed by itself."""
+    """`session_end` if it was ended on request: then no message resumes it."""
     ending: str | None = None
-    """Why it is being ended, from when that is asked for until it rests: whoever runs it goes on
-    with that."""
+    """Reason of an end that was requested and is not complete; the session's next actor continues
+    it."""
     ending_final: bool = True
-    """Whether it is being ended for good."""
+    """Whether that end is final: no message resumes the session."""
     turn_count: int = 0
     last_prompt: str | None = None
     final_response: str | None = None
@@ -182,7 +182,7 @@ class Session(Record, frozen=True):
     """Offsets of the agent's output up to which its events are in the log."""
     process_err: int = 0
     process_frames: int = 3
-    """Frames of the process's input before its first prompt; 3 for those of earlier releases."""
+    """Number of frames of the process's input before its first prompt; 3 in earlier releases."""
     pairing_secret: str | None = None
     external_id: str | None = None
     source: str | None = None
@@ -190,11 +190,11 @@ class Session(Record, frozen=True):
     minted_token_id: str | None = None
     given_key: bool = False
     agent_ready: bool = True
-    """Whether the process has given a sign of life."""
+    """Whether the agent was ready."""
     agent_contacted: bool = True
-    """Whether the process has started our MCP server; True too for those that do so on demand."""
+    """Whether the agent has started our MCP server; True too for agents that do so on demand."""
     remembered: dict[str, Literal["allow", "deny"]] = {}
-    """What its agent may ask for → the decision that holds for the rest of the session."""
+    """Kind of permission → the decision that holds for the rest of the session."""
 
 
 class Turn(Record, frozen=True):
@@ -206,7 +206,7 @@ class Turn(Record, frozen=True):
     state: Literal["queued", "running", "done"]
     created_at: float
     stdin_seq: int | None = None
-    """Sequence number of the frame that carries it; the host drops what it already has."""
+    """Sequence number of the frame that carries it; the guest drops frames that it already has."""
     call_id: str | None = None
     """`{parent session}/{call id}` of the agent's call that waits for it."""
     outcome: str | None = None
@@ -217,7 +217,7 @@ class Event(Record, frozen=True):
     """One entry of a session's log.
 
     `index` counts 0, 1, 2 … within the session; `seq` is global, in commit order, set by the store.
-    `data` holds what its type says; `version` is that of the type's shape.
+    `data` holds the fields of its type; `version` is that of the type's fields.
     """
 
     session_id: str
@@ -229,7 +229,7 @@ class Event(Record, frozen=True):
     seq: int = 0
     principal: str = ""
     caller_id: str | None = None
-    """With `principal`, the caller who is told of it."""
+    """With `principal`, the caller that receives it."""
     source: str | None = None
     """`{process}:{offset}:{ordinal}` of the output it was read from; unique within the session."""
 
@@ -256,18 +256,18 @@ class CallerRequest(Record, frozen=True):
 
 
 class PermissionRequest(Record, frozen=True):
-    """One thing that an agent asked permission for; decided exactly once."""
+    """One permission that an agent asked for; decided exactly once."""
 
     id: str
-    """Ours: agents count theirs anew in each process."""
+    """Our id: agents begin to count again in each process."""
     session_id: str
     principal: str
     caller_id: str | None
-    """With `principal`, who is asked: the caller of the root session."""
+    """With `principal`, the caller of the root session, which decides."""
     agent_request_id: str
-    """What the agent calls it."""
+    """The agent's own id of the request."""
     asks_for: str
-    """The kind of thing, which a decision for the session covers."""
+    """Kind of the permission; a decision for the session covers all of that kind."""
     turn: int
     created_at: float
     deadline: float
@@ -279,7 +279,7 @@ class PermissionRequest(Record, frozen=True):
 
 
 class IdempotencyKey(Record, frozen=True):
-    """The answer that a request with this key got (unique per principal, kept 24 h)."""
+    """The answer to a request with this key (unique per principal, kept 24 h)."""
 
     principal: str
     tool: str

@@ -1,4 +1,4 @@
-"""A running server: what embeds Oubliette, and what the daemon runs.
+"""Server, a running server for embedding programs and for the daemon.
 
 `running` builds it in the stages of `oubliette.startup`.
 """
@@ -24,7 +24,7 @@ log = structlog.get_logger("oubliette.server")
 
 
 class Server:
-    """A running server: for tests and embedding programs; `oubliette.daemon` runs one."""
+    """A running server, for tests and embedding programs; `oubliette.daemon` runs one."""
 
     def __init__(self, parts: Startup) -> None:
         self.system = parts.system
@@ -33,12 +33,12 @@ class Server:
         self.keys = parts.keys
         self.url = parts.url
         self.loaded = parts.front.loaded
-        """Waits until all that is imported after the start is there."""
+        """Waits until everything that is imported after the start is loaded."""
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when a part has ended for good without which there is no server: says which."""
+        """Done when a critical part has failed permanently; the result describes which."""
 
     def fail(self, reason: str) -> None:
-        """Note that this server cannot go on."""
+        """Record that this server cannot continue."""
         log.critical("the server cannot go on", reason=reason)
         self.context.keep_agents = True
         if not self.failed.done():
@@ -50,9 +50,9 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
     """Run a server on `home` for the time of the `with` block.
 
     Raises:
-        ConfigError: the home, the configuration or the sandbox cannot be used; says what to do.
-        HomeInUse: another process has this home.
-        DeadlineExceeded: a stage of the start-up took too long.
+        ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
+        HomeInUse: another process uses this home.
+        DeadlineExceeded: a stage of the start took too long.
     """
     async with contextlib.AsyncExitStack() as stack:
         parts = Startup(home, config or Config(), stack)

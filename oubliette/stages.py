@@ -1,4 +1,4 @@
-"""The stages in which a server starts and stops: each is named, timed and held to a limit."""
+"""Stages of a server's start and stop: each has a name, a measured duration and a time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
 
     Raises:
         DeadlineExceeded: it took more than `seconds`.
-        ConfigError: the system refused something; names the stage.
+        ConfigError: the system refused an operation; names the stage.
     """
     began = time.monotonic()
     try:
@@ -47,9 +47,7 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
 async def stopping(
     name: str, close: Callable[[], Awaitable[Any]], seconds: float = CLOSE_SECONDS
 ) -> None:
-    """Run one stage of the stop. One that takes too long is given up and told, so that the others
-    come to their turn.
-    """
+    """Run one stage of the stop; after `seconds` log a warning and return, so the next runs."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:

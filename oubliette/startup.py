@@ -1,7 +1,7 @@
-"""The stages in which the parts of one server are built, each connected to those before it.
+"""Stages of a server's start, which build its parts and connect each to the earlier ones.
 
-Every part is closed when the server's exit stack is unwound: in the reverse order, each within a
-limit of its own.
+Every part is closed when the server's exit stack is unwound: in reverse order, each within a limit
+of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.store.operations import Commit
 
-STORE_SECONDS: Final = 2.0  # for what was not written yet
+STORE_SECONDS: Final = 2.0  # for the pending writes
 FRONT_SECONDS: Final = 5.0  # for open requests of clients to be answered at a stop
 STORES: Final = "stores"
 _EPOCH: Final = "epoch"
@@ -69,7 +69,7 @@ log = structlog.get_logger("oubliette.server")
 
 
 class Startup:
-    """The parts of one server as they come up; each method is a stage and builds its parts.
+    """The parts of one server during its start; each method is a stage and builds its parts.
 
     Args:
         home: The server's home.
@@ -83,7 +83,7 @@ class Startup:
         self.clock = SystemClock()
         self._stack = stack
         self._without_actors: contextlib.AsyncExitStack
-        """Closed once no actor is left."""
+        """Closed after the last actor has ended."""
         self._installed: Installed
         self._listener: socket.socket
         self._folders: Folders
@@ -104,7 +104,7 @@ class Startup:
         self.url: str
 
     async def find_agents(self) -> None:
-        """Find the agents. The first stage: what it refuses leaves nothing behind."""
+        """Find the agents. It is the first stage, so an error in it leaves nothing behind."""
         async with starting("agents"):
             self._installed = await installed(self.config)
 
@@ -118,7 +118,7 @@ class Startup:
             await asyncio.to_thread(self._folders.prepare)
 
     async def choose_runtime(self) -> None:
-        """Choose the container runtime; an image may have to be pulled or built for that."""
+        """Choose the container runtime; this may pull or build an image."""
         containers = self.config.containers
         fetching = containers.pull_timeout_seconds + containers.build_timeout_seconds
         async with starting("runtime", STAGE_SECONDS + fetching):
@@ -143,14 +143,14 @@ class Startup:
             stack.push_async_callback(stopping, "reader", self._reader.aclose)
             self._without_actors = await stack.enter_async_context(contextlib.AsyncExitStack())
             self.system = await stack.enter_async_context(System("oubliette"))
-            # The store ends last: it takes what the others say at their end.
+            # The store ends last: it writes what the others send at their end.
             spec = ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=STORE_SECONDS)
             self.system.spawn(Supervisor, [spec], name=STORES, shutdown=STORE_SECONDS)
             self._store = self.system.ref(f"{STORES}/store")
             self._instance, self._epoch = await _identify(
                 self._store, self._reader, self._folders.home
             )
-            # Until no actor is left that uses what is the instance's.
+            # Held as long as an actor is left that uses resources of the instance.
             self._without_actors.enter_context(held(self._base, self._instance, self._folders.home))
 
     async def load_keys(self) -> None:
@@ -168,7 +168,7 @@ class Startup:
         self._stack.push_async_callback(stopping, "keys", self.keys.aclose)
 
     async def clear_leftovers(self) -> None:
-        """Clear away what a killed server left, before anything is taken over."""
+        """Remove what a killed server left, before sessions are recovered."""
         self.context = ActorContext(
             config=self.config,
             clock=self.clock,
@@ -198,7 +198,7 @@ class Startup:
             self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
 
     async def build_tools(self) -> None:
-        """Build the services that the tools' handlers use, and the agents' way to the tools."""
+        """Build the services of the tools' handlers, and the agents' endpoint to the tools."""
         config, context, system = self.config, self.context, self.system
         calls = config.callers
         self.services = ToolServices(
@@ -245,10 +245,10 @@ class Startup:
             self.front.bind()
 
     async def start_actors(self) -> None:
-        """Start the domain actors, which take over the sessions that live."""
+        """Start the domain actors, which recover the live sessions."""
         async with starting("sessions"):
             start_root(self.system, self.context)
-        # Once no actor is left that could start another one.
+        # Runs after the last actor that could start another one.
         self._without_actors.push_async_callback(remove_containers, self.context)
         self._stack.push_async_callback(end_sessions, self.context)
 
@@ -300,10 +300,10 @@ async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> Cont
 
 
 async def _identify(store: Any, reader: Reader, home: Path) -> tuple[str, int]:
-    """The instance's id, made once, and the number of this start.
+    """Return the instance's id, which is made once, and the number of this start.
 
     Raises:
-        HomeInUse: the home is a copy of one that is there.
+        HomeInUse: the home is a copy of an existing one.
     """
     instance = await reader.meta(INSTANCE)
     ops: list[Any] = [BumpMeta(_EPOCH), ExpireIdempotency(time.time() - IDEMPOTENCY_SECONDS)]

@@ -27,6 +27,7 @@ class Server:
     """A running server, for tests and embedding programs; `oubliette.daemon` runs one."""
 
     def __init__(self, parts: Startup) -> None:
+        self._parts = parts
         self.system = parts.system
         self.context = parts.context
         self.services = parts.services
@@ -40,7 +41,7 @@ class Server:
     def fail(self, reason: str) -> None:
         """Record that this server cannot continue."""
         log.critical("the server cannot go on", reason=reason)
-        self.context.keep_agents = True
+        self._parts.keep_agents = True
         if not self.failed.done():
             self.failed.set_result(reason)
 

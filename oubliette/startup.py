@@ -19,6 +19,7 @@ from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
 from oubliette.actors.project.actor import IDEMPOTENCY_SECONDS
 from oubliette.actors.root import end_sessions, remove_containers, start_root
+from oubliette.actors.session_registry import SessionRegistry
 from oubliette.actors.store.actor import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.control_socket import ControlSocket, listening
@@ -51,6 +52,7 @@ from oubliette.tools.services import ServerCapabilities, ToolServices, commits
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from oubliette.config.schema import Config
@@ -81,6 +83,8 @@ class Startup:
         self.home = home
         self.config = config
         self.clock = SystemClock()
+        self.keep_agents = config.server.on_stop == "keep"
+        """Whether agents outlive the server, as they do when it fails too."""
         self._stack = stack
         self._without_actors: contextlib.AsyncExitStack
         """Closed after the last actor has ended."""
@@ -96,6 +100,7 @@ class Startup:
         self._instance: str
         self._epoch: int
         self._audit: AuditLog
+        self._sessions: SessionRegistry
         self.system: System
         self.keys: ApiKeys
         self.context: ActorContext
@@ -167,6 +172,45 @@ class Startup:
         await self.keys.load()
         self._stack.push_async_callback(stopping, "keys", self.keys.aclose)
 
+    async def build_tools(self) -> None:
+        """Build the services of the tools' handlers, and the agents' endpoint to the tools."""
+        config, system = self.config, self.system
+        sessions = self._sessions = SessionRegistry()
+        calls = config.callers
+        self.services = ToolServices(
+            config=config,
+            clock=self.clock,
+            reader=self._reader,
+            commit=self._commit,
+            keys=self.keys,
+            projects=system.ref("projects"),
+            callers=system.ref("callers"),
+            find_session=sessions.session,
+            ask_live=sessions.ask,
+            appears=sessions.appears,
+            imaging=Imaging(self._runtime, config),
+            audit=self._audit,
+            rates=RateLimits(calls.calls_per_second, calls.calls_burst, self.clock),
+            find_actor=system.lookup,
+            name_actor=system.ref,
+            forget_session=lambda project_id, session_id: asyncio.to_thread(
+                self._folders.remove_session, project_id, session_id
+            ),
+            offers=self._capabilities(),
+        )
+
+    def _capabilities(self) -> ServerCapabilities:
+        images = self._runtime.capabilities.images
+        missing = self._installed.missing
+        return ServerCapabilities(
+            agents=tuple(self._installed.agents),
+            missing_agents={
+                name: (status.reason or "", status.remedy or "") for name, status in missing.items()
+            },
+            container_types=options.types_of(self.config, images=images),
+            runtimes=(self._runtime.name,),
+        )
+
     async def clear_leftovers(self) -> None:
         """Remove what a killed server left, before sessions are recovered."""
         self.context = ActorContext(
@@ -185,6 +229,8 @@ class Startup:
             missing_agents=self._installed.missing,
             zipapp=self._zipapp,
             keys=self.keys,
+            agent_tools=AgentToolEndpoint(self.services),
+            session_registry=self._sessions,
         )
         async with starting("containers"):
             clearance = await remove_orphans(
@@ -196,45 +242,6 @@ class Startup:
                 folders=self._folders,
             )
             self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
-
-    async def build_tools(self) -> None:
-        """Build the services of the tools' handlers, and the agents' endpoint to the tools."""
-        config, context, system = self.config, self.context, self.system
-        calls = config.callers
-        self.services = ToolServices(
-            config=config,
-            clock=self.clock,
-            reader=self._reader,
-            commit=self._commit,
-            keys=self.keys,
-            projects=system.ref("projects"),
-            callers=system.ref("callers"),
-            find_session=context.session_registry.session,
-            ask_live=context.session_registry.ask,
-            appears=context.session_registry.appears,
-            imaging=Imaging(self._runtime, config),
-            audit=self._audit,
-            rates=RateLimits(calls.calls_per_second, calls.calls_burst, self.clock),
-            find_actor=system.lookup,
-            name_actor=system.ref,
-            forget_session=lambda project_id, session_id: asyncio.to_thread(
-                self._folders.remove_session, project_id, session_id
-            ),
-            offers=self._capabilities(),
-        )
-        context.door = AgentToolEndpoint(self.services)
-
-    def _capabilities(self) -> ServerCapabilities:
-        images = self._runtime.capabilities.images
-        missing = self._installed.missing
-        return ServerCapabilities(
-            agents=tuple(self._installed.agents),
-            missing_agents={
-                name: (status.reason or "", status.remedy or "") for name, status in missing.items()
-            },
-            container_types=options.types_of(self.config, images=images),
-            runtimes=(self._runtime.name,),
-        )
 
     async def bind_front(self) -> None:
         """Bind the HTTP address; requests wait until the front is started."""
@@ -249,8 +256,12 @@ class Startup:
         async with starting("sessions"):
             start_root(self.system, self.context)
         # Runs after the last actor that could start another one.
-        self._without_actors.push_async_callback(remove_containers, self.context)
-        self._stack.push_async_callback(end_sessions, self.context)
+        self._without_actors.push_async_callback(self._unless_kept, remove_containers)
+        self._stack.push_async_callback(self._unless_kept, end_sessions)
+
+    async def _unless_kept(self, end: Callable[[ActorContext], Awaitable[None]]) -> None:
+        if not self.keep_agents:
+            await end(self.context)
 
     async def serve(self) -> None:
         """Serve HTTP and the control socket."""
@@ -271,8 +282,8 @@ class Startup:
             self.choose_runtime,
             self.open_store,
             self.load_keys,
-            self.clear_leftovers,
             self.build_tools,
+            self.clear_leftovers,
             self.bind_front,
             self.start_actors,
             self.serve,

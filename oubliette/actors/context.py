@@ -43,7 +43,7 @@ class KeyRing(Protocol):
         ...
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ActorContext:
     """Ports of one server. Mutable parts are owned by the actor named beside them."""
 
@@ -65,9 +65,8 @@ class ActorContext:
     """Monotonic second of this server's start."""
     runtime_base: Path
     """Folder for the folders of relay sockets."""
-    door: AgentTools | None = None
+    agent_tools: AgentTools | None = None
+    """None: agents get none of Oubliette's own tools."""
     keys: KeyRing | None = None
     session_registry: SessionRegistry = field(default_factory=SessionRegistry)
-    keep_agents: bool = False
-    """Whether agents live on when the server ends: it does not end of its own will."""
     open_calls: OpenCallCounts = field(default_factory=OpenCallCounts)

@@ -72,12 +72,10 @@ class CriticalActorMonitor(Actor):
 
 
 async def end_sessions(context: ActorContext) -> None:
-    """End every live agent within `END_SECONDS`, unless agents are to outlive this server.
+    """End every live agent within `END_SECONDS`.
 
     Their sessions may be resumed later.
     """
-    if _keeps_agents(context):
-        return
     refs = context.session_registry.live()
     if not refs:
         return
@@ -93,9 +91,7 @@ async def end_sessions(context: ActorContext) -> None:
 
 
 async def remove_containers(context: ActorContext) -> None:
-    """Remove all containers of the server, unless agents are to outlive it."""
-    if _keeps_agents(context):
-        return
+    """Remove all containers of the server."""
 
     async def remove(container_id: str) -> None:
         try:
@@ -106,7 +102,3 @@ async def remove_containers(context: ActorContext) -> None:
 
     records = await context.reader.containers()
     await asyncio.gather(*(remove(record.id) for record in records))
-
-
-def _keeps_agents(context: ActorContext) -> bool:
-    return context.keep_agents or context.config.server.on_stop == "keep"

@@ -47,6 +47,7 @@ from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerReq
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
+    from oubliette.actors.context import AgentTools
     from oubliette.actors.session.recovery import StoredSession
     from oubliette.actors.session.silence import Silence
     from oubliette.kit import Actor, Deferred, Down, Ref
@@ -462,12 +463,12 @@ class AgentRequestRouter:
     # ------------------------------------------------------------------ Oubliette's own tools
 
     async def _oubliette_tools(self, params: dict[str, Any]) -> dict[str, Any]:
-        door = self._door()
+        tools = self._agent_tools()
         key = text_param(params, "api_key", 512)
-        return {"tools": await door.tools(key, self._record.id)}
+        return {"tools": await tools.tools(key, self._record.id)}
 
     async def _oubliette_call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
-        door = self._door()
+        tools = self._agent_tools()
         key = text_param(params, "api_key", 512)
         tool = text_param(params, "tool", 256)
         arguments = params.get("arguments")
@@ -475,12 +476,12 @@ class AgentRequestRouter:
             arguments = {}
         if not isinstance(arguments, dict):
             raise InvalidParameter("arguments: must be an object", field="arguments")
-        return await door.call(key, self._record.id, tool, cast("dict[str, Any]", arguments))
+        return await tools.call(key, self._record.id, tool, cast("dict[str, Any]", arguments))
 
-    def _door(self) -> Any:
-        if self._context.door is None:
+    def _agent_tools(self) -> AgentTools:
+        if self._context.agent_tools is None:
             raise NotFound("this server offers no tools of its own to agents")
-        return self._context.door
+        return self._context.agent_tools
 
 
 def _answer(

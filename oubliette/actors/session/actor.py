@@ -6,18 +6,31 @@ told. When it fails, a new one reads the log and takes the agent over where the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
 from oubliette.actors.session import lifecycle, recovery
 from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
+from oubliette.actors.session.effects import (
+    Action,
+    AfterCommit,
+    AppendEvent,
+    ChangeRecord,
+    Effects,
+    EndTurnWatch,
+    InterruptTurn,
+    NotifyParent,
+    NotifyTree,
+    SendPrompt,
+    StoreTurn,
+    WatchTurn,
+    WriteFrame,
+)
 from oubliette.actors.session.messages import (
     AgentAttached,
-    AgentBusy,
     AgentCost,
     AgentGone,
     AgentOutput,
@@ -47,13 +60,14 @@ from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
 from oubliette.kit import Down, Message, handles
-from oubliette.records import Turn
 from oubliette.runtime.store.operations import PutIdempotency, PutTurn
 
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.messages import AgentBusy
+    from oubliette.records import Turn
 
 
 class SessionActor(RestingSession):
@@ -70,11 +84,6 @@ class SessionActor(RestingSession):
     ) -> None:
         super().__init__(context, guest, session_id, memory)
         self.watchdog = AgentWatchdog(self)
-        self._queue: list[Turn] = []  # short, and an empty deque takes ten times the room
-        self._turn: Turn | None = None
-        self._turn_number = 0
-        self._turn_error: str | None = None
-        """The last error that the agent has told in the running turn."""
         self.permissions = Permissions(self, self.watchdog.silence)
 
     # ------------------------------------------------------------------ life
@@ -101,11 +110,8 @@ class SessionActor(RestingSession):
             wake=self._wake_flush,
         )
         self._last_activity = self.clock.monotonic()
-        self._turn = stored.running
-        self._queue.extend(turn for turn in stored.turns if turn.state == "queued")
-        self._turn_number = record.turn_count
+        self.state.take_over(stored.turns, record.turn_count, stored.seen)
         self._show()
-        self._seen = stored.seen
         self.context.session_registry.enter(self.session_id, self.system.ref(self.name))
         self.link = AgentRequestRouter(self, stored, self.watchdog.silence)
         self.link.take_over(stored)
@@ -132,28 +138,22 @@ class SessionActor(RestingSession):
     @property
     def quiet(self) -> bool:
         """Whether no turn runs and none waits."""
-        return self._turn is None and not self._queue
+        return self.state.quiet
 
     @property
     def turn(self) -> int | None:
         """The number of the turn that runs."""
-        return None if self._turn is None else self._turn.number
+        return self.state.turn
 
     @property
     def prompt_seq(self) -> int:
         """The number of the frame that carries the running turn's prompt; 0 without one."""
-        return (self._turn.stdin_seq or 0) if self._turn is not None else 0
+        return self.state.prompt_seq
 
     @property
     def waits(self) -> bool:
         """Whether the agent waits for somebody: a caller's tool, a child, a decision."""
         return self.link.busy or self.permissions.waiting
-
-    @property
-    def _turns_done(self) -> int:
-        """The number of the last turn that is over."""
-        following = self._turn or (self._queue[0] if self._queue else None)
-        return following.number - 1 if following is not None else self._turn_number
 
     @handles(GetWaits)
     def _waits(self, _: GetWaits) -> SessionWaits:
@@ -164,7 +164,7 @@ class SessionActor(RestingSession):
     @handles(SubmitTurn)
     def _submit(self, message: SubmitTurn) -> None:
         limit = self.context.config.sessions.max_queued_messages
-        if len(self._queue) >= limit:
+        if len(self.state.queue) >= limit:
             raise LimitExceeded(
                 f"sessions.max_queued_messages: {limit} messages wait for this session already",
                 hint="wait for its turns to end, or raise the limit in the configuration",
@@ -172,23 +172,11 @@ class SessionActor(RestingSession):
         if self.stopping:
             raise Conflict("the session is ending", hint="start another one")
         answer = self.defer()
-        number = self._turn_number + 1
-        self._turn_number = number
-        turn = Turn(
-            session_id=self.session_id,
-            number=number,
-            prompt=message.prompt,
-            state="queued",
-            created_at=self.clock.time(),
-            call_id=message.call_id,
-        )
-        self._queue.append(turn)
-        self._tell_tree(AgentBusy(session_id=self.session_id, works=True))
+        self._apply(self.state.submit(message.prompt, message.call_id, self.clock.time()))
+        number = self.state.last_number
         warnings: tuple[str, ...] = ()
         if message.caller_id is not None or message.caller_tools is not None:
             warnings = self.link.lend(message.caller_id, message.caller_tools)
-        self.writer.put(PutTurn(turn))
-        self.writer.change(turn_count=number, last_prompt=message.prompt)
         if message.idempotency is not None:
             self.writer.put(PutIdempotency(message.idempotency))
         self.writer.then(
@@ -201,22 +189,45 @@ class SessionActor(RestingSession):
 
     @property
     def _held_up(self) -> bool:
-        """Whether the agent is not there yet, or has yet to see the tools that it was lent."""
-        return not self._attached or self.link.tools.awaited_since is not None
+        """Whether the agent has yet to see the tools that came with the next turn."""
+        return self.link.tools.awaited_since is not None
 
     def begin_turn(self) -> None:
         """Begin the next turn, if there is one and nothing is in its way."""
-        if self._turn is not None or not self._queue or self._held_up or self._finished:
-            return
-        self._stdin_seq += 1
-        turn = msgspec.structs.replace(
-            self._queue.pop(0), state="running", stdin_seq=self._stdin_seq
-        )
-        self._turn = turn
-        self.writer.put(PutTurn(turn))
-        self._status("turn_started", turn=turn.number)
-        self.watchdog.turn_started(turn.number)
-        self.writer.then(lambda: self._hand_over(turn))
+        self._apply(self.state.begin(self.writer.record.status, held_up=self._held_up))
+
+    def _apply(self, effects: Effects) -> None:
+        """Apply effects in their order: what is stored first is told only then."""
+        for effect in effects:
+            match effect:
+                case AppendEvent():
+                    self.writer.append(effect.type, effect.data, source=effect.source)
+                case ChangeRecord():
+                    self.writer.change(**effect.fields)
+                case StoreTurn():
+                    self.writer.put(PutTurn(effect.turn))
+                case AfterCommit():
+                    self.writer.then(partial(self._act, effect.effect))
+                case _:
+                    self._act(effect)
+
+    def _act(self, effect: Action) -> None:
+        match effect:
+            case WriteFrame():
+                self.write(effect.frame)
+            case SendPrompt():
+                self._hand_over(effect.turn)
+            case NotifyTree():
+                self._tell_tree(effect.message)
+            case NotifyParent():
+                self._tell_parent(effect)
+            case WatchTurn():
+                self.watchdog.turn_started(effect.turn)
+            case EndTurnWatch():
+                self.permissions.turn_ended()
+                self.watchdog.turn_ended()
+            case InterruptTurn():
+                self.watchdog.interrupt(effect.turn)
 
     def _hand_over(self, turn: Turn) -> None:
         failpoint("session.before_prompt")
@@ -225,62 +236,22 @@ class SessionActor(RestingSession):
         )
         failpoint("session.after_prompt")
 
-    def _status(self, step: lifecycle.Step, reason: str | None = None, **data: Any) -> None:
-        status = lifecycle.after(self.writer.record.status, step)
-        self.writer.change(status=status, status_reason=reason)
-        self.writer.append("status", {"status": status, "reason": reason, **data})
-
-    def _turn_ended(self, outcome: str, result: str | None) -> None:
-        turn, self._turn = self._turn, None
-        self._turn_error = None
-        self.permissions.turn_ended()
-        self.watchdog.turn_ended()
-        if turn is None:
-            return
-        if not self._queue:
-            self._tell_tree(AgentBusy(session_id=self.session_id, works=False))
-        done = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
-        self.writer.put(PutTurn(done))
-        self._tell_parent(done)
-
     def _tell_tree(self, message: AgentBusy | AgentCost) -> None:
         tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
         if tree is not None and tree.is_alive():
             tree.tell(message)
 
-    def _tell_parent(self, turn: Turn) -> None:
-        if turn.call_id is None:
-            return
-        parent_id, _, call_id = turn.call_id.partition("/")
-
-        def tell() -> None:
-            parent = self.context.session_registry.session(parent_id)
-            if parent is not None:
-                parent.tell(
-                    ChildTurnEnded(
-                        session_id=self.session_id,
-                        call_id=call_id,
-                        outcome=turn.outcome or "failed",
-                        result=turn.result,
-                    )
-                )
-
-        self.writer.then(tell)
+    def _tell_parent(self, ended: NotifyParent) -> None:
+        parent = self.context.session_registry.session(ended.session_id)
+        if parent is not None:
+            parent.tell(ended.message)
 
     # ------------------------------------------------------------------ the agent
 
     @handles(AgentAttached)
     def _agent_attached(self, message: AgentAttached) -> None:
-        was_attached, self._attached = self._attached, True
-        turn = self._turn
-        if turn is not None and message.started:
-            self._turn_ended("failed", "the agent was started anew")
-            turn = None
-        self._stdin_seq = max(self._stdin_seq, message.stdin_accepted)
-        if turn is not None and self.prompt_seq > message.stdin_accepted:
-            for seq in range(message.stdin_accepted + 1, self.prompt_seq):
-                self.write(StdinFrame(seq=seq, kind="raw"))  # gone with whoever held it
-            self._hand_over(turn)
+        was_attached = self.state.attached
+        self._apply(self.state.agent_attached(message.stdin_accepted, started=message.started))
         if not was_attached:
             self.permissions.attached()
         self.watchdog.attached(again=was_attached)
@@ -289,16 +260,14 @@ class SessionActor(RestingSession):
 
     @handles(AgentOutput)
     def _agent_spoke(self, message: AgentOutput) -> None:
-        if self._finished or message.process_id != self.writer.record.process_id:
+        if self.state.finished or message.process_id != self.writer.record.process_id:
             return
         failpoint("session.agent_spoke")
         answer = self.defer()
         offset = 0
         try:
             for item in message.items:
-                position = (item.offset, item.ordinal)
-                if position > self._seen:
-                    self._seen = position
+                if self.state.take_in(item.offset, item.ordinal):
                     self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
                 offset = item.ack
         except Exception:
@@ -339,7 +308,7 @@ class SessionActor(RestingSession):
             case "message":
                 self.writer.append("message", {**data, "role": "assistant"}, source=source)
             case "error":
-                self._turn_error = str(data.get("message") or "") or None
+                self.state.last_error = str(data.get("message") or "") or None
                 self.writer.append("error", data, source=source)
             case "system":
                 # What readers are told has a `type` of its own: that of the event.
@@ -352,13 +321,8 @@ class SessionActor(RestingSession):
 
     def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
         """The running turn is over."""
-        # Who waits for a turn that failed wants to know why.
-        self._turn_ended(outcome, text or (self._turn_error if outcome == "failed" else text))
-        told = {"final_text": text or "", "status": outcome}
-        self.writer.append("completion", told, source=source)
-        if self.writer.record.status == "running":
-            self.writer.change(final_response=text)
-            self._status("turn_ended")
+        status = self.writer.record.status
+        self._apply(self.state.complete(outcome, text, source, status))
         self.begin_turn()
 
     def end_unheard_turn(self) -> None:
@@ -378,19 +342,19 @@ class SessionActor(RestingSession):
 
     @handles(*DEADLINES)
     def _patience_over(self, message: Message) -> None:
-        if not self._finished:
+        if not self.state.finished:
             self.watchdog.take(message)
 
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
-        if not self._finished:
+        if not self.state.finished:
             self.permissions.overdue(message)
 
     @handles(AgentGone)
     def agent_gone(self, message: AgentGone) -> None:
         """The agent is no more, or of no use: the session fails."""
-        self._attached = False
-        if self._finished:
+        self.state.attached = False
+        if self.state.finished:
             return
         if self._end_reason is not None:
             self.finish("ended", "completed", self._end_reason)
@@ -418,7 +382,7 @@ class SessionActor(RestingSession):
             return
         if self._agent_down is not None:
             self._agent_down.set()
-        if self._finished:
+        if self.state.finished:
             return
         self._note_crash()
         if message.reason != "failed" or self._crashed_too_often():
@@ -434,22 +398,8 @@ class SessionActor(RestingSession):
 
     @handles(InterruptSession)
     def _interrupt(self, _: InterruptSession) -> str:
-        if self._turn is not None:
-            self.watchdog.interrupt(self._turn.number)
-        elif self._queue and self._held_up:
-            turn = self._queue.pop(0)  # the agent does not know of it yet
-            if not self._queue:
-                self._tell_tree(AgentBusy(session_id=self.session_id, works=False))
-            told = {"turn": turn.number, "final_text": "", "status": "interrupted"}
-            self._drop(turn, "interrupted", "interrupted before it began")
-            self.writer.append("completion", told)
+        self._apply(self.state.interrupt(held_up=self._held_up))
         return self.writer.record.status
-
-    def _drop(self, turn: Turn, outcome: str, result: str) -> None:
-        """A turn that never ran."""
-        turn = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
-        self.writer.put(PutTurn(turn))
-        self._tell_parent(turn)
 
     @handles(IsBlocked)
     def _is_blocked(self, _: IsBlocked) -> bool:
@@ -468,20 +418,16 @@ class SessionActor(RestingSession):
             "system" if message.action == "warn" else "error",
             {"kind": "limit", "limit": message.limit, "message": message.message},
         )
-        if message.action == "interrupt" and self._turn is not None:
-            self.watchdog.interrupt(self._turn.number)
+        if message.action == "interrupt" and self.state.turn is not None:
+            self.watchdog.interrupt(self.state.turn)
         elif message.action == "time_out":
             self.finish("time_ran_out", "timed_out", message.message)
 
     def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
         """Come to rest: settle what is open, write the end, then let go of everything."""
-        self._finished = True
+        self.state.finished = True
         self.link.cancel_all(reason)
-        self._turn_ended("interrupted" if step == "ended" else "failed", reason)
-        while self._queue:
-            turn, why = self._queue.pop(0), f"not run: the session came to rest ({reason})"
-            self._drop(turn, "failed", why)
-            self.writer.append("error", {"message": why, "turn": turn.number, "kind": "not_run"})
+        self._apply(self.state.finish(step, reason))
         status = lifecycle.after(self.writer.record.status, step)
         self._process = self.writer.record.process_id
         self.writer.change(
@@ -505,7 +451,7 @@ class SessionActor(RestingSession):
 
     @handles(ListingOverdue)
     def _listing_overdue(self, message: ListingOverdue) -> None:
-        if not self._finished:
+        if not self.state.finished:
             self.link.tools.overdue(message)
 
     @handles(LinkReady)

@@ -5,7 +5,6 @@ The part of a SessionActor that has an agent and knows nothing of turns.
 
 from __future__ import annotations
 
-import abc
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.agent_process.actor import AgentProcessActor
@@ -20,6 +19,7 @@ from oubliette.actors.session.messages import (
     OutputRefused,
     StdinFrame,
 )
+from oubliette.actors.session.state import SessionActorState
 from oubliette.kit import handles
 from oubliette.runtime.agents.handshake_adapter import FRAMES
 
@@ -37,7 +37,7 @@ CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the 
 CRASHES: Final = 3
 
 
-class AttendedSession(LoggedSession, abc.ABC):
+class AttendedSession(LoggedSession):
     """Runs the agent's process, opens its link, numbers what is written to it."""
 
     def __init__(
@@ -52,11 +52,7 @@ class AttendedSession(LoggedSession, abc.ABC):
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
         """Set when the agent's actor has ended; there only while somebody waits for it."""
-        self._attached = False
-        self._stdin_seq = 0
-        self._seen: tuple[int, int] = (-1, -1)
-        """Place in the agent's output of the newest thing that was taken in."""
-        self._finished = False
+        self.state = SessionActorState(session_id)
         self.starting_since = 0.0
         """Wall second at which the latest stage of the agent's start began."""
         self.watchdog: AgentWatchdog
@@ -64,24 +60,11 @@ class AttendedSession(LoggedSession, abc.ABC):
         self.link: AgentRequestRouter
         """Set by the subclass."""
 
-    @property
-    @abc.abstractmethod
-    def _turns_done(self) -> int:
-        """The number of the last turn that is over."""
-
-    @property
-    @abc.abstractmethod
-    def prompt_seq(self) -> int:
-        """The number of the frame that carries the running turn's prompt; 0 without one."""
-
     # ------------------------------------------------------------------ its life
 
     def _run_agent(self) -> None:
         """Start the agent's process, or attach to it again, reading on where the log ends."""
-        self._attached = False
-        # Frames that were not accepted are gone with whoever held them, but for the prompt, which
-        # is handed over again under its old number.
-        self._stdin_seq = self.prompt_seq
+        self.state.agent_detached()
         self.starting_since = self.clock.time()
         self._agent = self.spawn(
             AgentProcessActor,
@@ -89,8 +72,8 @@ class AttendedSession(LoggedSession, abc.ABC):
             self.host_gate,
             self.ref,
             self.writer.record,
-            max(self._seen[0], 0),
-            turns_done=self._turns_done,
+            max(self.state.seen[0], 0),
+            turns_done=self.state.turns_done,
             api_key=self.memory.api_key,
             name=f"{self.name}/agent",
         )
@@ -128,8 +111,7 @@ class AttendedSession(LoggedSession, abc.ABC):
 
     def next_seq(self) -> int:
         """The sequence number of one more frame for the agent, which must be attached."""
-        self._stdin_seq += 1
-        return self._stdin_seq
+        return self.state.next_seq()
 
     @property
     def agent(self) -> Ref | None:
@@ -139,7 +121,7 @@ class AttendedSession(LoggedSession, abc.ABC):
     @property
     def attached(self) -> bool:
         """Whether the agent's process takes frames, and we know how many it took."""
-        return self._attached
+        return self.state.attached
 
     @handles(OutputRefused)
     def _output_refused(self, message: OutputRefused) -> None:
@@ -147,7 +129,7 @@ class AttendedSession(LoggedSession, abc.ABC):
 
     @handles(AgentWrites)
     def _agent_writes(self, message: AgentWrites) -> None:
-        if not self._finished:
+        if not self.state.finished:
             self.write(StdinFrame(seq=self.next_seq(), kind="raw", raw=message.data))
 
     def _ack(self, offset: int) -> None:
@@ -187,8 +169,7 @@ class AttendedSession(LoggedSession, abc.ABC):
     @handles(AgentStarting)
     def _agent_starting(self, message: AgentStarting) -> None:
         answer = self.defer()
-        self._seen = (-1, -1)
-        self._stdin_seq = 0
+        self.state.process_replaced()
         self.writer.change(
             process_id=message.process_id,
             container_id=message.container_id,

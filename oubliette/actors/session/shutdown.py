@@ -41,7 +41,7 @@ class _EndOverdue(Message):
     pass
 
 
-class RestingSession(AttendedSession):
+class RestingSession(AttendedSession, abc.ABC):
     """Knows when it is over, and what has to be let go of then."""
 
     def __init__(
@@ -72,7 +72,7 @@ class RestingSession(AttendedSession):
     @property
     def stopping(self) -> bool:
         """Whether it takes nothing new."""
-        return self._finished or self._end_reason is not None
+        return self.state.finished or self._end_reason is not None
 
     # ------------------------------------------------------------------ when
 
@@ -80,7 +80,7 @@ class RestingSession(AttendedSession):
     def _end_session(self, message: EndSession) -> None:
         self._ending.append(self.defer())  # whoever asks too late is told that the actor ended
         for_good = message.final and self.writer.record.ended_by is None
-        if self._finished:
+        if self.state.finished:
             if for_good and not self._rests:
                 self.writer.change(ended_by=message.reason)
             return
@@ -104,7 +104,7 @@ class RestingSession(AttendedSession):
         self.writer.then(self._end_agent)
 
     def _end_agent(self) -> None:
-        if self._finished:
+        if self.state.finished:
             return
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(EndAgent())
@@ -124,7 +124,7 @@ class RestingSession(AttendedSession):
     @handles(_EndOverdue)
     def _end_overdue(self, _: _EndOverdue) -> None:
         self._end_agent()  # a store that takes nothing does not keep it alive
-        if not self._finished:
+        if not self.state.finished:
             self.finish("ended", "completed", self._end_reason or "session_end")
 
     @handles(IdleCheck)
@@ -135,7 +135,7 @@ class RestingSession(AttendedSession):
             left = max(left, min(limit, 60.0))
         if left > 0:
             self.after(left, IdleCheck())
-        elif not self._finished and self._end_reason is None:
+        elif not self.state.finished and self._end_reason is None:
             self.finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
 
     def active(self) -> None:

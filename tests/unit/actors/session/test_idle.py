@@ -43,14 +43,6 @@ class TakenOver(RestingSession):
     def write(self, frame: StdinFrame) -> None:
         del frame
 
-    @property
-    def _turns_done(self) -> int:
-        return 0
-
-    @property
-    def prompt_seq(self) -> int:
-        return 0
-
 
 async def test_a_session_idles_out_though_nothing_ever_happened_to_its_actor() -> None:
     clock = VirtualClock()

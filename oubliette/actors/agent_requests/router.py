@@ -190,7 +190,7 @@ class AgentRequestRouter:
     def _reply(
         self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
     ) -> None:
-        self._silence.broken()
+        self._silence.broken(self._session.clock.monotonic())
         ref = self._session.system.lookup(rpc.link)
         if ref is not None and ref.is_alive():
             ref.tell(LinkReply(generation=rpc.generation, id=rpc.id, result=result, error=error))

@@ -461,7 +461,7 @@ class SessionActor(RestingSession):
     @handles(LinkRequest, at_once=True)
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
-        self.watchdog.silence.broken()
+        self.watchdog.silence.broken(self.clock.monotonic())
         self.watchdog.contacted()
         if not message.bare:
             self.link.tools.client_seen()

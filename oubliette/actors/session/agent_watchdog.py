@@ -12,7 +12,8 @@ import msgspec
 
 from oubliette.actors.agent_process.standard_error import last_words
 from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
-from oubliette.actors.session.silence import Silence, SilenceCheck, SilencePort
+from oubliette.actors.session.ports import AgentPort
+from oubliette.actors.session.silence import CheckAgain, Silence, SilenceCheck, SilentTooLong
 from oubliette.actors.session.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import Message
@@ -62,10 +63,24 @@ DEADLINES: Final = (
 """What a session has to hand to its `AgentWatchdog`."""
 
 
-class WatchedSession(SilencePort, Protocol):
+class RequestServer(Protocol):
+    """Serves the requests of the agent's client."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether a request waits for its answer."""
+        ...
+
+
+class WatchedSession(AgentPort, Protocol):
     """A session whose agent, or whose running turn, the watchdog may end."""
 
     memory: SessionMemory
+
+    @property
+    def link(self) -> RequestServer:
+        """Serves the agent's requests."""
+        ...
 
     def agent_gone(self, message: AgentGone) -> None:
         """Fail, as the agent is of no use."""
@@ -82,7 +97,7 @@ class AgentWatchdog:
     def __init__(self, session: WatchedSession) -> None:
         self._session = session
         self._config = session.context.config.agents
-        self.silence = Silence(session)
+        self.silence = Silence(self._config.silence_timeout_seconds)
         self._limits = TurnLimits(session.context.config.trees)
         self._turn_since: float | None = None
         """Wall second at which the running turn began."""
@@ -102,8 +117,7 @@ class AgentWatchdog:
             case ContactOverdue():
                 self._contact_overdue(message)
             case SilenceCheck():
-                if reason := self.silence.check(message):
-                    self.give_up(reason)
+                self._check_silence(message.turn)
             case TurnOverdue():
                 running, own = self._session.turn, self._session.writer.record.limits
                 self._limit_reached(self._limits.overdue(message, running, own))
@@ -118,13 +132,13 @@ class AgentWatchdog:
 
     def take_over(self, stored: StoredSession) -> None:
         """Take over which tools the running turn waits for, and since when it runs."""
-        self.silence.take_over(stored)
+        self.silence.take_over(stored.open_tools)
         self._turn_since = stored.turn_since
 
     def attached(self, *, again: bool) -> None:
         """The agent's streams are open; `again` after we had them already."""
         session = self._session
-        self.silence.broken()
+        self.silence.broken(session.clock.monotonic())
         if again:
             return
         self._attached_at = session.clock.time()
@@ -215,7 +229,9 @@ class AgentWatchdog:
         now = session.clock.time()
         if self._turn_since is None:
             self._turn_since = now
-        self.silence.turn_started(turn)
+        due = self.silence.turn_started(turn, session.clock.monotonic())
+        if due is not None:
+            session.after(due, SilenceCheck(turn=turn))
         own = session.writer.record.limits
         left = self._limits.turn_started(turn, self._turn_since, now, own)
         if left is not None:
@@ -229,11 +245,28 @@ class AgentWatchdog:
 
     def heard(self, kind: str, data: dict[str, Any]) -> None:
         """The agent said something."""
-        self.silence.heard(kind, data)
+        clock = self._session.clock
+        self.silence.heard(kind, data, clock.monotonic(), clock.time())
         self.ready()
         self._retry = None
         if kind == "system" and data.get("type") == "retry":
             self._retried(data)
+
+    def _check_silence(self, turn: int) -> None:
+        session = self._session
+        if session.turn != turn:
+            return
+        record = session.writer.record
+        waits = (
+            not session.attached or not record.agent_ready or session.waits or session.link.serves
+        )
+        match self.silence.check(turn, session.clock.monotonic(), record, waits=waits):
+            case CheckAgain(seconds):
+                session.after(seconds, SilenceCheck(turn=turn))
+            case SilentTooLong(reason):
+                self.give_up(reason)
+            case None:
+                pass
 
     def stepped(self, steps: int) -> None:
         """Note how many steps of its model the running turn has taken."""
@@ -277,7 +310,16 @@ class AgentWatchdog:
                 detail=self._given_up,
             )
         elif not busy:
-            yield from self.silence.waits(self._turn_since, self._retry)
+            model = Wait(
+                kind="model",
+                what="the model of its agent",
+                since=self._turn_since,
+                detail=self._retry,
+            )
+            clock, served = session.clock, session.link.serves
+            yield from self.silence.waits(
+                clock.monotonic(), clock.time(), record, served=served, model=model
+            )
 
     # ------------------------------------------------------------------ ending a turn early
 

@@ -240,7 +240,7 @@ class Permissions:
 
     def _tell(self, request: PermissionRequest) -> None:
         session = self._session
-        self._silence.broken()
+        self._silence.broken(session.clock.monotonic())
         session.write(
             StdinFrame(
                 seq=session.next_seq(),

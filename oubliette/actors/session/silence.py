@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.actors.session.ports import AgentPort
+import msgspec
+
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.session.recovery import StoredSession
     from oubliette.records import Session
 
 _CALLED: Final = "tool_call"
@@ -28,98 +29,95 @@ class SilenceCheck(Message):
     turn: int
 
 
-class RequestServer(Protocol):
-    """Serves the requests of the agent's client."""
+@dataclass(frozen=True, slots=True)
+class CheckAgain:
+    """The turn may go on; a `SilenceCheck` is due in so many seconds."""
 
-    @property
-    def serves(self) -> bool:
-        """Whether a request waits for its answer."""
-        ...
+    seconds: float
 
 
-class SilencePort(AgentPort, Protocol):
-    """A session whose agent asks for things, and is not silent while it waits for them."""
+@dataclass(frozen=True, slots=True)
+class SilentTooLong:
+    """The turn is to be given up."""
 
-    @property
-    def link(self) -> RequestServer:
-        """Serves the agent's requests."""
-        ...
+    reason: str
 
 
 class Silence:
-    """The clock of one session's agent in its turns. Lives and dies with its actor.
+    """The time since the last sign of life of one session's agent, in its turns.
 
-    It stands still until the agent is ready, and while somebody else is at work for it: a tool of
-    its own, or we, on a call that has reached us and is not answered. What it makes of an answer
-    is its own business again, whether or not it says that the call is over.
+    It does not count until the agent is ready, and while something else is at work for it: a tool
+    of its own, or we, on a call that has reached us and is not answered. What it makes of an answer
+    is its own business again, whether or not it reports that the call is over.
+
+    `now` is a monotonic second in all methods, `wall` a wall second.
     """
 
-    def __init__(self, session: SilencePort) -> None:
-        self._session = session
-        self._limit = session.context.config.agents.silence_timeout_seconds
+    __slots__ = ("_limit", "_spoke", "_tools", "_watched")
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
         self._spoke = 0.0
         self._watched: int | None = None
         """The turn whose silence is watched."""
         self._tools: dict[str, tuple[str, float]] = {}
         """Tool calls of the running turn that have no result yet: the tool, and since when."""
 
-    def take_over(self, stored: StoredSession) -> None:
+    def take_over(self, open_tools: dict[str, tuple[str, float]]) -> None:
         """Take over which tools the running turn waits for."""
-        self._tools = dict(stored.open_tools)
+        self._tools = dict(open_tools)
 
-    def broken(self) -> None:
-        """The agent has given a sign of life, or was given something to go on with."""
-        self._spoke = self._session.clock.monotonic()
+    def broken(self, now: float) -> None:
+        """Note a sign of life of the agent, or that it was given something to go on with."""
+        self._spoke = now
 
-    def turn_started(self, turn: int) -> None:
-        """Listen from now on."""
-        self.broken()
-        if self._watched != turn:
-            self._watched = turn
-            self._check_after(self._limit, turn)
+    def turn_started(self, turn: int, now: float) -> float | None:
+        """Return the seconds until `SilenceCheck` is due; None if the turn is watched already."""
+        self.broken(now)
+        if self._watched == turn:
+            return None
+        self._watched = turn
+        return self._limit
 
     def turn_ended(self) -> None:
-        """Nothing is expected any more."""
+        """Expect nothing more."""
         self._tools.clear()
         self._watched = None
 
-    def heard(self, kind: str, data: dict[str, Any]) -> None:
-        """The agent said something."""
-        self.broken()
+    def heard(self, kind: str, data: dict[str, Any], now: float, wall: float) -> None:
+        """Note an item of the agent's output."""
+        self.broken(now)
         if kind == _CALLED:
-            since = self._session.clock.time()
-            self._tools[str(data.get("call_id"))] = (str(data.get("tool")), since)
+            self._tools[str(data.get("call_id"))] = (str(data.get("tool")), wall)
         elif kind == _RETURNED:
             self._tools.pop(str(data.get("call_id")), None)
 
-    def check(self, message: SilenceCheck) -> str | None:
-        """Why the turn is to be given up, if it is; else it is looked at again."""
-        session = self._session
-        if self._watched != message.turn or session.turn != message.turn:
+    def check(
+        self, turn: int, now: float, record: Session, *, waits: bool
+    ) -> CheckAgain | SilentTooLong | None:
+        """Decide whether the agent has been silent for too long in a turn.
+
+        Args:
+            turn: The turn that the check is about.
+            now: Monotonic second.
+            record: Of the session.
+            waits: Whether the agent is not ready, or waits for others.
+
+        Returns:
+            None if the turn is not watched any more.
+        """
+        if self._watched != turn:
             return None
-        left = self._spoke + self._limit - session.clock.monotonic()
-        if self._stands_still:
+        left = self._spoke + self._limit - now
+        if waits or self._own(record):
             left = self._limit  # a tool, a child or a person may take as long as they have
-        if left <= 0:
-            limit = f"{self._limit:g} seconds (agents.silence_timeout_seconds)"
-            return f"the agent said nothing for {limit}{self._unclosed}"
-        self._check_after(left, message.turn)
-        return None
+        if left > 0:
+            return CheckAgain(left)
+        limit = f"{self._limit:g} seconds (agents.silence_timeout_seconds)"
+        return SilentTooLong(f"the agent said nothing for {limit}{self._unclosed}")
 
-    def _check_after(self, seconds: float, turn: int) -> None:
-        self._session.after(seconds, SilenceCheck(turn=turn))
-
-    @property
-    def _stands_still(self) -> bool:
-        session = self._session
-        if not session.attached or not session.writer.record.agent_ready:
-            return True
-        return bool(self._own) or session.waits or session.link.serves
-
-    @property
-    def _own(self) -> list[tuple[str, float]]:
-        """Its open calls of tools that are not ours: how long they take it alone knows."""
-        record = self._session.writer.record
+    def _own(self, record: Session) -> list[tuple[str, float]]:
+        """Return the open calls of tools that are not ours: only the agent knows their time."""
         return [call for call in self._tools.values() if not is_ours(call[0], record)]
 
     @property
@@ -127,22 +125,24 @@ class Silence:
         tools = ", ".join(sorted({tool for tool, _ in self._tools.values()}))
         return f"; it has the answer to its call of {tools}" if tools else ""
 
-    def waits(self, turn_since: float | None, retry: str | None) -> Iterator[Wait]:
-        """What the agent does by itself, as far as it is known."""
-        clock = self._session.clock
-        calls = list(self._tools.values()) if self._session.link.serves else self._own
-        spoke = clock.time() - clock.monotonic() + self._spoke
+    def waits(
+        self, now: float, wall: float, record: Session, *, served: bool, model: Wait
+    ) -> Iterator[Wait]:
+        """What the agent does by itself, as far as it is known.
+
+        Args:
+            now: Monotonic second.
+            wall: Wall second of the same moment.
+            record: Of the session.
+            served: Whether we work on a request of the agent, so that its calls are not answered.
+            model: The entry where no tool is at work.
+        """
+        calls = list(self._tools.values()) if served else self._own(record)
+        spoke = wall - now + self._spoke
         for tool, since in calls:
             yield Wait(kind="tool", what=f"its own tool {tool}", since=since, last_event_at=spoke)
         if not calls:
-            yield Wait(
-                kind="model",
-                what="the model of its agent",
-                since=turn_since,
-                until=spoke + self._limit,
-                detail=retry,
-                last_event_at=spoke,
-            )
+            yield msgspec.structs.replace(model, until=spoke + self._limit, last_event_at=spoke)
 
 
 def is_ours(tool: str, record: Session) -> bool:

@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from oubliette.actors.session.silence import Silence, SilenceCheck, is_ours
+from oubliette.actors.session.silence import CheckAgain, Silence, SilentTooLong, is_ours
+from oubliette.actors.session.waits import Wait
 from oubliette.incontainer.client import tool_catalog
 from oubliette.records import CallerTool
 
 LIMIT = 10.0
+WALL = 1_000_000.0
+MODEL = Wait(kind="model", what="the model of its agent", since=WALL, detail="a retry")
 RECORD: Any = SimpleNamespace(
-    agent_ready=True, caller_id="myapp", caller_tools=(CallerTool("big"), CallerTool("add"))
+    caller_id="myapp", caller_tools=(CallerTool("big"), CallerTool("add"))
 )
 
 
 class Session:
-    """What `Silence` knows of a session; time passes when a test says so."""
+    """A session in its first turn; time passes when a test says so."""
 
     def __init__(self, *, ready: bool = True) -> None:
         self.now = 100.0
-        self.clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
-        agents = SimpleNamespace(silence_timeout_seconds=LIMIT)
-        self.context = SimpleNamespace(config=SimpleNamespace(agents=agents))
-        self.writer = SimpleNamespace(
-            record=SimpleNamespace(**{**vars(RECORD), "agent_ready": ready})
-        )
-        self.link = SimpleNamespace(serves=False)
-        self.attached, self.waits, self.turn = True, False, 1
-        self.due: list[tuple[float, SilenceCheck]] = []
-        self.silence = Silence(cast("Any", self))
-        self.silence.turn_started(1)
+        self.ready, self.waits, self.serves = ready, False, False
+        self.silence = Silence(LIMIT)
+        first = self.silence.turn_started(1, self.now)
+        assert first is not None
+        self.due = self.now + first
 
-    def after(self, seconds: float, message: SilenceCheck) -> None:
-        self.due.append((self.now + seconds, message))
+    def hears(self, kind: str, **data: Any) -> None:
+        self.silence.heard(kind, data, self.now, WALL + self.now)
 
     def passes(self, seconds: float) -> str | None:
         """Why the turn is given up, when so much time has passed."""
         end = self.now + seconds
-        while self.due and self.due[0][0] <= end:
-            self.now, message = self.due.pop(0)
-            if reason := self.silence.check(message):
-                return reason
+        while self.due <= end:
+            self.now = self.due
+            waits = not self.ready or self.waits or self.serves
+            match self.silence.check(1, self.now, RECORD, waits=waits):
+                case CheckAgain(left):
+                    self.due = self.now + left
+                case SilentTooLong(reason):
+                    return reason
+                case None:
+                    self.due = math.inf
         self.now = end
         return None
 
@@ -54,14 +58,14 @@ def session() -> Session:
 
 
 def calls(session: Session, tool: str) -> None:
-    session.silence.heard("tool_call", {"call_id": "c", "tool": tool})
+    session.hears("tool_call", call_id="c", tool=tool)
 
 
 def test_an_agent_that_says_nothing_is_given_up_by_the_name_of_the_setting(
     session: Session,
 ) -> None:
     assert session.passes(LIMIT - 1) is None
-    session.silence.heard("delta", {})
+    session.hears("delta")
     assert session.passes(LIMIT - 1) is None
     assert (
         session.passes(1)
@@ -73,8 +77,8 @@ def test_the_clock_starts_when_the_agent_is_ready() -> None:
     """A start has a deadline of its own, which may be longer."""
     session = Session(ready=False)
     assert session.passes(5 * LIMIT + 3) is None
-    session.writer.record.agent_ready = True
-    session.silence.heard("ready", {})
+    session.ready = True
+    session.hears("ready")
     assert session.passes(LIMIT - 0.5) is None
     assert session.passes(1) is not None
 
@@ -82,7 +86,7 @@ def test_the_clock_starts_when_the_agent_is_ready() -> None:
 def test_a_tool_of_the_agents_own_takes_as_long_as_it_takes(session: Session) -> None:
     calls(session, "bash")
     assert session.passes(20 * LIMIT) is None
-    session.silence.heard("tool_result", {"call_id": "c"})
+    session.hears("tool_result", call_id="c")
     assert session.passes(LIMIT) is not None
 
 
@@ -93,10 +97,10 @@ def test_a_settled_call_that_the_agent_never_closes_does_not_stop_the_clock(
     session: Session, tool: str
 ) -> None:
     calls(session, tool)
-    session.link.serves = True  # a caller is at work
+    session.serves = True  # a caller is at work
     assert session.passes(7.5 * LIMIT) is None
-    session.link.serves = False
-    session.silence.broken()  # it is given the result
+    session.serves = False
+    session.silence.broken(session.now)  # it is given the result
     assert session.passes(LIMIT - 0.1) is None
     reason = session.passes(0.2)
     assert reason is not None
@@ -111,6 +115,47 @@ def test_whoever_is_asked_may_take_their_time(session: Session) -> None:
 def test_a_turn_that_is_over_is_not_watched(session: Session) -> None:
     session.silence.turn_ended()
     assert session.passes(20 * LIMIT) is None
+
+
+def test_a_turn_that_is_attached_again_is_checked_once(session: Session) -> None:
+    session.now += LIMIT - 1
+    assert session.silence.turn_started(1, session.now) is None
+    assert session.passes(LIMIT - 1) is None  # which was a sign of life
+
+
+def test_a_check_of_an_earlier_turn_says_nothing(session: Session) -> None:
+    session.silence.turn_ended()
+    session.silence.turn_started(2, session.now)
+    assert session.silence.check(1, session.now + 9 * LIMIT, RECORD, waits=False) is None
+
+
+def test_calls_of_an_earlier_actor_are_open_still() -> None:
+    session = Session()
+    session.silence.take_over({"c": ("bash", WALL)})
+    assert session.passes(20 * LIMIT) is None
+    session.hears("tool_result", call_id="c")
+    assert session.passes(LIMIT) is not None
+
+
+def shown(session: Session, *, served: bool) -> list[Wait]:
+    now = session.now
+    return list(session.silence.waits(now, WALL + now, RECORD, served=served, model=MODEL))
+
+
+def test_an_agent_that_calls_nothing_waits_for_its_model_until_the_limit(session: Session) -> None:
+    spoke = WALL + session.now
+    session.now += 3
+    (wait,) = shown(session, served=False)
+    assert (wait.kind, wait.since, wait.detail) == ("model", WALL, "a retry")
+    assert (wait.last_event_at, wait.until) == (spoke, spoke + LIMIT)
+
+
+def test_a_tool_of_ours_counts_as_its_own_while_we_serve_it(session: Session) -> None:
+    calls(session, "myapp_big")
+    assert [wait.kind for wait in shown(session, served=False)] == ["model"]
+    (wait,) = shown(session, served=True)
+    assert (wait.kind, wait.what) == ("tool", "its own tool myapp_big")
+    assert wait.since == WALL + session.now
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from oubliette.actors.agent_process.standard_error import last_words
+from oubliette.actors.session import agent_deadlines
 from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
 from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.silence import CheckAgain, Silence, SilenceCheck, SilentTooLong
+from oubliette.actors.session.turn_interrupt import INTERRUPT_LIMIT, TurnInterrupt
 from oubliette.actors.session.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import Message
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
     from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.recovery import StoredSession
-
-INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
 
 
 class StartOverdue(Message):
@@ -104,10 +104,7 @@ class AgentWatchdog:
         self._attached_at = 0.0
         self._retry: str | None = None
         """How often the model has failed by now, and why."""
-        self._interrupted_at: float | None = None
-        self._due: int | None = None
-        """The turn to be interrupted once its agent is attached."""
-        self._given_up: str | None = None
+        self._interrupt = TurnInterrupt()
 
     def take(self, message: Message) -> None:
         """One of the messages above."""
@@ -149,7 +146,7 @@ class AgentWatchdog:
             self._await_contact()
         if session.turn is not None:
             self.turn_started(session.turn)
-            if self._due == session.turn:
+            if self._interrupt.due == session.turn:
                 self._end_running(session.turn)
 
     # ------------------------------------------------------------------ a start
@@ -169,19 +166,13 @@ class AgentWatchdog:
             self._await_contact()
 
     def _start_overdue(self, message: StartOverdue) -> None:
-        """It never got ready."""
         record = self._session.writer.record
-        if record.agent_ready or record.process_id != message.process_id:
-            return
-        limit = self._config.start_timeout_seconds
         runtime = self._session.context.agents.get(record.agent)
-        why = runtime.slow_start if runtime is not None else ""
-        remedy = f"{why}, or raise" if why else "raise"
-        self._give_up_agent(
-            f"{record.agent} was not ready {limit:g} seconds after its start"
-            f" ({remedy} agents.start_timeout_seconds)",
-            start_failed=True,
-        )
+        slow = runtime.slow_start if runtime is not None else ""
+        limit = self._config.start_timeout_seconds
+        reason = agent_deadlines.start_overdue(record, message.process_id, limit, slow)
+        if reason is not None:
+            self._give_up_agent(reason, start_failed=True)
 
     def _give_up_agent(self, reason: str, *, start_failed: bool = False) -> None:
         """The agent is of no use; what it wrote to standard error last may say why."""
@@ -209,17 +200,10 @@ class AgentWatchdog:
             self._session.writer.change(agent_contacted=True)
 
     def _contact_overdue(self, message: ContactOverdue) -> None:
-        """It works without our tools, and nobody would know."""
-        record = self._session.writer.record
-        if record.agent_contacted or record.process_id != message.process_id:
-            return
-        limit = self._config.contact_timeout_seconds
-        self._give_up_agent(
-            f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
-            " seconds, so it has none of the tools that it is lent; it has to start the MCP"
-            " servers that it is given with its session (ACP: mcpServers of session/new)"
-            " (or raise agents.contact_timeout_seconds)"
-        )
+        record, limit = self._session.writer.record, self._config.contact_timeout_seconds
+        reason = agent_deadlines.contact_overdue(record, message.process_id, limit)
+        if reason is not None:
+            self._give_up_agent(reason)
 
     # ------------------------------------------------------------------ a turn
 
@@ -240,8 +224,8 @@ class AgentWatchdog:
     def turn_ended(self) -> None:
         """Nothing is expected any more."""
         self.silence.turn_ended()
-        self._due = self._given_up = None
-        self._turn_since = self._retry = self._interrupted_at = None
+        self._interrupt.turn_ended()
+        self._turn_since = self._retry = None
 
     def heard(self, kind: str, data: dict[str, Any]) -> None:
         """The agent said something."""
@@ -250,7 +234,10 @@ class AgentWatchdog:
         self.ready()
         self._retry = None
         if kind == "system" and data.get("type") == "retry":
-            self._retried(data)
+            self._retry = agent_deadlines.retry_shown(data)
+            reason = agent_deadlines.too_many_retries(data, self._config.max_retries)
+            if reason is not None:
+                self.give_up(reason)
 
     def _check_silence(self, turn: int) -> None:
         session = self._session
@@ -276,15 +263,6 @@ class AgentWatchdog:
         if reached is not None:
             self.give_up(reached.reason, kind="limit", limit=reached.limit)
 
-    def _retried(self, data: dict[str, Any]) -> None:
-        attempt = data.get("attempt")
-        self._retry = f"it has failed {attempt} times: {data.get('message') or 'no reason'}"
-        if isinstance(attempt, int) and attempt > self._config.max_retries:
-            self.give_up(
-                f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
-                " (agents.max_retries)"
-            )
-
     # ------------------------------------------------------------------ telling
 
     def waits(self, *, busy: bool) -> Iterator[Wait]:
@@ -301,13 +279,13 @@ class AgentWatchdog:
             )
         elif session.turn is None:
             return
-        elif self._interrupted_at is not None:
+        elif (since := self._interrupt.since) is not None:
             yield Wait(
                 kind="interrupt",
                 what="its agent to heed an interrupt",
-                since=self._interrupted_at,
-                until=self._interrupted_at + INTERRUPT_LIMIT,
-                detail=self._given_up,
+                since=since,
+                until=since + INTERRUPT_LIMIT,
+                detail=self._interrupt.given_up,
             )
         elif not busy:
             model = Wait(
@@ -325,30 +303,28 @@ class AgentWatchdog:
 
     def give_up(self, reason: str, **more: str) -> None:
         """Have the running turn fail; the agent is told to stop."""
-        turn = self._session.turn
-        if turn is None or self._given_up is not None:
-            return
-        self._given_up = reason
-        self._session.writer.append("error", {"turn": turn, "message": reason, **more})
-        self.interrupt(turn)
+        turn = self._interrupt.give_up(self._session.turn, reason)
+        if turn is not None:
+            self._session.writer.append("error", {"turn": turn, "message": reason, **more})
+            self.interrupt(turn)
 
     @property
     def given_up(self) -> str | None:
         """Why the running turn is to fail."""
-        return self._given_up
+        return self._interrupt.given_up
 
     def interrupt(self, turn: int) -> None:
         """End this turn, once the agent is there to be told."""
-        self._due = turn
+        self._interrupt.request(turn)
         # Behind the prompt, which is handed over once its turn is in the log.
         self._session.writer.then(lambda: self._end_running(turn))
 
     def _end_running(self, turn: int) -> None:
         session = self._session
-        agent = session.agent
-        if session.turn != turn or self._due != turn or not session.attached or agent is None:
+        agent = session.agent if session.attached else None
+        reachable = agent is not None
+        if not self._interrupt.begins(turn, session.turn, reachable=reachable) or agent is None:
             return
-        self._due = None
         session.pipe_to_self(
             agent.ask(WithdrawPrompt(seq=session.prompt_seq)),
             lambda withdrawn: PromptWithdrawn(turn=turn, withdrawn=withdrawn),
@@ -356,25 +332,28 @@ class AgentWatchdog:
         )
 
     def _withdrawn(self, message: PromptWithdrawn) -> None:
-        """The agent never hears of it; or it does, and has to be told to stop."""
-        session = self._session
-        if session.turn != message.turn:
-            return
-        if message.withdrawn:
-            session.end_unheard_turn()
-        elif not session.attached:
-            self._due = message.turn
-        else:
-            session.write(StdinFrame(seq=session.next_seq(), kind="interrupt", turn=message.turn))
-            session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=message.turn))
-            self._interrupted_at = session.clock.time()
+        session, turn = self._session, message.turn
+        match self._interrupt.follows(
+            turn,
+            session.turn,
+            withdrawn=message.withdrawn,
+            attached=session.attached,
+            now=session.clock.time(),
+        ):
+            case "end_turn":
+                session.end_unheard_turn()
+            case "ask_agent":
+                session.write(StdinFrame(seq=session.next_seq(), kind="interrupt", turn=turn))
+                session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=turn))
+            case None:
+                pass
 
     def _interrupt_overdue(self, message: InterruptOverdue) -> None:
-        """An agent that cannot be stopped otherwise is ended."""
+        """End an agent that cannot be stopped otherwise."""
         session = self._session
-        if session.turn != message.turn or session.agent is None:
+        if session.agent is None:
             return
-        reason = f"the agent did not heed an interrupt for {INTERRUPT_LIMIT} s"
-        session.writer.append("error", {"turn": message.turn, "message": reason})
-        self._given_up = self._given_up or reason
-        session.agent.tell(EndAgent())
+        reason = self._interrupt.overdue(message.turn, session.turn)
+        if reason is not None:
+            session.writer.append("error", {"turn": message.turn, "message": reason})
+            session.agent.tell(EndAgent())

@@ -1,0 +1,67 @@
+"""Reasons to give up an agent: it is not ready, has not contacted us, or its model keeps failing.
+
+Each function takes the record and the limit and returns the reason, or None. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oubliette.records import Session
+
+
+def start_overdue(
+    record: Session, process_id: str, limit: float, slow_start: str = ""
+) -> str | None:
+    """Return why a process that was to be ready by now is given up.
+
+    Args:
+        record: Of the session.
+        process_id: The process that the deadline was set for; another one has its own.
+        limit: `agents.start_timeout_seconds`.
+        slow_start: What this kind of agent may need to start faster, if it is known.
+    """
+    if record.agent_ready or record.process_id != process_id:
+        return None
+    remedy = f"{slow_start}, or raise" if slow_start else "raise"
+    return (
+        f"{record.agent} was not ready {limit:g} seconds after its start"
+        f" ({remedy} agents.start_timeout_seconds)"
+    )
+
+
+def contact_overdue(record: Session, process_id: str, limit: float) -> str | None:
+    """Return why a process that was to start our MCP server by now is given up.
+
+    It works without our tools, which nobody would notice.
+
+    Args:
+        record: Of the session.
+        process_id: The process that the deadline was set for; another one has its own.
+        limit: `agents.contact_timeout_seconds`.
+    """
+    if record.agent_contacted or record.process_id != process_id:
+        return None
+    return (
+        f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
+        " seconds, so it has none of the tools that it is lent; it has to start the MCP"
+        " servers that it is given with its session (ACP: mcpServers of session/new)"
+        " (or raise agents.contact_timeout_seconds)"
+    )
+
+
+def retry_shown(data: dict[str, Any]) -> str:
+    """Return how often the model has failed by now, and why."""
+    return f"it has failed {data.get('attempt')} times: {data.get('message') or 'no reason'}"
+
+
+def too_many_retries(data: dict[str, Any], limit: int) -> str | None:
+    """Return why a turn whose model has failed once more is given up; `limit` tries may fail."""
+    attempt = data.get("attempt")
+    if not isinstance(attempt, int) or attempt <= limit:
+        return None
+    return (
+        f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
+        " (agents.max_retries)"
+    )

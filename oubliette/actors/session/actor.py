@@ -7,12 +7,12 @@ told. When it fails, a new one reads the log and takes the agent over where the 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
-from oubliette.actors.session import lifecycle, recovery
+from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.session.effects import (
     Action,
@@ -52,6 +52,7 @@ from oubliette.actors.session.messages import (
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
 from oubliette.actors.session.shutdown import IdleCheck, RestingSession
+from oubliette.actors.session.state import EndOfSession, step_of_loss, usage
 from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
@@ -65,6 +66,7 @@ from oubliette.runtime.store.operations import PutIdempotency, PutTurn
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session import lifecycle
     from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.messages import AgentBusy
     from oubliette.records import Turn
@@ -294,7 +296,7 @@ class SessionActor(RestingSession):
                     outcome, text = "failed", reason
                 self._complete(outcome, text, source)
             case "usage":
-                self._usage(data)
+                self._apply(usage(self.writer.record, data))
                 self.writer.append("system", {"kind": "usage", **data}, source=source)
             case "ready":
                 named = data.get("agent_session_id")
@@ -330,16 +332,6 @@ class SessionActor(RestingSession):
         reason = self.watchdog.given_up
         self._complete("failed" if reason else "interrupted", reason or "", None)
 
-    def _usage(self, data: dict[str, Any]) -> None:
-        record = self.writer.record
-        self.writer.change(
-            cost_usd=record.cost_usd + float(data.get("cost_usd") or 0.0),
-            input_tokens=record.input_tokens
-            + int(data.get("input_tokens") or data.get("tokens") or 0),
-            output_tokens=record.output_tokens + int(data.get("output_tokens") or 0),
-        )
-        self._tell_tree(AgentCost(session_id=self.session_id, cost_usd=self.writer.record.cost_usd))
-
     @handles(*DEADLINES)
     def _patience_over(self, message: Message) -> None:
         if not self.state.finished:
@@ -359,7 +351,6 @@ class SessionActor(RestingSession):
         if self._end_reason is not None:
             self.finish("ended", "completed", self._end_reason)
             return
-        step: lifecycle.Step = "start_failed" if message.start_failed else "agent_lost"
         reason = self.watchdog.given_up or message.reason
         self.writer.append(
             "error",
@@ -369,11 +360,8 @@ class SessionActor(RestingSession):
                 "signal": message.signal,
             },
         )
-        self.finish(
-            step if lifecycle.allowed(self.writer.record.status, step) else "agent_lost",
-            "failed",
-            reason,
-        )
+        step = step_of_loss(self.writer.record.status, start_failed=message.start_failed)
+        self.finish(step, "failed", reason)
 
     @handles(Down)
     def _down(self, message: Down) -> None:
@@ -427,18 +415,11 @@ class SessionActor(RestingSession):
         """Come to rest: settle what is open, write the end, then let go of everything."""
         self.state.finished = True
         self.link.cancel_all(reason)
-        self._apply(self.state.finish(step, reason))
-        status = lifecycle.after(self.writer.record.status, step)
-        self._process = self.writer.record.process_id
-        self.writer.change(
-            status=status,
-            status_reason=reason,
-            ended_at=self.clock.time(),
-            ended_by=reason if step == "ended" and self._end_final else None,
-            ending=None,
-            process_id=None,
-        )
-        self.writer.append("status", {"status": outcome, "reason": reason})
+        record = self.writer.record
+        self._process = record.process_id
+        end = EndOfSession(step, outcome, reason)
+        now = self.clock.time()
+        self._apply(self.state.finish(end, record.status, now, final=self._end_final))
         self.writer.then(self.rest)
 
     # ------------------------------------------------------------------ the link, the caller

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oubliette.actors.session.messages import AgentBusy, ChildTurnEnded, StdinFrame
+    from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
     from oubliette.records import Turn
 
 
@@ -55,7 +55,7 @@ class SendPrompt:
 class NotifyTree:
     """Send a message to the actor of the session's tree."""
 
-    message: AgentBusy
+    message: AgentBusy | AgentCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ actor has to apply them. The actor keeps no copy of any of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,16 +26,26 @@ from oubliette.actors.session.effects import (
     WatchTurn,
     WriteFrame,
 )
-from oubliette.actors.session.messages import AgentBusy, ChildTurnEnded, StdinFrame
+from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
 from oubliette.records import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oubliette.records import SessionStatus
+    from oubliette.records import Session, SessionStatus
 
 NOWHERE = (-1, -1)
 """The position before all output."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSession:
+    """How a session ends."""
+
+    step: lifecycle.Step
+    outcome: str
+    """What readers of the log are shown as its status."""
+    reason: str
 
 
 @dataclass(slots=True)
@@ -182,16 +192,39 @@ class SessionActorState:
             AppendEvent("completion", shown),
         )
 
-    def finish(self, step: lifecycle.Step, reason: str) -> Effects:
-        """End the turn that runs and drop those that wait, as the session comes to its end."""
+    def finish(
+        self, end: EndOfSession, status: SessionStatus, now: float, *, final: bool
+    ) -> Effects:
+        """End the turn that runs, drop those that wait, and change the record to the end.
+
+        Args:
+            end: How the session ends, and why.
+            status: Of the session so far.
+            now: Wall second.
+            final: Whether no message may wake the session up, if somebody ended it.
+        """
         self.finished = True
-        effects = list(self._end_turn("interrupted" if step == "ended" else "failed", reason))
+        ended, reason = end.step == "ended", end.reason
+        effects = list(self._end_turn("interrupted" if ended else "failed", reason))
         why = f"not run: the session came to rest ({reason})"
         for turn in self.queue:
             shown = {"message": why, "turn": turn.number, "kind": "not_run"}
             effects += [*_done(turn, "failed", why), AppendEvent("error", shown)]
         self.queue.clear()
-        return tuple(effects)
+        return (
+            *effects,
+            ChangeRecord(
+                {
+                    "status": lifecycle.after(status, end.step),
+                    "status_reason": reason,
+                    "ended_at": now,
+                    "ended_by": reason if ended and final else None,
+                    "ending": None,
+                    "process_id": None,
+                }
+            ),
+            AppendEvent("status", {"status": end.outcome, "reason": reason}),
+        )
 
     def _end_turn(self, outcome: str, result: str | None) -> Effects:
         turn, self.running = self.running, None
@@ -274,3 +307,32 @@ def _done(turn: Turn, outcome: str, result: str | None) -> Effects:
         session_id=done.session_id, call_id=call_id, outcome=outcome or "failed", result=result
     )
     return StoreTurn(done), AfterCommit(NotifyParent(parent_id, ended))
+
+
+def usage(record: Session, data: dict[str, Any]) -> Effects:
+    """Add what the agent reports to have used; the tree gets the sum of the costs.
+
+    Args:
+        record: Of the session.
+        data: `cost_usd`, `input_tokens` (or `tokens`) and `output_tokens`, all optional.
+    """
+    cost = record.cost_usd + float(data.get("cost_usd") or 0.0)
+    used = int(data.get("input_tokens") or data.get("tokens") or 0)
+    written = int(data.get("output_tokens") or 0)
+    return (
+        ChangeRecord(
+            {
+                "cost_usd": cost,
+                "input_tokens": record.input_tokens + used,
+                "output_tokens": record.output_tokens + written,
+            }
+        ),
+        NotifyTree(AgentCost(session_id=record.id, cost_usd=cost)),
+    )
+
+
+def step_of_loss(status: SessionStatus, *, start_failed: bool) -> lifecycle.Step:
+    """Return the step that a session takes whose agent is gone."""
+    if start_failed and lifecycle.allowed(status, "start_failed"):
+        return "start_failed"
+    return "agent_lost"

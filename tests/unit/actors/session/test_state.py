@@ -20,9 +20,16 @@ from oubliette.actors.session.effects import (
     WatchTurn,
     WriteFrame,
 )
-from oubliette.actors.session.messages import AgentBusy, ChildTurnEnded, StdinFrame
-from oubliette.actors.session.state import NOWHERE, SessionActorState
+from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
+from oubliette.actors.session.state import (
+    NOWHERE,
+    EndOfSession,
+    SessionActorState,
+    step_of_loss,
+    usage,
+)
 from oubliette.records import Turn
+from tests.unit.runtime.store.samples import session as sample
 
 if TYPE_CHECKING:
     from oubliette.actors.session.effects import Effects
@@ -70,6 +77,10 @@ def events(effects: Effects) -> list[tuple[str, dict[str, Any]]]:
 
 def stored(effects: Effects) -> list[Turn]:
     return [each.turn for each in effects if isinstance(each, StoreTurn)]
+
+
+def finish(state: SessionActorState, step: Any, reason: str = "why") -> Effects:
+    return state.finish(EndOfSession(step, "failed", reason), "idle", NOW, final=True)
 
 
 # ------------------------------------------------------------------ a prompt is accepted
@@ -154,7 +165,7 @@ def test_a_turn_waits_until_the_agent_has_listed_its_tools() -> None:
 
 def test_a_session_that_has_ended_begins_nothing() -> None:
     state = queued()
-    state.finish("ended", "enough")
+    finish(state, "ended")
     state.submit("late", None, NOW)
     assert state.begin("completed", held_up=False) == ()
 
@@ -287,14 +298,14 @@ def test_the_parent_learns_that_its_turn_was_dropped() -> None:
 def test_the_end_of_a_session_ends_its_turn(step: Any, outcome: str) -> None:
     state = running()
     done = ended(turn(1, prompt="go", stdin_seq=1), outcome, "why")
-    assert state.finish(step, "why") == (EndTurnWatch(), IDLE, StoreTurn(done))
+    assert finish(state, step)[:3] == (EndTurnWatch(), IDLE, StoreTurn(done))
     assert state.finished
     assert state.quiet
 
 
 def test_turns_that_wait_are_not_run_and_the_log_says_so() -> None:
     state = running("two", "three")
-    effects = state.finish("agent_lost", "gone")
+    effects = finish(state, "agent_lost", "gone")
     why = "not run: the session came to rest (gone)"
     assert [(each.number, each.outcome, each.result) for each in stored(effects)] == [
         (1, "failed", "gone"),
@@ -302,7 +313,8 @@ def test_turns_that_wait_are_not_run_and_the_log_says_so() -> None:
         (3, "failed", why),
     ]
     assert events(effects) == [
-        ("error", {"message": why, "turn": number, "kind": "not_run"}) for number in (2, 3)
+        *(("error", {"message": why, "turn": number, "kind": "not_run"}) for number in (2, 3)),
+        ("status", {"status": "failed", "reason": "gone"}),
     ]
     assert IDLE not in effects
 
@@ -311,7 +323,72 @@ def test_the_parent_learns_that_its_turn_is_not_run() -> None:
     state = SessionActorState(ID)
     state.submit("go", "gogol_0/c1", NOW)
     why = "not run: the session came to rest (gone)"
-    assert answer("failed", why) in state.finish("agent_lost", "gone")
+    assert answer("failed", why) in finish(state, "agent_lost", "gone")
+
+
+@pytest.mark.parametrize(
+    ("step", "final", "status", "ended_by"),
+    [
+        ("ended", True, "completed", "why"),
+        ("ended", False, "completed", None),
+        ("idled_out", True, "timed_out", None),
+        ("agent_lost", True, "failed", None),
+    ],
+)
+def test_the_record_of_a_session_that_ended_has_no_process(
+    step: Any, *, final: bool, status: str, ended_by: str | None
+) -> None:
+    end = EndOfSession(step, "shown", "why")
+    *_, changed, event = SessionActorState(ID).finish(end, "idle", NOW, final=final)
+    assert changed == ChangeRecord(
+        {
+            "status": status,
+            "status_reason": "why",
+            "ended_at": NOW,
+            "ended_by": ended_by,
+            "ending": None,
+            "process_id": None,
+        }
+    )
+    assert event == AppendEvent("status", {"status": "shown", "reason": "why"})
+
+
+@pytest.mark.parametrize(
+    ("status", "start_failed", "step"),
+    [
+        ("created", True, "start_failed"),
+        ("running", True, "start_failed"),
+        ("idle", True, "agent_lost"),
+        ("created", False, "agent_lost"),
+    ],
+)
+def test_an_agent_that_was_up_before_did_not_fail_to_start(
+    status: SessionStatus, *, start_failed: bool, step: str
+) -> None:
+    assert step_of_loss(status, start_failed=start_failed) == step
+
+
+# ------------------------------------------------------------------ what it used
+
+
+def test_what_the_agent_used_is_added_and_the_tree_gets_the_sum_of_the_costs() -> None:
+    before = sample(cost_usd=1.5, input_tokens=10, output_tokens=1)
+    used = {"cost_usd": 0.25, "input_tokens": 3, "output_tokens": 2}
+    assert usage(before, used) == (
+        ChangeRecord({"cost_usd": 1.75, "input_tokens": 13, "output_tokens": 3}),
+        NotifyTree(AgentCost(session_id=before.id, cost_usd=1.75)),
+    )
+
+
+@pytest.mark.parametrize("used", [{}, {"cost_usd": None, "tokens": None, "output_tokens": None}])
+def test_an_agent_that_does_not_say_what_it_used_adds_nothing(used: dict[str, Any]) -> None:
+    changed, _ = usage(sample(input_tokens=10), used)
+    assert changed == ChangeRecord({"cost_usd": 0.0, "input_tokens": 10, "output_tokens": 0})
+
+
+def test_tokens_that_are_not_told_apart_count_as_input() -> None:
+    changed, _ = usage(sample(), {"tokens": 7})
+    assert changed == ChangeRecord({"cost_usd": 0.0, "input_tokens": 7, "output_tokens": 0})
 
 
 # ------------------------------------------------------------------ recovery

@@ -24,19 +24,17 @@ from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.session.waits import GetStart
 from oubliette.actors.store.actor import Transact
 from oubliette.config.schema import Config
-from oubliette.errors import Conflict, ContainerLost, NotFound, RuntimeFailure
+from oubliette.errors import Conflict, ContainerLost, RuntimeFailure
 from oubliette.kit import Actor, System, handles
 from oubliette.records import Container, Project, Session
-from oubliette.runtime.containers.base import Capabilities, ContainerInfo
 from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store.operations import DeleteContainer, PutContainer
 from oubliette.testing.clock import VirtualClock
+from tests.unit.actors.fakes import FakeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from oubliette.runtime.containers.base import ContainerSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -45,72 +43,6 @@ SESSION = Session(
     id="gogol_x", project_id="proj_x", workspace_id="ws_x", principal="p", agent="scripted",
     status="running", created_at=0.0, updated_at=0.0, exploration_id="gogol_x",
 )  # fmt: skip
-CAPABILITIES = Capabilities(
-    survives_server=True,
-    sockets_cross=True,
-    network_none=True,
-    network_host=True,
-    images=False,
-    uid_per_container=False,
-    isolation="container",
-)
-
-
-class FakeRuntime:
-    """An engine whose containers run until they are stopped, removed or made to end."""
-
-    name = "process"
-    capabilities = CAPABILITIES
-
-    def __init__(self) -> None:
-        self.running: dict[str, asyncio.Future[ContainerInfo]] = {}
-        self.calls: list[str] = []
-        self.failing: set[str] = set()
-
-    def _note(self, call: str) -> None:
-        self.calls.append(call)
-        if call in self.failing:
-            raise RuntimeFailure(f"{call} failed", hint="mend it")
-
-    def info(self, container_id: str, **fields: Any) -> ContainerInfo:
-        runtime_dir = cast("Any", None)
-        made = {"state": "running", "labels": {}, "runtime_dir": runtime_dir, **fields}
-        return ContainerInfo(id=container_id, **made)
-
-    async def create(self, spec: ContainerSpec) -> ContainerInfo:
-        self._note("create")
-        return self.info(spec.id, state="created")
-
-    async def start(self, container_id: str, *, key: bytes, timeout: float) -> ContainerInfo:
-        del timeout
-        assert len(key) == 32
-        self._note("start")
-        self.running[container_id] = asyncio.get_running_loop().create_future()
-        return self.info(container_id, handle={"pid": 7})
-
-    async def inspect(self, container_id: str) -> ContainerInfo:
-        self._note("inspect")
-        if container_id not in self.running:
-            raise NotFound(container_id)
-        return self.info(container_id)
-
-    async def watch(self, container_id: str) -> ContainerInfo:
-        return await asyncio.shield(self.running[container_id])
-
-    def end(self, container_id: str, exit_code: int = 1) -> None:
-        ended = self.running.pop(container_id, None)
-        if ended is not None and not ended.done():
-            ended.set_result(self.info(container_id, state="exited", exit_code=exit_code))
-
-    async def stop(self, container_id: str, *, timeout: float) -> ContainerInfo:
-        del timeout
-        self._note("stop")
-        self.end(container_id, 0)
-        return self.info(container_id, state="exited")
-
-    async def remove(self, container_id: str) -> None:
-        self._note("remove")
-        self.end(container_id, 137)
 
 
 class FakeStore(Actor):

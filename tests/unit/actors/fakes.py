@@ -1,0 +1,275 @@
+"""What the tests of actors share: a fake engine, a recorder, and a world over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+from oubliette import ids
+from oubliette.actors.context import ActorContext
+from oubliette.actors.store.actor import StoreActor, Transact
+from oubliette.config.schema import Config
+from oubliette.errors import NotFound, RuntimeFailure
+from oubliette.kit import Actor, System
+from oubliette.records import Project, Session, Turn, Workspace
+from oubliette.runtime.agents.scripted.adapter import ScriptedRuntime
+from oubliette.runtime.containers.base import Capabilities, ContainerInfo
+from oubliette.runtime.files.project_dirs import Folders
+from oubliette.runtime.store.database import Database
+from oubliette.runtime.store.operations import PutProject, PutSession, PutTurn, PutWorkspace
+from oubliette.runtime.store.reader import Reader
+from oubliette.testing.clock import VirtualClock
+from tests.unit.actors.fake_guest import FakeGuest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.kit import Message, Ref
+    from oubliette.runtime.containers.base import ContainerSpec, Dial
+
+CAPABILITIES = Capabilities(
+    survives_server=True,
+    sockets_cross=True,
+    network_none=True,
+    network_host=True,
+    images=False,
+    uid_per_container=False,
+    isolation="container",
+)
+
+
+class FakeRuntime:
+    """An engine whose containers run until they are stopped, removed or made to end."""
+
+    name = "process"
+    capabilities = CAPABILITIES
+
+    def __init__(self) -> None:
+        self.running: dict[str, asyncio.Future[ContainerInfo]] = {}
+        self.guests: dict[str, FakeGuest] = {}
+        """Container id → who plays its guest."""
+        self.calls: list[str] = []
+        self.failing: set[str] = set()
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        if call in self.failing:
+            raise RuntimeFailure(f"{call} failed", hint="mend it")
+
+    def info(self, container_id: str, **fields: Any) -> ContainerInfo:
+        runtime_dir = cast("Any", None)
+        made = {"state": "running", "labels": {}, "runtime_dir": runtime_dir, **fields}
+        return ContainerInfo(id=container_id, **made)
+
+    async def create(self, spec: ContainerSpec) -> ContainerInfo:
+        self._note("create")
+        return self.info(spec.id, state="created")
+
+    async def start(self, container_id: str, *, key: bytes, timeout: float) -> ContainerInfo:
+        del timeout
+        assert len(key) == 32
+        self._note("start")
+        self.running[container_id] = asyncio.get_running_loop().create_future()
+        self.guests[container_id] = FakeGuest(key)
+        return self.info(container_id, handle={"pid": 7})
+
+    async def inspect(self, container_id: str) -> ContainerInfo:
+        self._note("inspect")
+        if container_id not in self.running:
+            raise NotFound(container_id)
+        return self.info(container_id)
+
+    def dial(self, info: ContainerInfo) -> Dial:
+        return self.guests[info.id].dial
+
+    async def watch(self, container_id: str) -> ContainerInfo:
+        return await asyncio.shield(self.running[container_id])
+
+    def end(self, container_id: str, exit_code: int = 1) -> None:
+        ended = self.running.pop(container_id, None)
+        if ended is not None and not ended.done():
+            ended.set_result(self.info(container_id, state="exited", exit_code=exit_code))
+
+    async def stop(self, container_id: str, *, timeout: float) -> ContainerInfo:
+        del timeout
+        self._note("stop")
+        self.end(container_id, 0)
+        return self.info(container_id, state="exited")
+
+    async def remove(self, container_id: str) -> None:
+        self._note("remove")
+        self.end(container_id, 137)
+
+    @property
+    def guest(self) -> FakeGuest:
+        """The guest of the only container that runs."""
+        (container_id,) = self.running
+        return self.guests[container_id]
+
+    async def aclose(self) -> None:
+        for guest in self.guests.values():
+            await guest.aclose()
+
+
+class Recorder(Actor):
+    """Stands for any actor: notes what it is told, and answers each ask with `answer`."""
+
+    def __init__(self, seen: list[Any], answer: Any = None) -> None:
+        super().__init__()
+        self._seen = seen
+        self._answer = answer
+
+    def on_unhandled(self, message: Message) -> Any:
+        self._seen.append(message)
+        return self._answer
+
+
+class World:
+    """All that actors need around them: a store in memory, an engine, a clock that stands still."""
+
+    def __init__(
+        self, system: System, clock: VirtualClock, store: Ref, reader: Reader, home: Path
+    ) -> None:
+        self.system, self.clock, self.store, self.reader = system, clock, store, reader
+        self.runtime = FakeRuntime()
+        self.config = Config()
+        self.folders = Folders(home)
+        self.folders.prepare()
+        zipapp = home / "oubliette.pyz"
+        zipapp.write_bytes(b"zip")
+        self.context = ActorContext(
+            config=self.config,
+            clock=clock,
+            home=home,
+            instance="inst_x",
+            epoch=1,
+            store=store,
+            reader=reader,
+            folders=self.folders,
+            runtime=cast("Any", self.runtime),
+            agents={"scripted": cast("Any", ScriptedRuntime())},
+            missing_agents={},
+            zipapp=zipapp,
+            started=clock.monotonic(),
+            runtime_base=home,
+        )
+
+    # ------------------------------------------------------------ what there is
+    async def put(self, *ops: Any) -> None:
+        await self.store.ask(Transact(ops=ops))
+
+    async def project(self, **fields: Any) -> Project:
+        """A project in the store, with its default workspace and its folders."""
+        project = Project(
+            **{
+                "id": ids.new_id(ids.PROJECT),
+                "name": "p",
+                "created_at": self.clock.time(),
+                "default_workspace_id": ids.new_uuid(),
+                "uid": os.geteuid() or 200_000,
+                **fields,
+            }
+        )
+        await self.put(PutProject(project))
+        await self.workspace(project, id=project.default_workspace_id, is_default=True)
+        return project
+
+    async def workspace(self, project: Project, **fields: Any) -> Workspace:
+        made = {"id": ids.new_uuid(), "created_at": self.clock.time(), **fields}
+        workspace = Workspace(project_id=project.id, **made)
+        await self.put(PutWorkspace(workspace))
+        await asyncio.to_thread(self.folders.create_project, project)
+        await asyncio.to_thread(self.folders.create_workspace, project, workspace.id)
+        return workspace
+
+    async def session(
+        self, project: Project, *, prompts: tuple[str, ...] = ("hello",), **fields: Any
+    ) -> Session:
+        """A session in the store, as its project leaves it there: its turns are queued."""
+        session_id, now = ids.new_id(ids.SESSION), self.clock.time()
+        session = Session(
+            **{
+                "id": session_id,
+                "project_id": project.id,
+                "workspace_id": project.default_workspace_id,
+                "principal": "alice",
+                "agent": "scripted",
+                "status": "created",
+                "created_at": now,
+                "updated_at": now,
+                "exploration_id": ids.new_id(ids.EXPLORATION),
+                "root_session_id": session_id,
+                "pairing_secret": "s" * 32,
+                "turn_count": len(prompts),
+                **fields,
+            }
+        )
+        turns = [
+            Turn(
+                session_id=session_id, number=number, prompt=prompt, state="queued", created_at=now
+            )
+            for number, prompt in enumerate(prompts, 1)
+        ]
+        await self.put(PutSession(session), *map(PutTurn, turns))
+        return session
+
+    async def stored(self, session: Session) -> Session:
+        """The record as the store has it now."""
+        found = await self.reader.session(session.id)
+        assert found is not None
+        return found
+
+    # ------------------------------------------------------------ who there is
+    def record(self, name: str, answer: Any = None) -> list[Any]:
+        """Put a recorder in the place of the actor `name`; what it is told."""
+        seen: list[Any] = []
+        self.system.spawn(Recorder, seen, answer, name=name)
+        return seen
+
+    def open_guest(self, guest: GuestConnection) -> FakeGuest:
+        """A container runs, and the SocketActor of `guest` has yet to hear of it."""
+        container_id = ids.new_id(ids.CONTAINER)
+        self.runtime.running[container_id] = asyncio.get_running_loop().create_future()
+        self.runtime.guests[container_id] = played = FakeGuest(b"k" * 32)
+        guest.info = self.runtime.info(container_id)
+        return played
+
+    # ------------------------------------------------------------ what happens
+    async def until(self, condition: Callable[[], Any], seconds: float = 0.0) -> None:
+        """Let everything happen, in threads and over sockets too, until `condition` holds.
+
+        The clock moves by `seconds` in each round; the fixture's deadline ends a wait in vain.
+        """
+        while not condition():
+            await asyncio.to_thread(lambda: None)
+            await self.clock.elapse(seconds)
+
+    async def settle(self, seconds: float = 0.0) -> None:
+        """Let everything happen that can, then move the clock, then again."""
+        for pause in (0.0, seconds):
+            await self.clock.elapse(pause)
+            for _ in range(10):
+                await asyncio.to_thread(lambda: None)
+                await self.clock.elapse(0.0)
+
+
+@contextlib.asynccontextmanager
+async def world(home: Path) -> AsyncIterator[World]:
+    clock, database = VirtualClock(), Database()
+    reader = Reader(database, threads=2)
+    made: World | None = None
+    try:
+        async with System("test", clock, roundtrip_messages=True, watchdog=None) as system:
+            store = system.spawn(StoreActor, database, name="store")
+            made = World(system, clock, store, reader, home)
+            async with asyncio.timeout(20):
+                yield made
+    finally:
+        if made is not None:
+            await made.runtime.aclose()
+        await reader.aclose()
+        database.close()

@@ -1,0 +1,176 @@
+"""The actor of one session's link: JSON-RPC lines of its agent's client, both ways."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.relay.session_connection import SessionConnectionActor
+from oubliette.actors.session.messages import (
+    LinkNotify,
+    LinkReady,
+    LinkReply,
+    LinkRequest,
+    OpenLink,
+)
+from oubliette.incontainer import wire
+from oubliette.runtime.guest.control_link import ControlLink
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+    from collections.abc import AsyncIterator
+
+    from tests.unit.actors.fakes import World
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "s" * 32
+LINK = OpenLink(
+    session_id="gogol_x", project_id="proj_x", depth=2, session="session", secret=SECRET
+)
+
+
+class Scene:
+    """One link of one session, whose guest runs and is connected."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: list[Any] = world.record("session")
+        self.guest = GuestConnection(
+            socket=world.system.ref("socket"), container=world.system.ref("container")
+        )
+        self.guest.links["gogol_x"] = LINK
+        self.played = world.open_guest(self.guest)
+        self.ref = world.system.ref("link")
+
+    async def connect(self) -> None:
+        assert self.guest.info is not None
+        self.control = await ControlLink.connect(self.played.dial, self.played.key, epoch=1)
+        self.guest.opened(self.control, self.guest.info)
+
+    def begin(self, *, bare: bool = False) -> None:
+        self.world.system.spawn(
+            SessionConnectionActor, self.world.context, self.guest, LINK, bare=bare, name="link"
+        )
+
+    def of(self, kind: type) -> list[Any]:
+        return [told for told in self.told if isinstance(told, kind)]
+
+    async def client(self, number: int = 1) -> tuple[StreamReader, StreamWriter]:
+        """The far end of its connection, the first, second … of this test."""
+        await self.world.until(lambda: len(self.of(LinkReady)) == number, seconds=0.1)
+        return self.played.clients[number - 1][1:]
+
+
+@pytest.fixture
+async def scene(world: World) -> AsyncIterator[Scene]:
+    scene = Scene(world)
+    await scene.connect()
+    yield scene
+    await scene.ref.stop()
+    await scene.control.aclose()
+
+
+async def test_the_guest_learns_the_digest_of_the_secret_and_the_session_that_it_is_ready(
+    scene: Scene,
+) -> None:
+    scene.begin()
+    await scene.client()
+    (asked,) = scene.played.asked("expect")
+    assert (asked["digest"], asked["depth"]) == (wire.digest(SECRET), 2)
+    assert SECRET not in json.dumps(scene.played.requests)
+    assert scene.told == [LinkReady(link="link", generation=1)]
+
+
+async def test_requests_reach_the_session_in_order(scene: Scene) -> None:
+    scene.begin()
+    _, writer = await scene.client()
+    writer.write(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n{"id":"b","method":"ping",')
+    writer.write(b'"params":{"x":1}}\n')
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == 2)
+    first, second = scene.of(LinkRequest)
+    assert (first.id, first.method, first.params) == (1, "tools/list", {})
+    assert (second.id, second.method, second.params) == ("b", "ping", {"x": 1})
+    assert {first.link, second.link} == {"link"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"no json", -32700),
+        (b"[]", -32600),
+        (b'{"id":true,"method":"ping"}', -32600),
+        (b'{"id":1,"method":7}', -32600),
+        (b'{"id":1,"method":"ping","params":[]}', -32602),
+    ],
+)
+async def test_what_is_no_request_is_answered_with_an_error_and_goes_no_further(
+    scene: Scene, line: bytes, code: int
+) -> None:
+    scene.begin()
+    reader, writer = await scene.client()
+    writer.write(line + b"\n" + b'{"id":9,"method":"ping"}\n')
+    assert json.loads(await reader.readline())["error"]["code"] == code
+    await scene.world.until(lambda: scene.of(LinkRequest))
+    assert [request.id for request in scene.of(LinkRequest)] == [9]
+
+
+async def test_answers_and_notifications_reach_the_client(scene: Scene) -> None:
+    scene.begin()
+    reader, _ = await scene.client()
+    scene.ref.tell(LinkReply(generation=1, id=1, result={"ok": True}))
+    scene.ref.tell(LinkReply(generation=1, id=2, error={"code": -1, "message": "no"}))
+    scene.ref.tell(LinkNotify(method="session/map", params={}, legacy_type=True))
+    assert [json.loads(await reader.readline()) for _ in range(3)] == [
+        {"jsonrpc": "2.0", "id": 1, "result": {"ok": True}},
+        {"jsonrpc": "2.0", "id": 2, "error": {"code": -1, "message": "no"}},
+        {"jsonrpc": "2.0", "method": "session/map", "type": "session/map", "params": {}},
+    ]
+
+
+async def test_a_client_that_goes_away_is_expected_again_and_gets_no_old_answers(
+    scene: Scene,
+) -> None:
+    scene.begin()
+    _, writer = await scene.client()
+    writer.close()
+    reader, _ = await scene.client(2)
+    assert scene.of(LinkReady)[-1].generation == 2
+    scene.ref.tell(LinkReply(generation=1, id=1, result="old"))
+    scene.ref.tell(LinkReply(generation=2, id=2, result="new"))
+    assert json.loads(await reader.readline())["result"] == "new"
+
+
+async def test_it_connects_again_after_the_relay_has_refused_it(scene: Scene) -> None:
+    scene.begin()
+    _, writer = await scene.client()
+    writer.write(wire.error_line("evicted"))
+    await scene.client(2)
+    assert scene.of(LinkRequest) == []
+
+
+async def test_a_guest_that_takes_no_bare_clients_is_not_asked_for_one(scene: Scene) -> None:
+    scene.begin(bare=True)
+    await scene.world.settle(10.0)
+    assert scene.played.clients == []
+    assert scene.told == []
+
+
+async def test_a_stop_closes_the_connection_and_lets_the_client_in_no_more(scene: Scene) -> None:
+    scene.begin()
+    reader, _ = await scene.client()
+    del scene.guest.links["gogol_x"]
+    await scene.ref.stop()
+    assert await reader.read() == b""
+    assert len(scene.played.asked("unexpect")) == 1
+
+
+async def test_a_failure_lets_the_client_in_still(scene: Scene) -> None:
+    scene.begin()
+    reader, _ = await scene.client()
+    await scene.ref.kill()
+    assert await reader.read() == b""
+    assert scene.played.asked("unexpect") == []

@@ -107,6 +107,10 @@ class FakeGuest:
         (process,) = self.processes.values()
         return process
 
+    def start(self, **request: Any) -> None:
+        """A server before this one has started a process."""
+        self.processes[request["proc"]] = FakeProcess(request)
+
     def tell(self, **event: Any) -> None:
         """Send an event over the control link."""
         assert self._control is not None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from oubliette.errors import OublietteError
-from oubliette.kit import Message
+from oubliette.kit import LocalMessage, Message
 from oubliette.records import Container
 from oubliette.runtime.containers.base import ContainerInfo
 
 
-class ContainerStarted(Message):
-    """The engine has started it; `seconds` are those of each stage so far."""
+class ContainerStarted(LocalMessage):
+    """The engine has started it; `seconds` are those of each stage so far.
+
+    Stays in its process: `info` names a folder of this machine.
+    """
 
     record: Container
     info: ContainerInfo

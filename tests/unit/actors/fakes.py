@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from oubliette import ids
@@ -25,7 +26,6 @@ from tests.unit.actors.fake_guest import FakeGuest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.kit import Message, Ref
@@ -61,7 +61,7 @@ class FakeRuntime:
             raise RuntimeFailure(f"{call} failed", hint="mend it")
 
     def info(self, container_id: str, **fields: Any) -> ContainerInfo:
-        runtime_dir = cast("Any", None)
+        runtime_dir = Path("/nowhere")
         made = {"state": "running", "labels": {}, "runtime_dir": runtime_dir, **fields}
         return ContainerInfo(id=container_id, **made)
 
@@ -266,8 +266,15 @@ async def world(home: Path) -> AsyncIterator[World]:
         async with System("test", clock, roundtrip_messages=True, watchdog=None) as system:
             store = system.spawn(StoreActor, database, name="store")
             made = World(system, clock, store, reader, home)
-            async with asyncio.timeout(20):
-                yield made
+            try:
+                async with asyncio.timeout(20):
+                    yield made
+            finally:
+                ending = asyncio.ensure_future(system.stop())
+                while not ending.done():  # what does not end is cancelled when its time is over
+                    await asyncio.to_thread(lambda: None)
+                    await clock.elapse(1.0)
+                await ending
     finally:
         if made is not None:
             await made.runtime.aclose()

@@ -165,7 +165,7 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     clock = VirtualClock()
-    async with System("test", clock, watchdog=None) as system:
+    async with System("test", clock, roundtrip_messages=True, watchdog=None) as system:
         async with asyncio.timeout(20):
             yield Scene(system, clock, tmp_path)
 

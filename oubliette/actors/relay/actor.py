@@ -1,4 +1,4 @@
-"""The relay links of one container: the control link, and one SessionConnectionActor a session."""
+"""Relay links of one container: the control link, and one SessionConnectionActor a session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds for connect, proof and hello
 BARE: Final = "+bare"
-GONE_SECONDS: Final = 2.0  # a host that lives listens; this long without is no hiccup
+GONE_SECONDS: Final = 2.0  # a live guest listens; this long without is not a short interruption
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=2.0, jitter=0.02)
 
 
@@ -39,9 +39,9 @@ class _NotConnected(Message):
     attempt: int
     reason: str
     absent: bool = False
-    """Nobody listens."""
+    """No process listens."""
     unusable: bool = False
-    """Whoever listens is not for us, and never will be."""
+    """The listening process is not our guest, and never will be."""
 
 
 class _Broken(Message):
@@ -59,7 +59,7 @@ class _Connect(Message):
 
 
 class SocketActor(Actor):
-    """Keeps the control link to the host open while the container runs."""
+    """Actor that keeps the control link to the guest open while the container runs."""
 
     def __init__(self, context: ActorContext, guest: GuestConnection) -> None:
         super().__init__()
@@ -68,23 +68,23 @@ class SocketActor(Actor):
         self._container: ContainerIsUp | None = None
         self._link: ControlLink | None = None
         self._fresh: dict[int, ControlLink] = {}
-        """By attempt: links that are open and not taken yet."""
+        """By attempt: links that are open and not in use yet."""
         self._connecting = False
         self._attempt = 0
         self._failures = 0
         self._absent_since: float | None = None
         self._links: dict[str, Ref] = {}
-        """By session id, with `BARE` behind it for those of clients without a secret."""
+        """By session id, with `BARE` appended for those of clients without a secret."""
 
     async def on_start(self) -> None:
-        """After a failure: take the links over, ask for the container that is up."""
+        """After a failure: recover the links, request the running container."""
         failpoint("socket.started")
         for spec in self._guest.links.values():
             self._spawn_links(spec)
         self._guest.container.tell(SocketStarted())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Close the link; processes in the container go on."""
+        """Close the link; processes in the container run on."""
         del reason, error
         self._guest.closed()
         for link in (self._link, *self._fresh.values()):
@@ -94,7 +94,7 @@ class SocketActor(Actor):
     @handles(ContainerIsUp)
     async def _container_up(self, message: ContainerIsUp) -> None:
         if self._container == message and (self._link is not None or self._connecting):
-            return  # said twice, as both of us began at the same time
+            return  # sent twice, as both actors began at the same time
         self._absent_since = None
         if self._link is not None:
             await self._link.aclose()
@@ -144,7 +144,7 @@ class SocketActor(Actor):
             self._guest.draining = True
 
     def _tell_paired(self, session_id: str, *, bare: bool = False) -> None:
-        """Say to the session that its agent has started our MCP server."""
+        """Notify the session that its agent has started our MCP server."""
         spec = self._guest.links.get(session_id)
         session = self.system.lookup(spec.session) if spec is not None else None
         if session is not None and session.is_alive():
@@ -153,7 +153,7 @@ class SocketActor(Actor):
     @handles(_Connected)
     async def _connected(self, message: _Connected) -> None:
         link = self._fresh.pop(message.attempt)
-        if message.attempt != self._attempt:  # another container came up meanwhile
+        if message.attempt != self._attempt:  # another container started meanwhile
             await link.aclose()
             return
         self._link = link
@@ -166,7 +166,7 @@ class SocketActor(Actor):
             if state.paired:
                 self._tell_paired(state.session)
         self.pipe_to_self(
-            self._end_strays(link),
+            self._end_orphans(link),
             lambda count: _OrphansEnded(count=count),
             lambda error: _OrphansEnded(count=0, error=str(error)),
         )
@@ -176,24 +176,24 @@ class SocketActor(Actor):
             lambda error: _Broken(attempt=message.attempt, reason=str(error)),
         )
 
-    async def _end_strays(self, link: ControlLink) -> int:
+    async def _end_orphans(self, link: ControlLink) -> int:
         """End agents that no session owns: a server may be killed before it could do that.
 
-        A process is in a session's record before it starts, so whatever the host had when the
-        link opened and no live session names is nobody's.
+        A process is in a session's record before it starts, so a process that existed when the link
+        opened and that no live session names has no owner.
         """
-        strays = 0
+        orphans = 0
         for process in link.hello.procs:
             if process.session is None:
                 continue
             session = await self._context.reader.session(process.session)
             if session is None or not live(session) or session.process_id != process.id:
-                strays += 1
+                orphans += 1
                 await link.end(process.id)
-        return strays
+        return orphans
 
     @handles(_OrphansEnded)
-    def _strays_ended(self, message: _OrphansEnded) -> None:
+    def _orphans_ended(self, message: _OrphansEnded) -> None:
         if message.count or message.error:
             log.warning("agents without a session", ended=message.count, error=message.error)
 
@@ -206,7 +206,7 @@ class SocketActor(Actor):
             self._retry()
 
     def _consider_gone(self, message: _NotConnected) -> None:
-        """Say so when there is no host; an engine that is away cannot, or will much later."""
+        """Report that there is no guest; the engine may be unable to, or only much later."""
         assert self._container is not None
         now = self.clock.monotonic()
         if not message.absent:
@@ -248,7 +248,7 @@ class SocketActor(Actor):
     async def _open(self, message: OpenLink) -> None:
         for key in (message.session_id, message.session_id + BARE):
             known = self._links.pop(key, None)
-            if known is not None:  # a new SessionActor: its agent's client has to ask again
+            if known is not None:  # a new SessionActor: its agent's client has to request it again
                 await known.stop()
         self._guest.links[message.session_id] = message
         self._spawn_links(message)

@@ -1,7 +1,7 @@
-"""One session's link: JSON-RPC lines of its agent's client, both ways.
+"""Link of one session: JSON-RPC lines of its agent's client, in both directions.
 
-It reads one line, hands it on and reads the next, so that calls run side by side; it writes what
-the session answers. It knows nothing of what the methods mean.
+It reads one line, passes it on and reads the next, so that calls run concurrently; it writes the
+session's answers. It does not interpret the methods.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-WAIT_FOR_HOST: Final = 60.0  # seconds; then asked for again
-WRITE_LIMIT: Final = 4 * 1024 * 1024  # bytes not taken by a client before its link is cut
+WAIT_FOR_HOST: Final = 60.0  # seconds; then requested again
+WRITE_LIMIT: Final = 4 * 1024 * 1024  # unread bytes at which a client's link is closed
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
 _CHUNK: Final = 256 * 1024
 
@@ -52,9 +52,7 @@ class _Open(Message):
 
 
 class SessionConnectionActor(Actor):
-    """The upstream half of one session's pair: with its client, or `bare`, with one that has no
-    secret.
-    """
+    """Upstream of one session's link, for its client or, if `bare`, one without a secret."""
 
     mailbox_size = 10_000
 
@@ -71,11 +69,11 @@ class SessionConnectionActor(Actor):
         self._failures = 0
 
     async def on_start(self) -> None:
-        """Connect."""
+        """Start to connect."""
         self._begin()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Close the connection; when nobody wants the link any more, expect its client no more."""
+        """Close the connection; when the link is not wanted any more, expect its client no more."""
         del reason, error
         self._drop()
         if self._bare:
@@ -107,10 +105,10 @@ class SessionConnectionActor(Actor):
         )
 
     async def _serve(self, generation: int) -> str:
-        """Connect, tell ourselves, then read until the link ends."""
+        """Connect, notify this actor, then read until the link ends."""
         spec = self._spec
         host = await self._guest.wait(WAIT_FOR_HOST, next_container=True)
-        if self._bare and not host.takes_bare:  # it was started under another configuration
+        if self._bare and not host.takes_bare:  # the guest was started under another configuration
             await host.closed()
             return "the host takes no bare clients"
         await host.expect(spec.session_id, spec.project_id, secret=spec.secret, depth=spec.depth)

@@ -1,4 +1,4 @@
-"""One project: its workspaces, and who may start what in it."""
+"""Actor of one project: its workspaces, and the rules for starting sessions in it."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ DEFAULT_CONTAINER_TYPE: Final = "base"
 
 
 class CloseProject(Message, Reply[None]):
-    """Stop the project's containers; refused while sessions live."""
+    """To a ProjectActor: stop the project's containers; refused while sessions live."""
 
 
 class ProjectActor(DynamicSupervisor):
-    """Supervises the units of one project, and decides who may start what in it."""
+    """Supervisor of a project's containers, which decides on the start of its sessions."""
 
     def __init__(self, context: ActorContext, project: Project) -> None:
         super().__init__(max_restarts=20, within=10.0)
@@ -77,10 +77,10 @@ class ProjectActor(DynamicSupervisor):
         self._project = project
         self._watch = DiskQuotaMonitor(context, project.id, self.after, self.pipe_to_self)
         self._closed = False
-        """Whether it is being deleted."""
+        """Whether the project is being deleted."""
 
     async def on_start(self) -> None:  # type: ignore[override]
-        """Make the folders that a crash may have left out; take over the live sessions."""
+        """Make the folders that a crash may have left out; recover the live sessions."""
         folders, project = self._context.folders, self._project
         await asyncio.to_thread(folders.create_project, project)
         for workspace in await self._context.reader.workspaces(project.id):
@@ -89,7 +89,7 @@ class ProjectActor(DynamicSupervisor):
         for container in await self._context.reader.containers(project.id):
             self._unit(ContainerKey(container.container_type, container.workspace_id))
         for session in await self._context.reader.live_sessions(project.id):
-            self._unit(self._key(session))  # which takes over its sessions
+            self._unit(self._key(session))  # which recovers its sessions
             self._watch.begin()
 
     # ------------------------------------------------------------------ units
@@ -147,7 +147,8 @@ class ProjectActor(DynamicSupervisor):
             except (ActorDead, Conflict) as error:
                 target = await self._context.reader.session(target.id)
                 if target is None or not lifecycle.resumable(target):
-                    # Who failed with our message in hand may have taken it: never to two.
+                    # An actor that failed while handling our message may have accepted it: never to
+                    # two.
                     if message.session_id is not None or isinstance(error, ActorDead):
                         raise
                     target = None
@@ -158,7 +159,7 @@ class ProjectActor(DynamicSupervisor):
         return await self._new(message, workspace, created=created)
 
     async def _known(self, message: SpawnSession) -> SpawnResult | None:
-        """The answer that the same request got before."""
+        """Return the answer to an earlier request with the same idempotency key."""
         reader = self._context.reader
         if message.call_id is not None:
             turn = await reader.turn_of_call(message.call_id)
@@ -187,7 +188,7 @@ class ProjectActor(DynamicSupervisor):
         )
 
     async def _workspace(self, message: SpawnSession) -> tuple[Workspace | None, bool]:
-        """Which session the message means by what it names; None where the session decides."""
+        """Return the workspace that the message names; None if its session determines it."""
         if message.session_id is not None:
             return None, False
         if message.workspace_id is None and not message.create_workspace:
@@ -233,7 +234,7 @@ class ProjectActor(DynamicSupervisor):
         return workspace
 
     async def _target(self, message: SpawnSession, workspace: Workspace | None) -> Session | None:
-        """The session that is meant, if it is not a new one."""
+        """Return the session that is meant, unless it is a new one."""
         reader = self._context.reader
         if message.session_id is not None:
             session = await reader.session(message.session_id)
@@ -278,7 +279,7 @@ class ProjectActor(DynamicSupervisor):
         )
 
     async def _meet_caller(self, message: SpawnSession) -> None:
-        """A message under a caller_id is a sign of life of that caller."""
+        """Count a message under a caller_id as a sign of life of that caller."""
         assert message.caller_id is not None
         if message.parent_session_id is not None:
             return
@@ -403,7 +404,7 @@ class ProjectActor(DynamicSupervisor):
         created: bool = False,
         resumed: bool = False,
     ) -> SpawnResult:
-        """Put session, first turn and `more` into the store, then run it."""
+        """Store the session, its first turn and `more`, then run it."""
         turn = Turn(
             session_id=session.id,
             number=session.turn_count + 1,
@@ -467,7 +468,7 @@ class ProjectActor(DynamicSupervisor):
         session = await self._context.reader.session(message.session_id)
         if session is None or session.project_id != self._project.id:
             raise NotFound(f"session_id: there is no session {message.session_id}")
-        if lifecycle.live(session):  # nobody runs it yet, after a restart of the server
+        if lifecycle.live(session):  # no actor runs it yet, after a restart of the server
             raise SessionHandover("the session is changing hands", hint="try again in a moment")
         if session.ended_by is not None:
             return session.status
@@ -519,7 +520,7 @@ class ProjectActor(DynamicSupervisor):
 
 
 def _begun(session: Session, index: int, ts: float, *, resumed: bool) -> Event:
-    """The first event of a session's life."""
+    """Return the first event of a session."""
     return Event(
         session_id=session.id,
         index=index,

@@ -1,7 +1,7 @@
-"""Watches how much room a project takes on the disk: warns, then interrupts.
+"""Limit on a project's disk usage: warns, then interrupts.
 
-No file system tells when a folder has grown, and quotas need one that has them and a server that is
-root. So the folder is measured from time to time, while sessions live: at most every
+No file system reports that a folder has grown, and quotas need a file system that has them and a
+server that is root. So the folder is measured from time to time, while sessions live: at most every
 `projects.check_seconds`, and so seldom that measuring takes at most a twentieth of the time.
 """
 
@@ -34,32 +34,32 @@ LIMIT: Final = "projects.max_bytes"
 WARN_AT: Final = 0.8  # share of the limit
 AGAIN_AT: Final = 0.05  # share of the limit by which it may grow after an interrupt
 WALK_SECONDS: Final = 20.0  # for one measurement
-REST: Final = 19.0  # times as long as a measurement took, until the next one
+REST: Final = 19.0  # pause until the next measurement, as a multiple of the last one's duration
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
 
 
 class MeasureNow(Message):
-    """From the ProjectActor to itself: it is time."""
+    """From the ProjectActor to itself: time for a measurement."""
 
 
 class Measured(Message):
-    """From the ProjectActor to itself: how much room the project takes."""
+    """From the ProjectActor to itself: the disk usage of the project."""
 
     used: int
     complete: bool
     seconds: float
     sessions: tuple[str, ...]
-    """Those that live now."""
+    """Sessions that are live now."""
 
 
 class MeasureFailed(Message):
-    """From the ProjectActor to itself: it could not be measured."""
+    """From the ProjectActor to itself: the measurement failed."""
 
     reason: str
 
 
 class DiskQuotaMonitor:
-    """The part of a ProjectActor that knows its size. Lives and dies with it.
+    """Part of a ProjectActor that watches its size; it has the same lifetime.
 
     `after` and `pipe_to_self` are those of the ProjectActor, which gets the messages above.
     """
@@ -77,7 +77,7 @@ class DiskQuotaMonitor:
         """Bytes at the last interrupt; 0 before the first."""
 
     def begin(self) -> None:
-        """A session lives: measure, unless that is under way."""
+        """Start to measure, since a session lives, unless a measurement is under way."""
         if not self._watching and self._context.config.projects.max_bytes:
             self._watching = True
             self._after(self._context.config.projects.check_seconds, MeasureNow())
@@ -104,12 +104,12 @@ class DiskQuotaMonitor:
         )
 
     def failed(self, message: MeasureFailed) -> None:
-        """Say so, and measure again."""
+        """Log the failure, and measure again."""
         log.warning("a project was not measured", project_id=self._id, reason=message.reason)
         self._after(self._context.config.projects.check_seconds, MeasureNow())
 
     def measured(self, message: Measured) -> None:
-        """Warn or interrupt, and say when to measure again; no more, once no session lives."""
+        """Warn or interrupt, and schedule the next measurement while a session lives."""
         if not message.sessions:
             self._watching = self._warned = False
             self._interrupted_at = 0

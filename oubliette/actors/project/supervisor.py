@@ -1,4 +1,4 @@
-"""All projects: created, opened on demand, deleted."""
+"""Supervisor of all projects: creates, opens and deletes them."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FIRST_UID: Final = 200_000
-UIDS: Final = 1 << 30  # user ids that projects are spread over, where the server may choose
+UIDS: Final = 1 << 30  # user ids over which projects are distributed, if the server may choose
 
 
 class ProjectsActor(DynamicSupervisor):
-    """The supervisor of the projects; the only one who creates and deletes them."""
+    """Supervisor of the projects; the only actor that creates and deletes them."""
 
     def __init__(self, context: ActorContext) -> None:
         super().__init__(max_restarts=50, within=10.0)
         self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]
-        """Open every project that has something alive in it."""
+        """Open every project that has a live session."""
         super().on_start()
         reader = self._context.reader
         alive = {session.project_id for session in await reader.live_sessions()}
@@ -77,7 +77,7 @@ class ProjectsActor(DynamicSupervisor):
         return project
 
     def _uid(self, message: CreateProject) -> int:
-        """The user id of its agents, for good: its files belong to it."""
+        """Return the user id of its agents, which never changes: it owns the project's files."""
         if os.geteuid() != 0:
             return os.geteuid()
         configured = uid_of(self._context.config, message.container_type, message.name)
@@ -93,7 +93,7 @@ class ProjectsActor(DynamicSupervisor):
             if await reader.project_named(project.name) is not None:
                 raise AlreadyExists("project already exists")
         configs = self._context.folders.configs
-        await asyncio.to_thread(configs.begun_with, project)  # refused before it exists
+        await asyncio.to_thread(configs.begun_with, project)  # refused before the project exists
         workspace = Workspace(
             id=project.default_workspace_id,
             project_id=project.id,
@@ -104,8 +104,8 @@ class ProjectsActor(DynamicSupervisor):
         if message.idempotency is not None:
             ops.append(_claim(message, message.idempotency, project))
         store = self._context.store
-        # Until its folders are there it is stored as a deleted one: nobody sees it, its name is
-        # free, and what a server has made of it that is killed meanwhile is cleared away.
+        # Until its folders exist it is stored as a deleted one: it is not visible, its name is
+        # free, and if the server is killed meanwhile, its remains are removed.
         await store.ask(
             Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
         )
@@ -172,10 +172,10 @@ class ProjectsActor(DynamicSupervisor):
             ) from error
 
     async def _clear_unmade(self, project_id: str) -> None:
-        """Remove the folders of a project that did not come to be."""
+        """Remove the folders of a project that was not created."""
         try:
             found = await self._context.reader.project(project_id)
-            if found is None or found.deleted_at is not None:  # else only the answer was lost
+            if found is None or found.deleted_at is not None:  # otherwise only the answer was lost
                 await asyncio.to_thread(self._context.folders.remove_project, project_id)
         except (OublietteError, OSError) as error:
             log.warning("left for the next start", project_id=project_id, reason=str(error))
@@ -195,7 +195,7 @@ class ProjectsActor(DynamicSupervisor):
 
 
 def _claim(message: CreateProject, key: Idempotency, project: Project) -> PutIdempotency:
-    """The answer to a request, under the idempotency key that it came with."""
+    """Return the record of the answer to a request under its idempotency key."""
     return PutIdempotency(
         IdempotencyKey(
             principal=message.principal,

@@ -1,10 +1,10 @@
-"""One tree of sessions and its limits.
+"""Actor of one tree of sessions and its limits.
 
-Slots are reserved before a spawn. An agent that waits for its children holds none, so that a
-parent never blocks the children it waits for. When the time of a tree is over, its agents are
-ended; the clock begins anew when its root is resumed after that.
+Slots are reserved before a spawn. An agent that waits for its children holds none, so that a parent
+never blocks the children it waits for. When the time of a tree is over, its agents are ended; the
+clock is reset when its root is resumed after that.
 
-The actor of a tree ends when none of its sessions lives: what it counts is in the store.
+The actor of a tree ends when none of its sessions lives: its counts are in the store.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 WARN_AT: Final = 0.8  # share of a limit
 ASK_SECONDS: Final = 2.0
-"""Seconds that a session has for saying whether its agent waits."""
-AGAIN_SECONDS: Final = 1.0  # until those are looked for again that should have ended
+"""Seconds that a session has for answering whether its agent waits."""
+AGAIN_SECONDS: Final = 1.0  # until the sessions that should have ended are checked again
 
 
 class Reserve(Message, Reply[None]):
-    """A place for a session that is about to be made, or whose agent is to work again.
+    """Reserve a slot for a session that is about to be made, or whose agent is to work again.
 
-    `LimitExceeded` names the limit, its value and where it comes from.
+    `LimitExceeded` names the limit, its value and its source.
     """
 
     session_id: str
@@ -58,14 +58,14 @@ class Reserve(Message, Reply[None]):
 
 
 class Unreserve(Message):
-    """The session was not made, or did not begin to live again, after all."""
+    """Release a slot: the session was not made, or did not resume, after all."""
 
     session_id: str
     new: bool = True
 
 
 class GetUsage(Message, Reply[dict[str, float]]):
-    """What of the limits is used, by the names of `records.Limits`."""
+    """Request for the used part of the limits, by the names of `records.Limits`."""
 
 
 class OpenExploration(Message, Reply[str]):
@@ -80,14 +80,14 @@ class _TimeCheck(Message):
 
 
 class ExplorationsActor(DynamicSupervisor):
-    """Starts the actors of trees on demand, and of those with live sessions: their time runs."""
+    """Supervisor that starts the actors of trees: on demand, or at once if a session is live."""
 
     def __init__(self, context: ActorContext) -> None:
         super().__init__(max_restarts=50, within=10.0)
         self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]
-        """Open the trees that live."""
+        """Open the live trees."""
         super().on_start()
         for session in await self._context.reader.live_sessions():
             self._open(
@@ -107,7 +107,7 @@ class ExplorationsActor(DynamicSupervisor):
 
 
 class ExplorationActor(Actor):
-    """Counts the agents of one tree; its state is read from the store at each start."""
+    """Actor that counts the agents of one tree; its state is read from the store at each start."""
 
     def __init__(self, context: ActorContext, exploration_id: str, limits: Limits) -> None:
         super().__init__()
@@ -115,20 +115,20 @@ class ExplorationActor(Actor):
         self._id = exploration_id
         self._limits = limits
         self._lives: Counter[str] = Counter()
-        """Sessions that live, or are about to; 2 is one that is resumed while it comes to rest."""
+        """Sessions that live, or are about to; 2 is one that is resumed while it finishes."""
         self._working: frozenset[str] = frozenset()
         self._waiting: frozenset[str] = frozenset()
         self._cost: dict[str, float] = {}
-        """Every session of the tree, and what it has cost, USD."""
+        """Cost in USD of every session of the tree."""
         self._began = self._context.clock.time()
         self._warned = False
         self._near: frozenset[str] = frozenset()
-        """Limits, but for the time, that the root was warned of."""
+        """Limits, except the time, that the root was warned of."""
         self._root: str | None = None
 
     async def on_start(self) -> None:
-        """Count what is there, and see how long it has been there."""
-        sessions, anew = await self._context.reader.run(self._stored)
+        """Read the tree's sessions, their cost and their age."""
+        sessions, reset_at = await self._context.reader.run(self._stored)
         root: Session | None = None
         for session in sessions:
             self._cost[session.id] = session.cost_usd
@@ -140,14 +140,14 @@ class ExplorationActor(Actor):
             if session.status in {"created", "running"}:
                 self._working |= {session.id}
         await self._ask_who_waits()
-        if root is not None:  # what the actor before this one did not pass on
+        if root is not None:  # which the actor before this one may not have passed on
             self._pass_on(RootCaller(principal=root.principal, caller_id=root.caller_id))
-        if anew is not None:
-            self._began = float(anew)
+        if reset_at is not None:
+            self._began = float(reset_at)
         self._time_check(_TimeCheck())
 
     def _stored(self, connection: sqlite3.Connection) -> tuple[Sequence[Session], str | None]:
-        """The sessions of this tree, and when its clock began anew, if it did."""
+        """Return the sessions of this tree, and when its clock was reset, if it was."""
         page = queries.sessions(connection, exploration_id=self._id, limit=100_000)
         return page.records, queries.meta(connection, self._key)
 
@@ -159,7 +159,7 @@ class ExplorationActor(Actor):
     async def _ask_who_waits(self) -> None:
         """Ask the sessions that live already whose agents wait for children.
 
-        One that does not answer in time counts as working until it tells more.
+        One that does not answer in time counts as working until it reports otherwise.
         """
 
         async def ask(session_id: str, session: Ref) -> str | None:
@@ -188,7 +188,7 @@ class ExplorationActor(Actor):
 
     @property
     def _key(self) -> str:
-        """Under which the store keeps when the clock of this tree began anew."""
+        """Key under which the store keeps the time of the last reset of this tree's clock."""
         return f"tree_began:{self._id}"
 
     @property
@@ -197,14 +197,14 @@ class ExplorationActor(Actor):
 
     @handles(_TimeCheck)
     def _time_check(self, _: _TimeCheck) -> None:
-        """Warn, then end what lives; and look again when the next of the two is due."""
+        """Warn, then end the live sessions; and check again when the next of the two is due."""
         limit = resolve_limits(self._limits, self._context).max_wall_seconds
         if limit is None:
             return
         age = self._age
         if age >= limit:
-            told = self._tell_all("time_out", f"its time is over, {limit:g} s")
-            if told or self._working:  # one may be starting, or be started anew, just now
+            notified = self._tell_all("time_out", f"its time is over, {limit:g} s")
+            if notified or self._working:  # one may be starting, or being restarted, just now
                 self.after(AGAIN_SECONDS, _TimeCheck())
             return
         if age >= limit * WARN_AT and not self._warned:
@@ -215,15 +215,15 @@ class ExplorationActor(Actor):
         self.after(max(due - age, 0.0) + 0.001, _TimeCheck())
 
     def _tell_all(self, action: LimitAction, text: str) -> int:
-        """Tell its live sessions; how many there are."""
+        """Notify the tree's live sessions; return their number."""
         message = f"max_wall_seconds of this tree: {text}"
         living = self._live_sessions()
         for _, session in living:
             session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
         return len(living)
 
-    async def _begin_anew(self) -> None:
-        """The root is resumed after the time was over: its tree gets as much again."""
+    async def _reset_clock(self) -> None:
+        """Reset the clock, since the root is resumed after the time was over."""
         self._began, self._warned = self._context.clock.time(), False
         put = Transact(ops=(PutMeta(self._key, str(self._began)),))
         await ask_with_retry(lambda: self._context.store.ask(put))
@@ -268,7 +268,7 @@ class ExplorationActor(Actor):
         if age >= (limits.max_wall_seconds or 0):
             if message.depth > 0:
                 raise exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
-            await self._begin_anew()
+            await self._reset_clock()
 
     @handles(Unreserve)
     def _unreserve(self, message: Unreserve) -> None:
@@ -308,7 +308,7 @@ class ExplorationActor(Actor):
         self._warn("max_cost_usd", sum(self._cost.values()), limit)
 
     def _warn(self, name: str, used: float, limit: float | None) -> None:
-        """Tell the root, once, that a limit is near: its caller can still do something."""
+        """Warn the root, once, that a limit is near: its caller can still react."""
         if not limit or used < limit * WARN_AT or name in self._near:
             return
         root = self._context.session_registry.session(self._root) if self._root else None

@@ -1,4 +1,4 @@
-"""The limits of a tree of sessions: which count, and what is said of those that are reached."""
+"""Limits of a tree of sessions: the effective values, their sources and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def resolve_limits(limits: Limits, context: ActorContext) -> Limits:
-    """`limits` with the configured defaults in the gaps."""
+    """Return `limits` with the configured defaults in the gaps."""
     trees = context.config.trees
     defaults = {name: getattr(trees, name) for name in limits.__struct_fields__}
     chosen = {name: getattr(limits, name) for name in limits.__struct_fields__}
@@ -25,7 +25,7 @@ def resolve_limits(limits: Limits, context: ActorContext) -> Limits:
 
 
 def limit_sources(limits: Limits) -> dict[str, str]:
-    """Where each limit comes from: `project` or `configuration`."""
+    """Return the source of each limit: `project` or `configuration`."""
     return {
         name: "configuration" if getattr(limits, name) is None else "project"
         for name in limits.__struct_fields__
@@ -33,7 +33,7 @@ def limit_sources(limits: Limits) -> dict[str, str]:
 
 
 def exceeded(name: str, value: float | None, sources: dict[str, str], wanted: str) -> LimitExceeded:
-    """The refusal of what would go beyond a limit."""
+    """Return the error of a request that would exceed a limit."""
     return LimitExceeded(
         f"{name}: the limit of this tree is {value} (set by the {sources[name]}), "
         f"{wanted} is above it"

@@ -1,7 +1,7 @@
-"""The StoreActor: every write goes through it, and what was written is told from here.
+"""StoreActor: the only path of writes, and the publisher of what was written.
 
-It owns the writer's thread. A transaction is answered once it is committed; the events in it are
-told to the subscribed callers before that. Reads go to a `Reader`, not here.
+It owns the writer's thread. A transaction is answered once it is committed; its events are sent to
+the subscribed callers before that. Reads go to a `Reader`, not here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.writer import Request, State
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the end waits for the last commit."""
+"""Seconds that the end waits for the last commit."""
 MAX_BEHIND: Final = 10_000
 """Events kept for a subscriber whose mailbox is full; then it is cut off."""
 
@@ -39,11 +39,11 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True):
 
     state: Literal["running", "paused", "closed"]
     reason: str = ""
-    """Why they do not; empty while they do."""
+    """Reason why they do not; empty while they do."""
 
 
 class Transact(Message, Reply[Result]):
-    """Carry out all operations or none; answered with their results once they are committed.
+    """Perform all operations or none; answered with their results once they are committed.
 
     Fails with the error of the operation that cannot be done (see `ops`), or with
     StorageUnavailable when the storage has not worked for 5 s; nothing is stored then.
@@ -53,10 +53,10 @@ class Transact(Message, Reply[Result]):
 
 
 class Subscribe(Message, Reply[None]):
-    """Tell the actor `name` of this caller's events, as `EventsCommitted`, in commit order.
+    """Send this caller's events to the actor `name`, as `EventsCommitted`, in commit order.
 
-    What is committed before the answer can be read, what is committed after it is told; an event
-    in between may come both ways. The subscription ends with the actor.
+    Events committed before the answer can be read, those committed after it are sent; an event in
+    between may come both ways. The subscription ends with the actor.
     """
 
     caller_key: str
@@ -64,36 +64,36 @@ class Subscribe(Message, Reply[None]):
 
 
 class Unsubscribe(Message, Reply[None]):
-    """Take a subscription back."""
+    """Cancel a subscription."""
 
     caller_key: str
     name: str
 
 
 class GetStoreState(Message, Reply[StoreState]):
-    """Whether writes go through now."""
+    """Request for whether writes go through now."""
 
 
 class SubscribeState(Message, Reply[StoreState]):
-    """Tell the actor `name` of every change, as `StoreStateChanged`; answered with the state."""
+    """Send every change to the actor `name`, as `StoreStateChanged`; answered with the state."""
 
     name: str
 
 
 class StoreStateChanged(Message):
-    """From the store to who subscribed to its state."""
+    """From the store to the subscribers of its state."""
 
     state: StoreState
 
 
 class _WriterEnded(Message):
-    """The writer's thread ended, and nobody asked it to."""
+    """The writer's thread ended without being asked to."""
 
     reason: str
 
 
 class _Sent(Message):
-    """A subscriber whose mailbox was full has taken what was kept for it, or has ended."""
+    """A subscriber whose mailbox was full has taken the events kept for it, or has ended."""
 
     name: str
     alive: bool
@@ -116,7 +116,7 @@ class StoreActor(Actor):
         self._state_subscribers: set[str] = set()
         self._watched: set[str] = set()
         self._behind: dict[str, list[Event]] = {}
-        """By name of a subscriber whose mailbox is full: what it is still to be told."""
+        """By name of a subscriber whose mailbox is full: the events that it still has to get."""
 
     def on_start(self) -> None:
         """Start the writer."""
@@ -131,7 +131,7 @@ class StoreActor(Actor):
         self._writer.start()
 
     async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
-        """Commit and answer what was taken in, then end the writer; within a second."""
+        """Commit and answer the accepted transactions, then end the writer; within a second."""
         del reason, error
         self._closing = True
         closed = asyncio.wrap_future(self._writer.close())
@@ -142,10 +142,10 @@ class StoreActor(Actor):
             log.error("store_writer_failed", error=str(failure))
 
     def _from_writer(self, method: Callable[..., None]) -> Callable[..., None]:
-        """`method`, to be called on the writer's thread and run on the loop."""
+        """Wrap `method` to be called on the writer's thread and run on the loop."""
 
         def call(*args: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no receiver left
                 self._loop.call_soon_threadsafe(method, *args)
 
         return call
@@ -155,7 +155,7 @@ class StoreActor(Actor):
     @handles(Transact, at_once=True)
     def _transact(self, message: Transact) -> Result | None:
         if not message.ops and not self._under_way:
-            return ()  # all that was asked for before is in the log: nothing to wait for
+            return ()  # all events that were requested before are in the log: nothing to wait for
         self._writer.post(message.ops, self.defer())
         self._under_way += 1
         return None
@@ -229,7 +229,7 @@ class StoreActor(Actor):
             return
         ref = self.system.lookup(name)
         if ref is None:
-            return  # its Down is on its way
+            return  # its Down is about to arrive
         try:
             ref.tell(EventsCommitted(events=tuple(events)))
         except MailboxFull:
@@ -237,7 +237,8 @@ class StoreActor(Actor):
             self._send_later(ref, events)
 
     def _send_later(self, ref: Ref, events: list[Event]) -> None:
-        with contextlib.suppress(ActorDead):  # this actor is ending: they read on in the log
+        # this actor is ending: they continue to read in the log
+        with contextlib.suppress(ActorDead):
             self.pipe_to_self(
                 ref.send(EventsCommitted(events=tuple(events))),
                 lambda _: _Sent(name=ref.name, alive=True),
@@ -255,7 +256,7 @@ class StoreActor(Actor):
             self._behind.pop(message.name, None)
 
     def _cut_off(self, name: str) -> None:
-        """End a subscriber that takes nothing: its successor reads on in the log."""
+        """End a subscriber that accepts nothing: its successor reads on in the log."""
         log.error("store_subscriber_too_slow", name=name, events=MAX_BEHIND)
         self._forget(name)
         with contextlib.suppress(ActorDead):

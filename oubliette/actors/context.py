@@ -1,4 +1,4 @@
-"""What the domain actors share: ports and settings, built once by the composition root."""
+"""Ports and settings that the domain actors share, built once by the composition root."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class AgentTools(Protocol):
-    """Oubliette's own tools, for an agent that shows a key."""
+    """Oubliette's own tools, for an agent that presents a key."""
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
-        """The tools that this key may call on this session's link."""
+        """Return the tools that this key may call on this session's link."""
         ...
 
     async def call(
         self, api_key: str, session_id: str, tool: str, arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        """Call one; the answer has the shape of an MCP tool result."""
+        """Call a tool; the answer has the shape of an MCP tool result."""
         ...
 
 
 class KeyRing(Protocol):
-    """The part of the keys that sessions need."""
+    """The part of the API keys that sessions need."""
 
     async def end_session(self, session_id: str) -> None:
         """Revoke the keys that were minted for this session."""
@@ -52,14 +52,14 @@ class ActorContext:
     home: Path
     instance: str
     epoch: int
-    """Counts the starts of the server on this home: a newer one evicts an older link."""
+    """Number of server starts on this home: a newer one evicts an older link."""
     store: Ref
     reader: Reader
     folders: Folders
     runtime: ContainerRuntime
     agents: Mapping[str, AgentRuntime]
     missing_agents: Mapping[str, Availability]
-    """Those that cannot be used here, and why."""
+    """Agents that cannot be used here, and the reason."""
     zipapp: Path
     started: float
     """Monotonic second of this server's start."""

@@ -1,7 +1,7 @@
 """Messages that cross between the domain actors, the tools and the front.
 
-Requests are imperative, news is in the past tense. What only two neighbours say to each other
-stands beside them. Every message can be encoded as msgpack.
+Requests are imperative, notices are in the past tense. Messages between only two neighbours are
+defined beside them. Every message can be encoded as msgpack.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
 
 def caller_actor_name(principal: str, caller_id: str) -> str:
-    """The name of the CallerActor of this caller."""
+    """Return the name of the CallerActor of this caller."""
     return f"callers/{caller_key(principal, caller_id)}"
 
 
 def caller_key(principal: str, caller_id: str) -> str:
-    """What the store publishes a caller's events under."""
+    """Return the key under which the store publishes a caller's events."""
     return f"{principal}/{caller_id}"
 
 
 class Idempotency(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes a request safe to send again."""
+    """Idempotency key of a request, so that it is safe to send again."""
 
     key: str
     tool: str
@@ -57,13 +57,13 @@ class CreateProject(Message, Reply[Project]):
 
 
 class OpenProject(Message, Reply[str]):
-    """To `projects`: the name of the project's actor, which is started if need be."""
+    """To `projects`: the name of the project's actor, which is started if necessary."""
 
     project_id: str
 
 
 class DeleteProject(Message, Reply[None]):
-    """To `projects`: refused with `Conflict`, before anything is touched, while sessions live."""
+    """To `projects`: refused with `Conflict`, before any change, while sessions live."""
 
     project_id: str
 
@@ -75,17 +75,17 @@ class DeleteWorkspace(Message, Reply[None]):
 
 
 class OpenContainer(Message, Reply[str]):
-    """To a ProjectActor: the name of a container's unit, which is started if need be."""
+    """To a ProjectActor: the name of a container's supervisor, which is started if necessary."""
 
     workspace_id: str | None = None
-    """Where workspaces are isolated; None = the default one."""
+    """Workspace, if workspaces are isolated; None = the default one."""
 
 
 # ---------------------------------------------------------------------- sessions
 
 
 class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What session_spawn and session_message tell."""
+    """Result of session_spawn and session_message."""
 
     session_id: str
     project_id: str
@@ -116,7 +116,7 @@ class SpawnSession(Message, Reply[SpawnResult]):
     source: str | None = None
     caller_id: str | None = None
     caller_tools: tuple[CallerTool, ...] | None = None
-    """None: as they were (a new session of an agent inherits them)."""
+    """None: unchanged (a new session of an agent inherits them)."""
     agent: str | None = None
     model: str | None = None
     autonomy: str | None = None
@@ -130,13 +130,13 @@ class SpawnSession(Message, Reply[SpawnResult]):
 
 
 class InterruptSession(Message, Reply[str]):
-    """To a SessionActor: end the running turn; answers the status. Nothing to do is no error."""
+    """To a SessionActor: end the running turn; answers the status. No running turn is no error."""
 
 
 class EndSession(Message, Reply[str]):
-    """To a SessionActor, or with `session_id` to its ProjectActor where it does not run.
+    """To a SessionActor, or with `session_id` to its ProjectActor if it does not run.
 
-    Interrupts, ends the agent within 5 s, settles what is pending; the session is never resumed.
+    Interrupts, ends the agent within 5 s, settles open requests; the session is never resumed.
     """
 
     session_id: str = ""
@@ -168,13 +168,13 @@ class ReadEvents(Message, Reply[SessionEvents]):
 
 
 class GetSession(Message, Reply[Session]):
-    """To a SessionActor: the record as it is now."""
+    """To a SessionActor: request for the current record."""
 
 
 class AnswerCallerTool(Message, Reply[bool]):
     """To a SessionActor: the caller's answer. False: not open here, or not this principal's.
 
-    True is said only once the outcome is in the log.
+    True is answered only once the outcome is in the log.
     """
 
     principal: str
@@ -184,16 +184,16 @@ class AnswerCallerTool(Message, Reply[bool]):
 
 
 class AnswerPermission(Message, Reply[bool]):
-    """To a SessionActor: may its agent do it. False: not open here, or not this principal's.
+    """To a SessionActor: a decision on a permission. False: not open here, not this principal's.
 
-    True is said only once the decision is in the log.
+    True is answered only once the decision is in the log.
     """
 
     principal: str
     request_id: str
     decision: Literal["allow", "deny"]
     remember: bool = False
-    """It holds for all that the agent asks for of this kind, as long as the session lasts."""
+    """Whether it applies to all further requests of this kind, as long as the session lasts."""
 
 
 # ---------------------------------------------------------------------- callers
@@ -207,13 +207,13 @@ class OpenCaller(Message, Reply[str]):
 
 
 class CallerSeen(Message):
-    """To a CallerActor: its principal did something under this caller_id; counts as a poll."""
+    """To a CallerActor: its principal used this caller_id; counts as a poll."""
 
 
 class TrackRequest(Message):
-    """To a CallerActor: tell `reply_to` `CallerDisconnected` when the caller is, or goes, away.
+    """To a CallerActor: send `reply_to` `CallerDisconnected` when the caller is, or goes, away.
 
-    At once where the caller has no stream and no recent poll; never for a `durable` request.
+    At once if the caller has no stream and no recent poll; never for a `durable` request.
     """
 
     request_id: str
@@ -222,7 +222,7 @@ class TrackRequest(Message):
     """Name of the CallerRequestActor."""
     durable: bool = False
     adopted: bool = False
-    """Taken over after a restart: an absent caller has until `grace` to come back."""
+    """Recovered after a restart: an absent caller has until `grace` to come back."""
     grace: float = 0.0
 
 
@@ -233,7 +233,7 @@ class UntrackRequest(Message):
 
 
 class CallerDisconnected(Message):
-    """To a CallerRequestActor: nobody is there to answer."""
+    """To a CallerRequestActor: the caller is not there to answer."""
 
     reason: str
 

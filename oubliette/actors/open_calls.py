@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class OpenCallCounts:
-    """Counts the open calls of each session; the limit is that of its principal."""
+    """Counts of the open calls of each session; the limit applies to its principal."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {}
 
     def set(self, principal: str, session_id: str, count: int) -> None:
-        """Note how many calls a session has open."""
+        """Record how many calls a session has open."""
         sessions = self._counts.setdefault(principal, {})
         sessions.pop(session_id, None)
         if count:

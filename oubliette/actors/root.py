@@ -1,4 +1,4 @@
-"""The actors of one server, started in order and stopped in reverse."""
+"""Actors of one server, started in order and stopped in reverse."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ROOT_SECONDS: Final = 8.0  # for all actors together, after that
 def start_root(system: System, context: ActorContext) -> Ref:
     """Start callers, explorations and projects; the store must run. Returns their supervisor.
 
-    When one of them fails it is started anew, and takes over from the store what it had. When that
-    does not help, the supervisor fails, and the server has to end.
+    An actor that fails is restarted, and recovers its state from the store. If restarts do not
+    help, the supervisor fails, and the server has to end.
     """
     callers = (context.store, context.reader, context.config.callers)
     children = [
@@ -54,21 +54,21 @@ def start_root(system: System, context: ActorContext) -> Ref:
 
 
 class CriticalActorMonitor(Actor):
-    """Says when a part has ended for good without which there is no server."""
+    """Reports the permanent end of an actor without which the server cannot run."""
 
     def __init__(self, names: tuple[str, ...], tell: Callable[[str], object]) -> None:
         super().__init__()
         self._names = names
-        self._say = tell
+        self._report = tell
 
     def on_start(self) -> None:
-        """Watch them."""
+        """Watch these actors."""
         for name in self._names:
             self.watch(self.system.ref(name))
 
     @handles(Down)
     def _down(self, message: Down) -> None:
-        self._say(f"{message.name} ended: {message.error or message.reason}")
+        self._report(f"{message.name} ended: {message.error or message.reason}")
 
 
 async def end_sessions(context: ActorContext) -> None:

@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 class SessionRegistry:
-    """Live sessions by id. Refs in it are named: they outlast a restart of the actor."""
+    """Live sessions by id. Refs in it are by name: they outlast a restart of the actor."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Ref] = {}
         self._ready = asyncio.Event()
 
     def enter(self, session_id: str, ref: Ref) -> None:
-        """`ref` runs this session from now on."""
+        """Record that `ref` runs this session from now on."""
         self._sessions[session_id] = ref
         ready, self._ready = self._ready, asyncio.Event()
         ready.set()
 
     def leave(self, session_id: str, name: str) -> None:
-        """The session came to rest, or the actor `name` ended with the server."""
+        """Remove a session that finished, or whose actor `name` ended with the server."""
         known = self._sessions.get(session_id)
         if known is not None and known.name == name:
             del self._sessions[session_id]
 
     def session(self, session_id: str) -> Ref | None:
-        """The actor that runs this session, if it is live."""
+        """Return the ref of the actor that runs this session, if it is live."""
         return self._sessions.get(session_id)
 
     async def appears(self, session_id: str, timeout: float = RESTART_SECONDS) -> bool:
-        """Wait until somebody runs this session; whether that came in time.
+        """Wait until an actor runs this session; return whether that came in time.
 
-        For a session that the store calls live: a server that has just started takes them over
-        one by one, and engines are slow to tell which containers are there.
+        For a session that is live in the store: a server that has just started recovers them one by
+        one, and engines are slow to list their containers.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -51,7 +51,7 @@ class SessionRegistry:
         return True
 
     async def ask(self, session_id: str, message: Message, timeout: float = 30.0) -> Any:
-        """Ask the session's actor; when it is being restarted, ask the new one again.
+        """Ask the session's actor; repeat it to the new actor if it is being restarted.
 
         Only for messages that may be handled twice.
 
@@ -72,7 +72,7 @@ class SessionRegistry:
             raise Unavailable("the session is being restarted; try again") from error
 
     def live(self) -> list[Ref]:
-        """All that are live now."""
+        """Return the refs of all live sessions."""
         return [ref for ref in self._sessions.values() if ref.is_alive()]
 
     def __len__(self) -> int:

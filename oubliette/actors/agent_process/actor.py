@@ -1,7 +1,7 @@
-"""The process of one agent: start it or attach to it again, read it, write to it.
+"""Actor of one agent's process: starts it or attaches to it, reads it, writes to it.
 
 What it reads goes to the SessionActor one portion at a time, and the next is read only when that
-one was taken: a slow log holds the agent back and loses nothing.
+one was accepted: a slow log blocks the agent and loses nothing.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RECONNECT: Final = 30.0  # seconds for a broken link to come back
-HAND_OVER: Final = 30.0  # seconds; then handed over again
+DELIVER_SECONDS: Final = 30.0  # seconds; then delivered again
 FIRST_LIST_SECONDS: Final = 5.0
-"""From a new process's handshake to its list of our tools; then it is prompted without. Most list
-them by themselves, within milliseconds; one that does so at its first prompt waits all of this."""
+"""Seconds from a new process's handshake to its list of our tools; then it is prompted without.
+Most agents list them on their own, within milliseconds; one that does so at its first prompt
+waits all of this.
+"""
 
 
 class _Ended(Message):
@@ -83,7 +85,7 @@ class _KillOverdue(Message):
 
 
 class AgentProcessActor(Actor):
-    """Owns the agent's process stream; tells its SessionActor what it says."""
+    """Owner of the agent's process stream, which passes its output to the SessionActor."""
 
     mailbox_size = 10_000
 
@@ -106,30 +108,30 @@ class AgentProcessActor(Actor):
         self._offset = offset
         self._process = record.process_id
         self._container_id = record.container_id
-        """Where the process is, or is to be."""
+        """Container of the process, also before its start."""
         self._stream: ProcessStream | None = None
         self._turns_done = turns_done
         self._adapter: AgentAdapter | None = None
-        self._agent_told: AgentSession | None = None
-        """What the agent was told about itself, where it was us who started it."""
+        self._agent_settings: AgentSession | None = None
+        """Settings that the agent was started with, if this actor started it."""
         self._replaying = False
         self._opening: list[bytes] = []
         self._unsent: dict[int, StdinFrame | bytes] = {}
-        self._unheard: list[tuple[OutputEvent, ...]] = []
+        self._undelivered: list[tuple[OutputEvent, ...]] = []
         self._more = asyncio.Event()
         self._committed = offset
         self._acked = (offset, record.process_err)
         self._acking = False
         self._ending = False
-        self._told = False
+        self._end_sent = False
         self._lists: Literal["awaited", "overdue soon", "had"] = "had"
-        """Whether a process that we have started has fetched the list of our tools."""
+        """Whether a process that this actor started has fetched the list of our tools."""
         self._stderr = StandardError(context, record, api_key=api_key)
         self._api_key = api_key
         self._kernel = OutOfMemory(context.runtime)
 
     async def on_start(self) -> None:
-        """Begin in the background; what comes of it are messages."""
+        """Begin in the background; the outcome comes as messages."""
         self.pipe_to_self(
             self._serve(),
             lambda gone: _Ended(gone=gone),
@@ -142,12 +144,12 @@ class AgentProcessActor(Actor):
         )
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Let go of the stream. The process goes on unless EndAgent ended it."""
+        """Close the stream. The process runs on unless EndAgent ended it."""
         del reason, error
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
-        if self._ending and not self._told:
+        if self._ending and not self._end_sent:
             await self._kill()
 
     # ------------------------------------------------------------------ running
@@ -171,7 +173,7 @@ class AgentProcessActor(Actor):
                 try:
                     await self._start(link)
                 except LinkClosed:
-                    # Whether it has begun is not known; started again by its id, it is the same.
+                    # Whether it was started is not known; started again by its id, it is the same.
                     await self._pause(link)
                     continue
                 except (OublietteError, OSError) as error:
@@ -179,7 +181,7 @@ class AgentProcessActor(Actor):
                     raise
                 fresh, started = False, True
                 self._stage(began)
-            elif self._ending:  # asked for when the host was out of reach
+            elif self._ending:  # requested when the guest was out of reach
                 self._signal(link, "TERM")
             gone = await self._attend(link, started=started)
             if gone is not None:
@@ -187,7 +189,7 @@ class AgentProcessActor(Actor):
             started = False
 
     async def _acquire(self) -> None:
-        """Have the container up; asked again when its actor was restarted meanwhile."""
+        """Start the container; asked again if its actor was restarted meanwhile."""
         limit = longest_start(self._context.config.containers)
         acquire = Acquire(session_id=self._record.id)
         async with asyncio.timeout(limit):
@@ -230,28 +232,28 @@ class AgentProcessActor(Actor):
                 if error.kind == "not_found":
                     raise program.missing(self._record.agent, str(error)) from error
                 raise
-        if self._ending:  # asked for when there was no process to be told
+        if self._ending:  # requested when there was no process to end
             self._signal(link, "TERM")
         failpoint("agent.after_start")
 
     async def _request(
         self, info: ContainerInfo, process: str, noted: Awaitable[None] | None
     ) -> StartProcess:
-        """What starts the process; made while its id gets into the log, and given out after."""
+        """Return the start request; made while the process id is written to the log, used after."""
         making = asyncio.create_task(
             start_request(self._context, self._record, info, process, self._api_key)
         )
         try:
             if noted is not None:
                 await noted
-            request, self._agent_told = await making
+            request, self._agent_settings = await making
         finally:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
         return request
 
     async def _attend(self, link: ControlLink, *, started: bool) -> AgentGone | None:
-        """Read one attachment to its end; None: it broke, and the process may live on."""
+        """Read one attachment to its end; None: it broke, and the process may still run."""
         assert self._process is not None
         if self._adapter is None:
             await self._begin_reading()
@@ -283,7 +285,8 @@ class AgentProcessActor(Actor):
                             pump = asyncio.create_task(self._pump(stream, seq))
                     case Gap(stream=1, next=following):
                         if self._replaying:
-                            # What is gone was acked, and with it that the agent was ready.
+                            # Output that is gone was acknowledged, and with it that the agent was
+                            # ready.
                             await self._make_adapter(ready=True)
                             self._answer()
                         else:
@@ -309,7 +312,7 @@ class AgentProcessActor(Actor):
         return None
 
     async def _pump(self, stream: ProcessStream, accepted: int) -> None:
-        """Write what waits for the agent, in order; ends with the attachment."""
+        """Write the agent's pending input, in order; ends with the attachment."""
         written = accepted
         while True:
             frame = self._frame_after(written)
@@ -325,11 +328,11 @@ class AgentProcessActor(Actor):
             written = frame[0]
 
     def _frame_after(self, written: int) -> tuple[int, bytes] | None:
-        """The next frame, with its number at the host; None while there is none to send.
+        """Return the next frame, with its number at the guest; None while there is none to send.
 
-        The handshake has the first numbers, `adapter.handshake` of them whatever it says; the
-        frames that the session has numbered from 1 follow. So whoever takes the process over
-        tells from the last number that the host accepted what the agent has heard.
+        The handshake has the first numbers, `adapter.handshake` of them in every case; the frames
+        that the session has numbered from 1 follow. So the next owner of the process derives what
+        the agent has received from the last number that the guest accepted.
         """
         assert self._adapter is not None
         opening = self._adapter.handshake
@@ -346,7 +349,7 @@ class AgentProcessActor(Actor):
         return opening + ahead, frame
 
     def _has_tools(self) -> bool:
-        """Whether the agent can call our tools in its first turn, or is not waited for any more."""
+        """Return whether the agent can call our tools in its first turn, or took too long."""
         if self._lists == "awaited":
             self._lists = "overdue soon"
             self.after(FIRST_LIST_SECONDS, ToolsListed())
@@ -374,7 +377,7 @@ class AgentProcessActor(Actor):
         return data
 
     async def _pause(self, link: ControlLink) -> None:
-        """After a break: wait for the control link's fate instead of spinning."""
+        """Wait after a break until the control link is back or lost, instead of spinning."""
         if self._guest.current is link:
             await self._guest.wait_changed(0.25)
 
@@ -385,21 +388,23 @@ class AgentProcessActor(Actor):
             "ready": ready,
             "agent_session_id": self._record.agent_session_id,
             "turn": self._turns_done,
-            # Of a process that somebody else has started; ours is of this release.
-            "frames": None if self._agent_told else self._record.process_frames,
+            # For a process that an earlier server started; ours is of this release.
+            "frames": None if self._agent_settings else self._record.process_frames,
         }
-        told = self._agent_told or await agent_session(self._context, self._record, self._api_key)
+        settings = self._agent_settings or await agent_session(
+            self._context, self._record, self._api_key
+        )
         runtime = self._context.agents[self._record.agent]
-        self._adapter = runtime.adapter(told, info.inside, state)
+        self._adapter = runtime.adapter(settings, info.inside, state)
         self._replaying = False
         self._opening = []
 
     async def _begin_reading(self) -> None:
-        """Make the adapter, which lives as long as we: what it knows outlives a broken link.
+        """Make the adapter, which lives as long as this actor: its state outlives a broken link.
 
-        An adapter with a handshake knows things that only the output tells. So it reads all that
-        was not acked, of the process of an earlier server again; the session recognises what it
-        has.
+        An adapter with a handshake has state that only the output contains. So it reads again all
+        output of an earlier server's process that was not acknowledged; the session recognises
+        events that it has.
         """
         await self._make_adapter(ready=False)
         assert self._adapter is not None
@@ -435,20 +440,22 @@ class AgentProcessActor(Actor):
             for event in self._adapter.feed(output.data, output.offset)
         ]
         self._offset = output.offset + len(output.data)
-        self._unheard += portions(items)
+        self._undelivered += portions(items)
         await self._deliver()
         self._answer()
 
     async def _deliver(self) -> None:
-        """Hand over what the adapter has found; it does not find it again after a break."""
+        """Deliver the adapter's findings; it does not find them again after a break."""
         assert self._process is not None
-        while self._unheard:
-            items, steps = self._unheard[0], getattr(self._adapter, "steps", 0)  # older: none
-            await self._hand_over(AgentOutput(process_id=self._process, items=items, steps=steps))
-            del self._unheard[0]
+        while self._undelivered:
+            items, steps = self._undelivered[0], getattr(self._adapter, "steps", 0)  # older: none
+            await self._deliver_portion(
+                AgentOutput(process_id=self._process, items=items, steps=steps)
+            )
+            del self._undelivered[0]
 
     def _answer(self) -> None:
-        """Take what the protocol wants said: the handshake first, then whatever comes up."""
+        """Take the frames that the protocol sends: the handshake first, then answers."""
         assert self._adapter is not None
         for data in self._adapter.writes():
             if len(self._opening) < self._adapter.handshake:
@@ -457,19 +464,19 @@ class AgentProcessActor(Actor):
                 self._session.tell(AgentWrites(data=data))
         self._more.set()
 
-    async def _hand_over(self, portion: AgentOutput) -> None:
-        """Until it is taken: what the session has already is recognised by its place."""
+    async def _deliver_portion(self, portion: AgentOutput) -> None:
+        """Deliver until accepted: the session recognises by offset what it already has."""
         while True:
             try:
-                await self._session.ask(portion, timeout=HAND_OVER)
+                await self._session.ask(portion, timeout=DELIVER_SECONDS)
             except AskTimeout:
                 log.warning("the log takes nothing; the agent is held back")
             except ActorDead:
                 raise
             except Exception as error:
-                # It has taken in a part, perhaps. A new actor takes over from what is stored.
+                # The session may have accepted a part. A new actor recovers from what is stored.
                 self._session.tell(OutputRefused(error=f"{type(error).__name__}: {error}"))
-                await asyncio.Event().wait()  # we end with the old one
+                await asyncio.Event().wait()  # this actor ends with the old one
             else:
                 return
 
@@ -490,17 +497,17 @@ class AgentProcessActor(Actor):
 
     @handles(_Ended)
     async def _ended(self, message: _Ended) -> None:
-        if not self._told:
-            self._told = True
+        if not self._end_sent:
+            self._end_sent = True
             if self._session.is_alive():
                 self._session.tell(message.gone)
             await self._kill()
         self.stop()
 
     async def _kill(self) -> None:
-        """Whatever the agent left behind in its process group goes too.
+        """End also the processes that the agent left behind in its process group.
 
-        The host keeps how it ended until its session has written that down, and has it forget.
+        The guest keeps the exit status until its session has stored it and asks to forget it.
         """
         link = self._guest.current
         if link is None or self._process is None:
@@ -522,7 +529,7 @@ class AgentProcessActor(Actor):
     def _withdraw(self, message: WithdrawPrompt) -> bool:
         if not isinstance(self._unsent.get(message.seq), StdinFrame):
             return False
-        # Not yet put into the agent's words. Its number is used up, so that none is waited for.
+        # Not yet encoded for the agent. Its number is used, so that none is waited for.
         self._unsent[message.seq] = b""
         return True
 
@@ -548,7 +555,7 @@ class AgentProcessActor(Actor):
         self.pipe_to_self(
             link.ack(self._process, *ends),
             lambda _: _Acked(),
-            lambda _: _Acked(),  # a broken link: the next attach tells the host what we have
+            lambda _: _Acked(),  # a broken link: the next attach acknowledges what we have
         )
 
     @handles(_Acked)

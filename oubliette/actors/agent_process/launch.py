@@ -1,6 +1,6 @@
-"""What it takes to start the agent of a session: its HOME, its command, its environment.
+"""Start of a session's agent: its HOME, its command, its environment.
 
-All of it is made anew at each start from what the server has: the record, the workspace's
+All of it is made at each start from the server's own data: the record, the workspace's
 `config.json`, the credentials that the project was given. Nothing that an agent has written is
 read.
 """
@@ -33,9 +33,9 @@ log = structlog.get_logger(__name__)
 async def agent_session(
     context: ActorContext, session: Session, api_key: str | None
 ) -> AgentSession:
-    """What the agent of `session` was told about itself when it was started.
+    """Return the settings that the agent of `session` was started with.
 
-    What cannot be read any more is left out: the agent is running and has what it needs.
+    Parts that cannot be read any more are left out: the agent is running and has what it needs.
 
     Raises:
         NotFound: its project is gone.
@@ -46,13 +46,13 @@ async def agent_session(
     except OublietteError as error:
         log.info("made without its secrets", session_id=session.id, reason=str(error))
         secrets, servers = Given(), {}
-    return _told(context, session, secrets, servers, api_key)
+    return _settings(context, session, secrets, servers, api_key)
 
 
 def _read(
     context: ActorContext, session: Session, project: Project, workspace: Workspace | None
 ) -> tuple[Given, dict[str, Any]]:
-    """The secrets of a session, and its MCP servers with those in their places."""
+    """Return the secrets of a session, and its MCP servers with the secrets filled in."""
     config = context.folders.configs.add_workspace(project, session.workspace_id)
     secrets = given(
         context.config.credentials,
@@ -76,7 +76,7 @@ async def _places(context: ActorContext, session: Session) -> tuple[Project, Wor
     return project, workspace
 
 
-def _told(
+def _settings(
     context: ActorContext,
     session: Session,
     secrets: Given,
@@ -102,9 +102,9 @@ def _told(
 
 
 def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
-    """MCP servers, those over HTTP with headers that say whose call it is.
+    """Return MCP servers, those over HTTP with headers that identify the calling session.
 
-    They say so to servers of the project; to us the record says it, whatever a header claims.
+    The headers are for servers of the project; Oubliette itself uses its record and ignores them.
     """
     identity = {
         "X-Oubliette-Session": session.id,
@@ -126,27 +126,28 @@ async def start_request(
     process: str,
     api_key: str | None,
 ) -> tuple[StartProcess, AgentSession]:
-    """The request that starts the agent of `session` in the container `info`, and what it is told.
+    """Return the request that starts the agent of `session` in `info`, and the agent's settings.
 
     Secrets go into the environment of that one process, or into files in memory that end with it,
     and nowhere else.
 
     Raises:
         NotFound: its project is gone.
-        ConfigError: its configuration cannot be used, or a secret is not where its reference says.
+        ConfigError: its configuration cannot be used, or a secret is not where its reference
+            points.
     """
     project, workspace = await _places(context, session)
 
     def prepare() -> tuple[Given, AgentSession, AgentCommand]:
         secrets, servers = _read(context, session, project, workspace)
-        told = _told(context, session, secrets, servers, api_key)
-        command = context.agents[session.agent].command(told, info.inside)
+        settings = _settings(context, session, secrets, servers, api_key)
+        command = context.agents[session.agent].command(settings, info.inside)
         files = {file.path: (file.content, file.mode) for file in command.files}
         identity = gitconfig(context.config.agents)
         context.folders.create_session_home(project, session.id, files, identity)
-        return secrets, told, command
+        return secrets, settings, command
 
-    secrets, told, command = await asyncio.to_thread(prepare)
+    secrets, settings, command = await asyncio.to_thread(prepare)
     request = StartProcess(
         proc=process,
         argv=command.argv,
@@ -158,4 +159,4 @@ async def start_request(
         limits=ProcessLimits(core=0),
         secret_files=secrets.files,
     )
-    return request, told
+    return request, settings

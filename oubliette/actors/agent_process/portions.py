@@ -1,4 +1,4 @@
-"""Portions of an agent's output are cut for its session, and acknowledged to the host."""
+"""Portions of an agent's output, cut for its session and acknowledged to the guest."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from oubliette.actors.session.messages import OutputEvent
     from oubliette.runtime.agents.base import AgentEvent
 
-PORTION: Final = 200  # items handed over at once
+PORTION: Final = 200  # items delivered at once
 MAX_REPLAY: Final = 16 << 20  # bytes of one turn that are kept to be read again
 
 
 def ack_of(event: AgentEvent) -> int:
-    """Up to where output may be forgotten; a spool that is full would hold the agent for good."""
+    """Return the offset up to which output may be discarded; a full spool would block the agent."""
     lag = event.end_offset - event.ack_offset
     return event.ack_offset if lag <= MAX_REPLAY else event.end_offset
 
 
 def portions(items: list[OutputEvent]) -> list[tuple[OutputEvent, ...]]:
-    """Cut between lines only: what one line says is committed together."""
+    """Cut between lines only: the events of one line are committed together."""
     cut: list[list[OutputEvent]] = []
     for item in items:
         full = cut and len(cut[-1]) >= PORTION

@@ -1,4 +1,4 @@
-"""An agent's standard error: it goes into a log, and its end into the error of its session."""
+"""Standard error of an agent: it goes into a log, and its end into the error of its session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT: Final = 4 * 1024 * 1024  # bytes of standard error kept per session
 
 
 class StandardError:
-    """What one agent's process says there; belongs to the actor of that process."""
+    """Standard error of one agent's process; owned by the actor of that process."""
 
     def __init__(
         self, context: ActorContext, session: Session, *, api_key: str | None = None
@@ -37,16 +37,16 @@ class StandardError:
         self._api_key = api_key
         self._kept = 0
         self._end: bytes | None = b"" if session.process_err == 0 else None
-        """The end of what it has said; None: nothing since we attached to it again."""
+        """The end of its output; None: nothing since the stream was attached again."""
         self.offset = session.process_err
-        """Up to where it was read."""
+        """Offset up to which it was read."""
 
     def begin(self) -> None:
-        """Another process of the same agent is about to start."""
+        """Reset for another process of the same agent that is about to start."""
         self.offset, self._end = 0, b""
 
     async def keep(self, output: Output) -> None:
-        """Put it into the session's log, as far as there is room."""
+        """Append output to the session's log, as far as there is room."""
         self._end = ((self._end or b"") + output.data)[-KEPT:]
         room = LIMIT - self._kept
         if room > 0:
@@ -57,7 +57,7 @@ class StandardError:
         self.offset = output.offset + len(output.data)
 
     async def last_words(self, info: ContainerInfo | None) -> str:
-        """As `last_words`; of what was heard of this process, where anything was."""
+        """Return `last_words` of this process's output, or of the log if there is none."""
         return await last_words(
             self._context, self._session, info, self._end, api_key=self._api_key
         )
@@ -67,7 +67,7 @@ async def last_words(
     context: ActorContext,
     session: Session,
     info: ContainerInfo | None,
-    heard: bytes | None = None,
+    output: bytes | None = None,
     *,
     api_key: str | None = None,
 ) -> str:
@@ -75,19 +75,19 @@ async def last_words(
 
     Args:
         context: Of the server.
-        session: whose agent it is.
+        session: the session of the agent.
         info: its container; None: not known any more.
-        heard: what was heard; None: what the session's log has.
+        output: what was read; None: what the session's log has.
         api_key: the key in its environment, which may not be quoted.
     """
     try:
-        if heard is None:
-            heard = await asyncio.to_thread(_end_of, context.folders.stderr_log(session.id))
-        if not heard.strip():
+        if output is None:
+            output = await asyncio.to_thread(_end_of, context.folders.stderr_log(session.id))
+        if not output.strip():
             return ""
-        words = quoted(heard, await _secrets(context, session, info, api_key))
+        words = quoted(output, await _secrets(context, session, info, api_key))
     except (OublietteError, OSError) as error:
-        # Whoever reads the error may not read secrets: unless they are known, nothing is quoted.
+        # Readers of the error may not read secrets: unless these are known, nothing is quoted.
         log.info("not quoted", session_id=session.id, reason=str(error))
         return ""
     return f": {words}" if words else ""
@@ -96,12 +96,12 @@ async def last_words(
 async def _secrets(
     context: ActorContext, session: Session, info: ContainerInfo | None, api_key: str | None
 ) -> set[str]:
-    """What the agent was told and nobody else may read."""
-    told = await agent_session(context, session, api_key)
-    found = {told.pairing_secret, told.api_key or "", *told.credentials.values()}
+    """Return the secrets among the agent's settings."""
+    settings = await agent_session(context, session, api_key)
+    found = {settings.pairing_secret, settings.api_key or "", *settings.credentials.values()}
     runtime = context.agents.get(session.agent)
     if runtime is not None and info is not None:
-        command = await asyncio.to_thread(runtime.command, told, info.inside)
+        command = await asyncio.to_thread(runtime.command, settings, info.inside)
         found |= secrets_in(command.env, referred(context.config))
     return found
 

@@ -1,1 +1,1 @@
-"""Requests that an agent makes of its session: tools of its caller, children, events."""
+"""Requests of an agent to its session: tools of its caller, children, events."""

@@ -1,4 +1,4 @@
-"""`session_events` as clients without a secret read it: they know the protocol's first form alone.
+"""`session_events` for clients without a secret, which know only the protocol's first form.
 
 Such a client polls from the start until `completed` or `failed`, and takes the first `message` of
 an assistant for the answer, or the first `error` for the reason.
@@ -13,23 +13,22 @@ if TYPE_CHECKING:
 
 
 def first_form(page: dict[str, Any], turn: Turn | None) -> dict[str, Any]:
-    """`page` with the outcome of its last turn as its last event, and no other such event.
+    """Return `page` with the outcome of its last turn as its last event, and no other such event.
 
     Args:
         page: The answer to `session_events`.
         turn: The session's last turn, once it is over.
-
     """
     over = bool(page["completed"])
     completed = turn is not None and turn.outcome == "completed" if over else False
-    told = [each for each in page["events"] if each["type"] not in {"message", "error"}]
+    kept = [each for each in page["events"] if each["type"] not in {"message", "error"}]
     if completed and turn is not None:
         text = turn.result or page["final_response"] or ""
-        told.append(_outcome(page, "message", role="assistant", text=text))
+        kept.append(_outcome(page, "message", role="assistant", text=text))
     elif over:
         reason = _reason(page, turn)
-        told.append(_outcome(page, "error", text=reason, message=reason))
-    return {**page, "events": told, "completed": completed, "failed": over and not completed}
+        kept.append(_outcome(page, "error", text=reason, message=reason))
+    return {**page, "events": kept, "completed": completed, "failed": over and not completed}
 
 
 def _reason(page: dict[str, Any], turn: Turn | None) -> str:

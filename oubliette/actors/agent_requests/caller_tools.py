@@ -1,8 +1,8 @@
-"""The calls of a caller's tools that one session's agent has open.
+"""Open calls of caller tools by one session's agent.
 
 A call is named by its `call_id`: the same id again, after a reconnect, joins the pending call or
-gets the settled outcome (kept ten minutes). The agent's client hears of an outcome only once it
-is in the log.
+gets the settled outcome (kept ten minutes). The agent's client gets an outcome only once it is in
+the log.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class CallerToolCalls:
     def __init__(self) -> None:
         self.open: dict[str, OpenCall] = {}
         self._settling: dict[str, OpenCall] = {}
-        """Calls whose outcome is on its way into the log: askers may still join them."""
+        """Calls whose outcome is being written to the log: askers may still join them."""
         self._by_call_id: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def add(self, call: OpenCall) -> None:
-        """A call that was made now, or taken over after a restart."""
+        """Add a call that was made now, or recovered after a restart."""
         self.open[call.request.id] = call
         if call.request.call_id is not None:
             self._by_call_id[call.request.call_id] = (call.request.id, 0.0)
 
     def remember(self, call_id: str, request_id: str, settled_at: float) -> None:
-        """A call that was settled lately may be asked for again."""
+        """Remember a call that was settled lately, which may be asked for again."""
         self._by_call_id[call_id] = (request_id, settled_at)
 
     def settle(self, request_id: str, now: float) -> OpenCall | None:
-        """Take an open call out; None if it is not open here."""
+        """Remove and return an open call; None if it is not open here."""
         call = self.open.pop(request_id, None)
         if call is not None:
             self._settling[request_id] = call
@@ -72,20 +72,20 @@ class CallerToolCalls:
         return call
 
     def stored(self, request_id: str) -> None:
-        """The outcome is in the log: who asks from now on reads it there."""
+        """Forget a call whose outcome is in the log: later askers read it there."""
         self._settling.pop(request_id, None)
 
     def joinable(self, request_id: str) -> OpenCall | None:
-        """The call, while its askers have not been answered."""
+        """Return the call, while its askers have not been answered."""
         return self.open.get(request_id) or self._settling.get(request_id)
 
     def request_of(self, call_id: str) -> str | None:
-        """The request that this call made, open or settled lately."""
+        """Return the request that this call made, open or settled lately."""
         found = self._by_call_id.get(call_id)
         return found[0] if found else None
 
     def asked_by(self, rpc: PendingRpc) -> OpenCall | None:
-        """The open call that this JSON-RPC request waits for."""
+        """Return the open call that this JSON-RPC request waits for."""
         for call in self.open.values():
             if rpc in call.askers:
                 return call
@@ -102,20 +102,20 @@ class CallerToolCalls:
             del self._by_call_id[call_id]
 
 
-def lent_after(
+def tools_after(
     session: Session, caller_id: str | None, tools: tuple[CallerTool, ...] | None
 ) -> tuple[str | None, tuple[CallerTool, ...]]:
-    """Who lends what to the session after a message of this caller.
+    """Return the caller of the session, and its tools, after a message of this caller.
 
-    Another caller brings its own tools, or none: what the one before it lent is not its to run.
+    Another caller brings its own tools, or none: those of the previous one are not its to run.
     """
     if caller_id is None or caller_id == session.caller_id:
         return session.caller_id, session.caller_tools if tools is None else tools
     return caller_id, tools or ()
 
 
-def lent_tool(session: Session, name: str) -> CallerTool | None:
-    """The tool of the session's caller with this name, with or without the caller's prefix."""
+def find_tool(session: Session, name: str) -> CallerTool | None:
+    """Return the tool of the session's caller with this name, with or without its prefix."""
     prefix = f"{session.caller_id}_"
     for tool in session.caller_tools:
         if name == tool.name or name == prefix + tool.name:
@@ -124,7 +124,7 @@ def lent_tool(session: Session, name: str) -> CallerTool | None:
 
 
 def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
-    """The `data` of a `caller_tool_request` event."""
+    """Return the `data` of a `caller_tool_request` event."""
     return {
         "request_id": request.id,
         "tool": request.tool,
@@ -136,7 +136,7 @@ def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
 
 
 def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:
-    """The JSON-RPC error that the agent's client gets for anything but a result."""
+    """Return the JSON-RPC error that the agent's client gets for all outcomes but a result."""
     return {
         "code": -32000,
         "message": text or outcome.replace("_", " "),
@@ -145,10 +145,10 @@ def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:
 
 
 def new_pairing_secret() -> str:
-    """A fresh secret by which the client of one session proves that it is that session's."""
+    """Return a fresh secret by which the client of one session proves that it belongs to it."""
     return secrets.token_urlsafe(32)
 
 
 def new_request_id() -> str:
-    """A fresh `request_id`, UUID version 4."""
+    """Return a fresh `request_id`, UUID version 4."""
     return ids.new_uuid()

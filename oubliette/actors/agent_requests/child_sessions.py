@@ -1,4 +1,4 @@
-"""The children that one session's agent spawns and waits for.
+"""Children that one session's agent spawns and waits for.
 
 A `session_message` is named by its `call_id`, as a caller tool call is: asked again after a
 reconnect or a restart, it joins the turn that it has started, or gets that turn's result.
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
 MAX_CALL_ID: Final = 128
-RESTART_SECONDS: Final = 10.0  # for the project's actor to be there again
+RESTART_SECONDS: Final = 10.0  # for the project's actor to be restarted
 
 
 class RpcReply(Protocol):
-    """Answers a JSON-RPC request of the agent's client."""
+    """Function that answers a JSON-RPC request of the agent's client."""
 
     def __call__(
         self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
     ) -> None:
-        """With a result or with an error."""
+        """Answer with a result or with an error."""
         ...
 
 
-Heard = Callable[["dict[str, Any] | None", "dict[str, Any] | None"], None]
-"""Takes the result of a call, or its JSON-RPC error."""
+Receive = Callable[["dict[str, Any] | None", "dict[str, Any] | None"], None]
+"""Receiver of the result of a call, or its JSON-RPC error."""
 
 
 @dataclass
@@ -50,8 +50,8 @@ class ChildCall:
 
     askers: list[PendingRpc]
     wait: bool
-    heard: Heard | None = None
-    """Told of the answer besides the askers."""
+    receive: Receive | None = None
+    """Receives the answer besides the askers."""
     session_id: str = ""
     spawned: bool = False
     ended: ChildTurnEnded | None = None
@@ -61,7 +61,7 @@ class ChildCall:
 
 
 class ChildCalls:
-    """Open `session_message` calls by call id. Lives and dies with its SessionActor."""
+    """Open `session_message` calls by call id; same lifetime as its SessionActor."""
 
     def __init__(self, session: SessionPort, reply: RpcReply) -> None:
         self._session = session
@@ -69,13 +69,13 @@ class ChildCalls:
         self._open: dict[str, ChildCall] = {}
 
     def cancel_all(self, reason: str) -> None:
-        """Answer every waiting call; the children themselves go on."""
+        """Answer every waiting call; the children themselves run on."""
         calls, self._open = self._open, {}
         for call in calls.values():
             _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
 
     def waits(self) -> Iterator[Wait]:
-        """The children whose answers the agent waits for."""
+        """Return the children whose answers the agent waits for."""
         for call in self._open.values():
             if call.wait:
                 known = call.session_id or None
@@ -87,7 +87,7 @@ class ChildCalls:
                 )
 
     def cancelled(self, target: PendingRpc) -> None:
-        """The agent gave up a call; the child goes on."""
+        """Forget a call that the agent cancelled; the child runs on."""
         for call_id, call in list(self._open.items()):
             if target in call.askers:
                 call.askers.remove(target)
@@ -98,7 +98,7 @@ class ChildCalls:
     def asked(self, rpc: PendingRpc, params: dict[str, Any], *, wait: bool = True) -> None:
         """`session_message`: spawn a child, or send one a message.
 
-        `wait`: what holds where the parameters do not say whether the turn's end is waited for.
+        `wait`: the default if the parameters do not define whether the turn's end is waited for.
         """
         message = text_param(params, "message", MAX_MESSAGE)
         session_id = optional_id(params, "session_id")
@@ -119,16 +119,16 @@ class ChildCalls:
         call_id: str,
         message: str,
         session_id: str | None,
-        heard: Heard,
+        receive: Receive,
         *,
         own_workspace: bool = False,
     ) -> None:
-        """Start a call of which no link waits for the answer, but `heard` does (`session_map`)."""
-        call = ChildCall([], wait=True, heard=heard)
+        """Start a call that no link waits for: its answer goes to `receive` (`session_map`)."""
+        call = ChildCall([], wait=True, receive=receive)
         self._begin(call_id, call, message, session_id, own_workspace=own_workspace)
 
     def drop(self, call_id: str) -> None:
-        """Nobody waits for this call any more; the child goes on."""
+        """Forget a call that is not waited for any more; the child runs on."""
         if self._open.pop(call_id, None) is not None:
             self._tell_waiting()
 
@@ -152,7 +152,7 @@ class ChildCalls:
             )
 
         self._session.pipe_to_self(
-            # As the call id allows, over a restart of the project too.
+            # The call id makes this safe, over a restart of the project too.
             ask_with_retry(ask, (ActorDead, SessionHandover), seconds=RESTART_SECONDS),
             lambda spawned: spawned,
             lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
@@ -194,7 +194,7 @@ class ChildCalls:
         )
 
     def spawned(self, message: ChildSpawned) -> None:
-        """The child's turn was accepted or refused; it may even have ended already."""
+        """Record that the child's turn was accepted or refused; it may even have ended already."""
         call = self._open.get(message.call_id)
         if call is None:
             return
@@ -213,7 +213,7 @@ class ChildCalls:
             self._end_with(message.call_id, call.ended.outcome, call.ended.result)
 
     def turn_ended(self, message: ChildTurnEnded) -> None:
-        """The turn that a call of our agent waits for is over."""
+        """Answer a call of our agent whose turn is over."""
         call = self._open.get(message.call_id)
         if call is None:
             return
@@ -258,5 +258,5 @@ def _tell(
 ) -> None:
     for rpc in call.askers:
         reply(rpc, result=result, error=error)
-    if call.heard is not None:
-        call.heard(result, error)
+    if call.receive is not None:
+        call.receive(result, error)

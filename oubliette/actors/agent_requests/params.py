@@ -1,4 +1,4 @@
-"""Parameters that arrive on a session's link, and the errors that go back (JSON-RPC 2.0)."""
+"""Parameters of requests on a session's link, and the errors of answers (JSON-RPC 2.0)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oubliette.errors import InvalidParameter, OublietteError
 
 
 class OutcomeError(OublietteError):
-    """A settled call that was no result, found again by its call id."""
+    """Error of a settled call without a result, found again by its call id."""
 
     def __init__(self, outcome: str, text: str | None) -> None:
         super().__init__(text or outcome)
@@ -17,7 +17,7 @@ class OutcomeError(OublietteError):
 
 
 def rpc_error(error: BaseException) -> dict[str, Any]:
-    """The JSON-RPC error object for whatever went wrong; nothing internal stands in it."""
+    """Return the JSON-RPC error object for any failure; it contains nothing internal."""
     if isinstance(error, OutcomeError):
         return outcome_error(error.outcome, error.message)
     if isinstance(error, OublietteError):
@@ -32,7 +32,7 @@ def rpc_error(error: BaseException) -> dict[str, Any]:
 
 
 def text_param(params: dict[str, Any], field_: str, limit: int) -> str:
-    """The string `field_`, of 1 to `limit` characters.
+    """Return the string `field_`, of 1 to `limit` characters.
 
     Raises:
         InvalidParameter: it is something else; names the field.
@@ -46,10 +46,10 @@ def text_param(params: dict[str, Any], field_: str, limit: int) -> str:
 
 
 def optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None:
-    """As `text_param`; None where the field is missing or null."""
+    """Same as `text_param`, but None if the field is missing or null."""
     return None if params.get(field_) is None else text_param(params, field_, limit)
 
 
 def optional_id(params: dict[str, Any], field_: str) -> str | None:
-    """The id `field_`, unchecked; None where it is missing, null or empty."""
+    """Return the id `field_`, unchecked; None if it is missing, null or empty."""
     return None if params.get(field_) == "" else optional_text(params, field_, 64)

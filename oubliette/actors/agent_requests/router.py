@@ -1,4 +1,4 @@
-"""What a session's agent asks for over its link, and how it is answered."""
+"""Router of the requests that a session's agent sends over its link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oubliette.actors.agent_requests.caller_tools import (
     CallerToolCalls,
     OpenCall,
     PendingRpc,
-    lent_tool,
+    find_tool,
     new_request_id,
     outcome_error,
     request_data,
@@ -58,7 +58,7 @@ Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
 
 class RoutedSession(AgentPort, Protocol):
-    """A session that starts an actor for each call of a caller's tool."""
+    """Session that starts an actor for each call of a caller's tool."""
 
     name: str
     ref: Ref
@@ -75,16 +75,16 @@ class RoutedSession(AgentPort, Protocol):
         ...
 
     def watch(self, ref: Ref) -> None:
-        """Have a `Down` sent to the session when the actor of `ref` ends."""
+        """Request a `Down` to the session when the actor of `ref` ends."""
         ...
 
     def unwatch(self, ref: Ref) -> None:
-        """Take a watch back."""
+        """Cancel a watch."""
         ...
 
 
 class AgentRequestRouter:
-    """The part of a SessionActor that serves its agent's client. Lives and dies with it."""
+    """The part of a SessionActor that serves its agent's client; it has the same lifetime."""
 
     def __init__(self, session: RoutedSession, stored: StoredSession, silence: Silence) -> None:
         self._session = session
@@ -106,7 +106,7 @@ class AgentRequestRouter:
     # ------------------------------------------------------------------ life
 
     def take_over(self, stored: StoredSession) -> None:
-        """Take over the requests that an earlier actor left open."""
+        """Recover the requests that an earlier actor left open."""
         for request in stored.requests:
             if request.outcome is None:
                 call = OpenCall(self._with_time_again(request))
@@ -117,7 +117,7 @@ class AgentRequestRouter:
                 self._calls.remember(request.call_id, request.id, request.settled_at)
 
     def _with_time_again(self, request: CallerRequest) -> CallerRequest:
-        """A call that was open when a server ended: its caller could not answer meanwhile."""
+        """Return a call with its full time: its caller could not answer while no server ran."""
         timeout = self._context.config.sessions.caller_tool_timeout_seconds
         deadline = max(request.deadline, self._context.clock.time() + timeout)
         return msgspec.structs.replace(request, deadline=deadline)
@@ -136,11 +136,11 @@ class AgentRequestRouter:
 
     @property
     def serves(self) -> bool:
-        """Whether a request of its client waits for an answer of ours."""
+        """Whether a request of its client waits for an answer from here."""
         return self._answering > 0 or next(self.waits(), None) is not None
 
     def waits(self) -> Iterator[Wait]:
-        """The calls that the agent has open: of its caller's tools, and of children."""
+        """Return the calls that the agent has open: of its caller's tools, and of children."""
         for call in self._calls.open.values():
             request = call.request
             yield Wait(
@@ -158,11 +158,11 @@ class AgentRequestRouter:
     # ------------------------------------------------------------------ connection
 
     def ready(self, message: LinkReady) -> None:
-        """A new connection: tell the agent's client which tools its caller lends."""
+        """Send the tools of the agent's caller over a new connection."""
         self.tools.connected(message.link, bare=message.bare)
 
     def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> tuple[str, ...]:
-        """Take over new tools of a caller; what is to be said of them to whoever sent them."""
+        """Replace the session's tools by those of a caller; return warnings for the sender."""
         warnings = self.tools.lend(caller_id, tools)
         if warnings is not None and not self._record.parent_session_id:
             # Stored first: a session that starts now reads it there.
@@ -177,14 +177,14 @@ class AgentRequestRouter:
 
     @property
     def root_caller(self) -> tuple[str, str | None]:
-        """Principal and caller of the tree's root: who decides on permissions."""
+        """Principal and caller of the tree's root, which decides on permissions."""
         record = self._record
         if record.parent_session_id:
             return self._root_caller
         return record.principal, record.caller_id
 
     def root_caller_changed(self, message: RootCaller) -> None:
-        """Note that another caller decides on permissions from now on."""
+        """Record that another caller decides on permissions from now on."""
         self._root_caller = (message.principal, message.caller_id)
 
     def _reply(
@@ -196,7 +196,7 @@ class AgentRequestRouter:
             ref.tell(LinkReply(generation=rpc.generation, id=rpc.id, result=result, error=error))
 
     def reply_to(self, message: LinkAnswered) -> None:
-        """Answer a request that a job of ours has worked on."""
+        """Answer a request that a job of this actor has worked on."""
         self._answering -= 1
         rpc = PendingRpc(message.link, message.generation, message.id)
         self._reply(rpc, message.result, message.error)
@@ -231,7 +231,7 @@ class AgentRequestRouter:
                         error={"code": -32601, "message": f"Method not found: {message.method}"},
                     )
                 case _:
-                    pass  # an unknown notification is no fault (JSON-RPC 2.0, section 4.1)
+                    pass  # an unknown notification is not an error (JSON-RPC 2.0, section 4.1)
         except OublietteError as error:
             self._reply(rpc, error=rpc_error(error))
 
@@ -244,7 +244,7 @@ class AgentRequestRouter:
         )
 
     def _cancelled(self, rpc: PendingRpc, params: dict[str, Any]) -> None:
-        """The agent gave up a call; a call that was settled meanwhile is no fault."""
+        """Cancel a call on the agent's request; one that was settled meanwhile is no error."""
         target = PendingRpc(rpc.link, rpc.generation, params.get("requestId"))
         call = self._calls.asked_by(target)
         if call is not None:
@@ -269,7 +269,7 @@ class AgentRequestRouter:
             self._join(rpc, known)
             return
         record = self._record
-        tool = lent_tool(record, name)
+        tool = find_tool(record, name)
         if record.caller_id is None or tool is None:
             raise NotFound(f"no caller lends a tool {ids.shown(name)} to this session")
         if self._session.stopping:
@@ -304,7 +304,7 @@ class AgentRequestRouter:
         failpoint("session.caller_request")
 
     def _count(self) -> None:
-        """Note how many calls are open here; the limit is that of their principal."""
+        """Record how many calls are open here; the limit is that of their principal."""
         record = self._record
         self._context.open_calls.set(record.principal, record.id, len(self._calls.open))
 
@@ -337,12 +337,12 @@ class AgentRequestRouter:
         self._answer_later(rpc, read())
 
     def answered(self, message: AnswerCallerTool) -> bool | None:
-        """A caller's answer: False if it is not open here or not theirs, else deferred."""
+        """Accept a caller's answer: False if it is not open here or not theirs, else deferred."""
         call = self._calls.open.get(message.request_id)
         if call is None or call.answered or call.request.principal != message.principal:
             return False
-        # To itself, not at once: an error in a tell fails the session, which starts anew from the
-        # store; an error in this ask would leave it with a call that is settled by half.
+        # Sent to itself, not done here: an error in a `tell` fails the session, which recovers from
+        # the store; an error in this ask would leave it with a call that is settled by half.
         self._session.ref.tell(
             RequestSettled(
                 request_id=message.request_id,
@@ -357,12 +357,12 @@ class AgentRequestRouter:
         return None
 
     def settled(self, message: RequestSettled) -> None:
-        """A request has ended: its actor says how, or its answer is there."""
+        """Settle a request, at the notice of its actor or at its answer."""
         outcome = cast("Outcome", message.outcome)
         self._settle(message.request_id, outcome, result=message.result, error=message.error)
 
     def request_down(self, message: Down) -> None:
-        """A request's actor ended; if it said nothing, the call is settled here, once."""
+        """Settle the call of an actor that ended without a notice, once."""
         request_id = message.name.rpartition("/req/")[2]
         self._settle(request_id, "cancelled", error=message.error or "the request was dropped")
 
@@ -376,7 +376,7 @@ class AgentRequestRouter:
         self._count()
         actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
         if actor is not None and actor.is_alive():
-            self._session.unwatch(actor)  # its Down would say nothing new
+            self._session.unwatch(actor)  # its Down would contain nothing new
             actor.tell(RequestOver())
         writer = self._session.writer
         writer.append(
@@ -388,7 +388,8 @@ class AgentRequestRouter:
                 "error": error,
                 "caller_id": call.request.caller_id,
             },
-            caller_id=call.request.caller_id,  # who was asked, whoever lends by now
+            # the caller that was asked, even if another one provides tools by now
+            caller_id=call.request.caller_id,
         )
         writer.put(
             SettleCallerRequest(

@@ -2,8 +2,8 @@
 
 Each part is a `session_message` of its own (`child_sessions`), named `<call_id>/<number>`: asked
 again after a reconnect or a restart, the map joins the turns that it has started, and gets the
-results of those that have ended. A child that has given its answer is put to rest; a message to its
-session wakes it up.
+results of those that have ended. A child that has answered is ended; a message to its session
+resumes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_PARTS: Final = 1000
 MAX_PARALLEL: Final = 1000
 FULL: Final = "max_agents_at_once:"
-"""How the refusal begins of a tree that has room again once an agent has finished."""
+"""Beginning of the refusal by a tree that has room again once an agent has finished."""
 MAP_EVENT: Final = "session_map"
 _ITEM: Final = frozenset({"message", "session_id", "own_workspace"})
 
@@ -52,9 +52,9 @@ class MapCall:
     askers: list[PendingRpc]
     parts: list[Part]
     limit: int
-    """How many at once, at most."""
+    """Greatest number of children at once."""
     parallel: int
-    """How many at once for now: fewer, while others fill the tree."""
+    """Number of children at once for now: fewer, while others fill the tree."""
     waiting: list[int]
     """Numbers of parts that are not started, the next one last."""
     since: float
@@ -64,12 +64,12 @@ class MapCall:
 
     @property
     def failed(self) -> int:
-        """How many parts have no result."""
+        """Number of parts without a result."""
         return sum(each["status"] != "completed" for each in self.results.values())
 
 
 class MapCalls:
-    """Open `session_map` calls by call id. Lives and dies with its SessionActor."""
+    """Open `session_map` calls by call id; same lifetime as its SessionActor."""
 
     def __init__(self, session: SessionPort, children: ChildCalls, reply: RpcReply) -> None:
         self._session = session
@@ -100,7 +100,7 @@ class MapCalls:
         self._go_on(call_id, call)
 
     def _fitting(self) -> int:
-        """How many more agents of this session's kind its container has memory for."""
+        """Return how many more agents of this session's kind its container has memory for."""
         session = self._session
         agent = session.writer.record.agent
         need = need_of(session.context.config, agent, session.context.agents.get(agent))
@@ -108,7 +108,7 @@ class MapCalls:
         return MAX_PARALLEL if fitting is None else fitting
 
     def waits(self) -> Iterator[Wait]:
-        """Maps with parts that are not started, for want of a place."""
+        """Return maps with parts that are not started, for want of a slot."""
         for call in self._open.values():
             if call.waiting:
                 yield Wait(
@@ -119,7 +119,7 @@ class MapCalls:
                 )
 
     def cancelled(self, target: PendingRpc) -> None:
-        """The agent gave up a map: nothing more is started; children that run go on."""
+        """Cancel a map on the agent's request: nothing more is started; running children run on."""
         for call_id, call in list(self._open.items()):
             if target in call.askers:
                 call.askers.remove(target)
@@ -129,7 +129,7 @@ class MapCalls:
                         self._children.drop(f"{call_id}/{number}")
 
     def cancel_all(self, reason: str) -> None:
-        """Answer every map; the children themselves go on."""
+        """Answer every map; the children themselves run on."""
         calls, self._open = self._open, {}
         for call in calls.values():
             for rpc in call.askers:
@@ -141,20 +141,20 @@ class MapCalls:
             part = call.parts[number]
             call.running.add(number)
 
-            def heard(
+            def receive(
                 result: dict[str, Any] | None, error: dict[str, Any] | None, number: int = number
             ) -> None:
-                self._heard(call_id, number, result, error)
+                self._part_answered(call_id, number, result, error)
 
             self._children.begin(
                 f"{call_id}/{number}",
                 part.message,
                 part.session_id,
-                heard,
+                receive,
                 own_workspace=part.own_workspace,
             )
 
-    def _heard(
+    def _part_answered(
         self,
         call_id: str,
         number: int,
@@ -174,7 +174,7 @@ class MapCalls:
         if result is not None:
             call.parallel = min(call.limit, call.parallel + 1)
         if result is not None and result["spawned"]:
-            self._put_to_rest(outcome["session_id"])
+            self._end_child(outcome["session_id"])
         self._tell(call_id, call)
         if len(call.results) < len(call.parts):
             self._go_on(call_id, call)
@@ -184,13 +184,13 @@ class MapCalls:
         for rpc in call.askers:
             self._reply(rpc, result=answer)
 
-    def _put_to_rest(self, session_id: str) -> None:
+    def _end_child(self, session_id: str) -> None:
         child = self._session.context.session_registry.session(session_id)
         if child is not None and child.is_alive():
             child.tell(EndSession(reason="its part of session_map is done", final=False))
 
     def _tell(self, call_id: str, call: MapCall) -> None:
-        """Progress, as an event of this session."""
+        """Report progress, as an event of this session."""
         self._session.writer.append(
             MAP_EVENT,
             {
@@ -203,7 +203,7 @@ class MapCalls:
 
 
 def parts_of(params: dict[str, Any]) -> list[Part]:
-    """The messages of a map: strings, or objects with `message`.
+    """Return the messages of a map: strings, or objects with `message`.
 
     Raises:
         InvalidParameter: names the field.
@@ -247,7 +247,7 @@ def _part(item: object, where: str) -> Part:
 
 
 def parallel_of(params: dict[str, Any]) -> int | None:
-    """How many children at once, if the map says.
+    """Return the number of children at once, if the map has one.
 
     Raises:
         InvalidParameter: names the field.
@@ -263,7 +263,7 @@ def parallel_of(params: dict[str, Any]) -> int | None:
 
 
 def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
-    """What a map says of one part: session_id, status, result and error."""
+    """Return the result of one part: session_id, status, result and error."""
     if error is None:
         assert result is not None
         return {

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from oubliette import ids
-from oubliette.actors.agent_requests.caller_tools import lent_after, new_pairing_secret
+from oubliette.actors.agent_requests.caller_tools import new_pairing_secret, tools_after
 from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import StopContainer
 from oubliette.actors.container.unit import ContainerSupervisor, KeepApiKey, StartSession
@@ -312,7 +312,7 @@ class ProjectActor(DynamicSupervisor):
         if target.depth == 0:
             await self._check_room()
         tree = await self._reserve(target, new=False)
-        caller_id, tools = lent_after(target, message.caller_id, message.caller_tools)
+        caller_id, tools = tools_after(target, message.caller_id, message.caller_tools)
         session = msgspec.structs.replace(
             target,
             status=lifecycle.after(target.status, "resumed"),

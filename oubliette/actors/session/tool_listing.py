@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.actors.agent_requests.caller_tools import lent_after
+from oubliette.actors.agent_requests.caller_tools import tools_after
 from oubliette.actors.session.messages import LinkNotify, ToolsListed
 from oubliette.kit import Message
 
@@ -79,7 +79,7 @@ class LentTools:
         """
         session = self._session
         record = session.writer.record
-        lent = lent_after(record, caller_id, tools)
+        lent = tools_after(record, caller_id, tools)
         if lent == (record.caller_id, record.caller_tools):
             return None
         before = record.caller_tools if lent[0] == record.caller_id else ()

@@ -7,7 +7,7 @@ from oubliette.actors.agent_requests.caller_tools import (
     CallerToolCalls,
     OpenCall,
     PendingRpc,
-    lent_tool,
+    find_tool,
 )
 from oubliette.records import CallerRequest, CallerTool, Session
 
@@ -62,8 +62,8 @@ def test_a_lent_tool_is_known_with_and_without_its_callers_prefix() -> None:
         status="idle", created_at=0.0, updated_at=0.0, exploration_id="e", caller_id="shop",
         caller_tools=(CallerTool(name="add"),),
     )  # fmt: skip
-    assert lent_tool(session, "add") is lent_tool(session, "shop_add")
-    assert lent_tool(session, "other_add") is None
+    assert find_tool(session, "add") is find_tool(session, "shop_add")
+    assert find_tool(session, "other_add") is None
 
 
 def test_a_call_can_be_joined_until_its_outcome_is_in_the_log() -> None:

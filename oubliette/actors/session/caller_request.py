@@ -1,4 +1,4 @@
-"""One pending call of a caller's tool: what ends it when no answer comes."""
+"""Actor of one pending call of a caller's tool, which ends it if no answer comes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CallerRequestActor(Actor):
         self._settled = False
 
     async def on_start(self) -> None:
-        """Arm the deadline and ask the caller's actor to watch over its presence."""
+        """Start the deadline and ask the caller's actor to watch its presence."""
         left = max(0.0, self._request.deadline - self.clock.time())
         self.after(left, _DeadlinePassed())
         name = caller_actor_name(self._request.principal, self._request.caller_id)
@@ -109,7 +109,7 @@ class CallerRequestActor(Actor):
         self.stop()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Tell the caller's actor that nothing is to be watched any more."""
+        """Ask the caller's actor to stop watching."""
         del reason, error
         name = caller_actor_name(self._request.principal, self._request.caller_id)
         if (caller := self.system.lookup(name)) is not None and caller.is_alive():

@@ -1,6 +1,6 @@
-"""What a session has said: writing it, reading it, waiting for more.
+"""Log of a session: writing it, reading it, waiting for more.
 
-The part of a SessionActor that knows the writer and nothing of agents.
+The part of a SessionActor that uses the writer and does not depend on agents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oubliette.actors.session.write_batch import EventWriter, WriteBatch
     from oubliette.kit import Deferred
 
-RETRY_COMMIT: Final = 0.5  # seconds between tries while the store is paused
+RETRY_COMMIT: Final = 0.5  # seconds between attempts while the store is paused
 
 
 class _Committed(Message):
@@ -53,20 +53,20 @@ class _Waiter(msgspec.Struct):
     request: ReadEvents
     answer: Any
     timer: Any = None
-    """Of the end of its wait; cancelled with the answer, which mostly comes long before."""
+    """Timer of the end of its wait; cancelled with the answer, which mostly comes long before."""
 
 
 class CommitFailedError(RuntimeError):
-    """The store refused a write of this session for good: its actor's idea of the log is wrong."""
+    """The store refused a write permanently: the actor's state of the log is wrong."""
 
 
 class LoggedSession(Actor):
-    """Commits one transaction at a time, and serves readers from what is committed.
+    """Actor that commits one transaction at a time, and serves readers from what is committed.
 
     A subclass makes `writer` in its `on_start`, and then calls `_show`.
     """
 
-    # With these, a session's dict would have more keys than instances can share.
+    # With these as attributes, a session's dict would have more keys than instances can share.
     __slots__ = ("_batch", "_broken", "_flush_due", "_held", "_stored", "_under_way", "_waiter_ids",
                  "_waiters", "context", "memory", "session_id", "unstored_since",
                  "writer")  # fmt: skip
@@ -81,13 +81,13 @@ class LoggedSession(Actor):
         self._waiter_ids = 0
         self._held: list[Deferred] = []
         self.unstored_since: float | None = None
-        """Wall second since which the store does not take its events."""
+        """Wall second since which the store does not accept its events."""
         self._batch: WriteBatch | None = None
         self._flush_due = False
         self._broken = False
-        """Set when something was taken in by half: nothing of it may be stored."""
+        """Set when a message was processed by half: nothing of it may be stored."""
         self._stored: tuple[Session, bool]
-        """The record as the store has it, and whether it was quiet then: what may be told."""
+        """The record as the store has it, and whether it was quiet then: the state for readers."""
         self._under_way: tuple[Session, bool]
 
     @property
@@ -96,7 +96,7 @@ class LoggedSession(Actor):
         return True
 
     def _show(self) -> None:
-        """Tell readers the state as it is now; afterwards, whatever each commit made of it."""
+        """Publish the current state to readers; afterwards, the state after each commit."""
         self._stored = (self.writer.record, self.quiet)
 
     # ------------------------------------------------------------------ commits
@@ -235,6 +235,6 @@ class LoggedSession(Actor):
 
 
 def _appended(results: tuple[Any, ...]) -> tuple[Event, ...]:
-    """The events among the results of a transaction; ours is the last operation."""
+    """Return the events among the results of a transaction; ours is the last operation."""
     last: object = results[-1] if results else None
     return cast("tuple[Event, ...]", last) if isinstance(last, tuple) else ()

@@ -1,9 +1,9 @@
-"""The life of a session as a pure state machine.
+"""Statuses of a session as a pure state machine.
 
-    created → running ⇄ idle → completed | failed | timed_out
+created → running ⇄ idle → completed | failed | timed_out
 
-A session that came to rest may be resumed by a new message, unless `session_end` ended it for
-good. Nothing here does I/O: the SessionActor asks what may happen, and does it.
+A finished session may be resumed by a new message, unless `session_end` ended it. Nothing here does
+I/O: the SessionActor asks which steps are allowed, and performs them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from oubliette.records import TERMINAL, Session, SessionStatus
 
 Step = Literal[
     "turn_started",  # a prompt was handed to the agent
-    "turn_ended",  # the agent ended its turn, whatever came of it
-    "agent_lost",  # the process, its container or its link is gone for good
-    "start_failed",  # the agent never came up
-    "idled_out",  # nothing happened for the idle timeout
+    "turn_ended",  # the agent ended its turn, with any outcome
+    "agent_lost",  # the process, its container or its link is permanently gone
+    "start_failed",  # the agent was never ready
+    "idled_out",  # no activity for the idle timeout
     "time_ran_out",  # the wall time of its tree
-    "ended",  # somebody ended it
-    "resumed",  # a message woke it up
+    "ended",  # it was ended by session_end or a stop
+    "resumed",  # a message resumed it
 ]
 
 _STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
@@ -49,12 +49,12 @@ _STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
 
 
 def allowed(status: SessionStatus, step: Step) -> bool:
-    """Whether `step` may happen to a session in `status`."""
+    """Return whether `step` may happen to a session in `status`."""
     return (status, step) in _STEPS
 
 
 def after(status: SessionStatus, step: Step) -> SessionStatus:
-    """The status that `step` leads to.
+    """Return the status that `step` leads to.
 
     Raises:
         Conflict: the step cannot happen in this status.
@@ -66,15 +66,15 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
 
 
 def live(session: Session) -> bool:
-    """Whether an agent belongs to it, or is about to."""
+    """Return whether an agent belongs to it, or is about to."""
     return session.status not in TERMINAL
 
 
 def resumable(session: Session) -> bool:
-    """Whether a new message may wake it up."""
+    """Return whether a new message may resume it."""
     return not live(session) and session.ended_by is None
 
 
 def living(count: int, what: str = "session") -> str:
-    """So many sessions live, in words: "1 session lives", "2 sessions live"."""
+    """Return the number of live sessions in words: "1 session lives", "2 sessions live"."""
     return f"1 {what} lives" if count == 1 else f"{count} {what}s live"

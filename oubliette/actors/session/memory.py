@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SessionMemory:
-    """What a SessionActor keeps over its own restarts; nobody else reads or writes it.
+    """State that a SessionActor keeps over its own restarts, and that no other actor uses.
 
-    It lives in the actor's child spec, so it is lost with the server and with the supervisor.
+    It is part of the actor's child spec, so it is lost with the server and with the supervisor.
     """
 
     api_key: str | None = None
-    """For the environment of its agent; never stored."""
+    """Key for the environment of its agent; never stored."""
     crashes: list[float] = field(default_factory=list[float])
-    """Monotonic seconds at which the actor failed lately."""
+    """Monotonic seconds of the actor's latest failures."""

@@ -1,4 +1,4 @@
-"""What a SessionActor and its neighbours in the unit tell each other."""
+"""Messages between a SessionActor and the other actors of its container."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class SubmittedTurn(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     """Its number in the session, from 1."""
     log_end: int
-    """Index of the last event before it can have begun."""
+    """Index of the last event before the turn can have begun."""
     warnings: tuple[str, ...] = ()
-    """What the sender should know of it, a sentence each."""
+    """Warnings for the sender, a sentence each."""
 
 
 class SubmitTurn(Message, Reply[SubmittedTurn]):
@@ -32,7 +32,7 @@ class SubmitTurn(Message, Reply[SubmittedTurn]):
     prompt: str
     caller_id: str | None = None
     caller_tools: tuple[CallerTool, ...] | None = None
-    """None: the tools stay as they are."""
+    """None: the tools stay unchanged."""
     call_id: str | None = None
     idempotency: IdempotencyKey | None = None
 
@@ -41,7 +41,7 @@ class SubmitTurn(Message, Reply[SubmittedTurn]):
 
 
 class OutputEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the agent said, and where in its output it stood."""
+    """One event of the agent, and its place in the agent's output."""
 
     type: str
     data: dict[str, Any]
@@ -65,7 +65,7 @@ class AgentStartProgress(Message):
 class AgentStarting(Message, Reply[None]):
     """A process with this id is about to be started; answered once that is in the log.
 
-    Whoever finds the id later starts it again, which is the same process.
+    An actor that finds the id later starts it again, which is the same process.
     """
 
     process_id: str
@@ -91,13 +91,13 @@ class AgentOutput(Message, Reply[None]):
 
 
 class OutputRefused(Message):
-    """Taking in what the agent said failed: the session's actor cannot go on as it is."""
+    """Processing the agent's output failed: the session's actor cannot continue in its state."""
 
     error: str
 
 
 class AgentWrites(Message):
-    """The agent's protocol wants this said: to be handed back as a `StdinFrame` with a number."""
+    """Frame of the agent's protocol, to be returned as a `StdinFrame` with a number."""
 
     data: bytes
 
@@ -115,9 +115,9 @@ class AgentGone(Message):
 
 
 class StdinFrame(Message):
-    """Something for the agent's stdin; frames that it already has are dropped by the host.
+    """Input for the agent's stdin; the guest drops frames that the agent already has.
 
-    The agent's adapter puts it into the agent's words.
+    The agent's adapter encodes it for the agent.
     """
 
     seq: int
@@ -126,21 +126,21 @@ class StdinFrame(Message):
     text: str = ""
     request_id: str = ""
     decision: Literal["allow", "deny"] = "deny"
-    raw: bytes = b""  # what the protocol wants said (`AgentWrites`)
+    raw: bytes = b""  # a frame of the protocol (`AgentWrites`)
 
 
 class WithdrawPrompt(Message, Reply[bool]):
-    """Forget the prompt in this frame; False: the agent has it, or will have."""
+    """Withdraw the prompt in this frame; False: the agent has it, or will have."""
 
     seq: int
 
 
 class IsBlocked(Message, Reply[bool]):
-    """Ask a session whether its agent waits for children: it holds no place of its tree then."""
+    """Request for whether the agent waits for children: it then holds no slot of its tree."""
 
 
 class RootCaller(Message):
-    """The caller of a tree's root as of now, which decides on permissions in the whole tree.
+    """The current caller of a tree's root, which decides on permissions in the whole tree.
 
     From the root to its tree's actor, which passes it on to the tree's other sessions.
     """
@@ -177,7 +177,7 @@ class OpenLink(Message):
     session: str
     """Name of the SessionActor."""
     secret: str
-    """What the agent's client proves itself with to the relay."""
+    """Secret with which the agent's client proves its identity to the relay."""
 
 
 class CloseLink(Message):
@@ -187,19 +187,19 @@ class CloseLink(Message):
 
 
 class LinkReady(Message):
-    """A new connection of the client is ready; what was pending on an older one is asked again."""
+    """A new connection of the client is ready; requests pending on an older one are sent again."""
 
     link: str
     generation: int
     bare: bool = False
-    """It is there for a client without a secret."""
+    """Whether it is for a client without a secret."""
 
 
 class ClientPaired(Message):
-    """From the SocketActor: a client of the agent and our link have met in the container."""
+    """From the SocketActor: a client of the agent and our link were paired in the container."""
 
     bare: bool = False
-    """It is one without a secret."""
+    """Whether the client has no secret."""
 
 
 class LinkRequest(Message):
@@ -211,7 +211,7 @@ class LinkRequest(Message):
     method: str
     params: dict[str, Any]
     bare: bool = False
-    """The client has presented no secret: it speaks the protocol's first form."""
+    """The client has presented no secret: it uses the protocol's first form."""
 
 
 class LinkReply(Message):
@@ -270,7 +270,7 @@ class ChildSpawned(Message):
 
 
 class AgentBlocked(Message):
-    """To the ExplorationActor: this session's agent waits for a child, or does no longer."""
+    """To the ExplorationActor: this session's agent waits for a child, or does not any more."""
 
     session_id: str
     waits: bool
@@ -284,13 +284,13 @@ class AgentBusy(Message):
 
 
 class SessionFinished(Message):
-    """To the ExplorationActor: this session has come to rest, its end is in the log."""
+    """To the ExplorationActor: this session has finished, its end is in the log."""
 
     session_id: str
 
 
 class AgentCost(Message):
-    """To the ExplorationActor: what this session has cost so far, USD."""
+    """To the ExplorationActor: the cost of this session so far, USD."""
 
     session_id: str
     cost_usd: float
@@ -302,11 +302,11 @@ LimitAction = Literal["warn", "interrupt", "time_out"]
 
 
 class LimitNotice(Message):
-    """To a SessionActor: a limit is near (`warn`), or reached, and what follows of that."""
+    """To a SessionActor: a limit is near (`warn`), or reached, with the consequence."""
 
     limit: str
     action: LimitAction
-    """`interrupt` ends the turn that runs, `time_out` the session, which may be resumed."""
+    """`interrupt` ends the running turn, `time_out` the session, which may be resumed."""
     message: str
 
 
@@ -318,9 +318,9 @@ class RequestOver(Message):
 
 
 class RequestSettled(Message):
-    """To a SessionActor: this is how a request ended. The first one counts.
+    """To a SessionActor: the outcome of a request. The first one counts.
 
-    From its CallerRequestActor, at most once; from the session itself when the answer is there.
+    From its CallerRequestActor, at most once; from the session itself when there is an answer.
     """
 
     request_id: str

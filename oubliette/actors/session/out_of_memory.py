@@ -1,7 +1,7 @@
-"""Whether an agent ended because there was no memory left in its container, and what to do then.
+"""Detection of agents that ended because their container ran out of memory.
 
-The kernel chooses what it ends: the agent itself, a program that it needs, or a parent that waits
-for its children. What the agent says of it is "killed by signal 9", or nothing.
+The kernel chooses the process that it kills: the agent itself, a program that it needs, or a parent
+that waits for its children. The agent's own report of it is "killed by signal 9", or nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.guest.control_link import ControlLink
 
-SECONDS: Final = 2.0  # for the host to say what it knows
+SECONDS: Final = 2.0  # for the guest to report its counts
 
 
 class OutOfMemory:
-    """What the kernel has ended in the container of one agent since its process began."""
+    """Kills by the kernel in the container of one agent since its process began."""
 
     def __init__(self, runtime: ContainerRuntime) -> None:
         self._limited = runtime.capabilities.images
@@ -28,11 +28,11 @@ class OutOfMemory:
         self._before = 0
 
     async def begin(self, link: ControlLink | None) -> None:
-        """The process is about to start."""
+        """Read the counts before the process is started."""
         self._before = (await self._asked(link)).get("oom_kills") or 0
 
     async def words(self, link: ControlLink | None) -> str:
-        """` (out of memory: …)`, to follow a reason; "" where it was something else."""
+        """Return ` (out of memory: …)`, to follow a reason; "" if it was something else."""
         said = await self._asked(link)
         killed = (said.get("oom_kills") or 0) - self._before
         if killed <= 0:
@@ -52,4 +52,4 @@ class OutOfMemory:
             async with asyncio.timeout(SECONDS):
                 return await link.stats()
         except (OublietteError, OSError, TimeoutError):
-            return {}  # the reason is told without it
+            return {}  # the reason is reported without it

@@ -1,4 +1,4 @@
-"""What an agent asks a person for: who is asked, the decision, the deadline."""
+"""Permission requests of an agent: the caller that decides, the decision, the deadline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SETTLED: Final = "permission_settled"
 
 
 class PermissionOverdue(Message):
-    """Nobody has decided by the deadline."""
+    """Deadline of a permission request without a decision."""
 
     request_id: str
 
@@ -54,19 +54,19 @@ class TreePlace(Protocol):
 
 
 class SessionInTree(AgentPort, Protocol):
-    """A session that knows who decides on what its agent may do."""
+    """A session that knows which caller decides on its agent's permissions."""
 
     @property
     def link(self) -> TreePlace:
-        """Knows its place in its tree."""
+        """Place of the session in its tree."""
         ...
 
 
 class Permissions:
-    """Permission requests of one session. Lives and dies with its actor.
+    """Permission requests of one session; same lifetime as its actor.
 
-    A decision is in the log before the agent hears of it, and is told again to an agent that is
-    attached again: whether it heard is not known, and it takes the first one.
+    A decision is in the log before the agent gets it, and is sent again to an agent that is
+    attached again: whether it got the first one is not known, and it uses the first that it gets.
     """
 
     def __init__(self, session: SessionInTree, silence: Silence) -> None:
@@ -74,15 +74,15 @@ class Permissions:
         self._silence = silence
         self._open: dict[str, PermissionRequest] = {}
         self._decided: dict[str, PermissionRequest] = {}
-        """Of the running turn, by our id, in order: what the agent may not have heard."""
+        """Decisions of the running turn that the agent may not have received, by our id."""
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody is asked."""
+        """Whether a request is undecided."""
         return bool(self._open)
 
     def waits(self) -> Iterator[Wait]:
-        """What nobody has decided yet."""
+        """Return the undecided requests."""
         for request in self._open.values():
             yield Wait(
                 kind="permission",
@@ -96,7 +96,7 @@ class Permissions:
             )
 
     def take_over(self, stored: StoredSession) -> None:
-        """Take over what an earlier actor left open, and what its agent may not have been told."""
+        """Recover an earlier actor's open requests, and decisions its agent may not have got."""
         running = stored.running
         for request in stored.permissions:
             if running is None or request.turn != running.number:
@@ -108,18 +108,18 @@ class Permissions:
                 self._decided[request.id] = request
 
     def attached(self) -> None:
-        """The agent is attached again."""
+        """Send the decisions again, since the agent is attached again."""
         for request in self._decided.values():
             self._tell(request)
 
     def turn_ended(self) -> None:
-        """Nobody waits for a decision any more."""
+        """Settle the open requests, since no decision is needed any more."""
         for request in list(self._open.values()):
             self._settle(request, "deny", OVER)
         self._decided.clear()
 
     def asked(self, data: dict[str, Any], source: str, turn: int | None) -> None:
-        """The agent asks: an event to the root session's caller, with ancestry and deadline."""
+        """Send a request as an event to the root session's caller, with ancestry and deadline."""
         session = self._session
         now = session.clock.time()
         principal, caller_id = session.link.root_caller
@@ -163,13 +163,13 @@ class Permissions:
         session.after(left, PermissionOverdue(request_id=request.id))
 
     def overdue(self, message: PermissionOverdue) -> None:
-        """The deadline has passed."""
+        """Deny a request whose deadline has passed."""
         request = self._open.get(message.request_id)
         if request is not None:
             self._settle(request, "deny", OVERDUE)
 
     def answered(self, message: AnswerPermission) -> bool | None:
-        """Somebody decided: False if it is not open here or not theirs, else deferred."""
+        """Accept a decision: False if the request is not open here or not theirs, else deferred."""
         request = self._open.get(message.request_id)
         if request is None or request.principal != message.principal:
             return False
@@ -210,7 +210,7 @@ class Permissions:
         decision: Decision,
         reason: str,
     ) -> None:
-        """Nobody is asked; the log says what was decided."""
+        """Settle a request without asking a caller; the log contains the decision."""
         shown = {**told, "kind": "permission", "decision": decision, "reason": reason}
         event = self._session.writer.append("system", shown, source=source)
         request = msgspec.structs.replace(request, event_index=event.index)
@@ -230,7 +230,7 @@ class Permissions:
 
         def stored() -> None:
             failpoint("session.permission_settled")
-            # A turn that has ended meanwhile has taken the question with it.
+            # If the turn has ended meanwhile, the agent does not wait for the decision any more.
             if tell and session.turn == turn:
                 self._decided[settled.id] = settled
                 if session.attached:
@@ -253,6 +253,6 @@ class Permissions:
 
 
 def _kind(data: dict[str, Any]) -> str:
-    """What a decision for the session covers: what the adapter names, else the question itself."""
+    """Return the scope of a remembered decision: the adapter's kind, else the question."""
     named = data.get("asks_for") or data.get("text")
     return str(named or "anything")[:MAX_KIND]

@@ -1,4 +1,4 @@
-"""Protocols of what the parts of a session may use of the actor that owns them.
+"""Protocols of the actor that owns a session's parts, as these parts use it.
 
 `SessionActor` implements all of them. A part names the smallest one that it needs, so a test can
 stand in for the actor, and no part imports it.
@@ -50,16 +50,16 @@ class SessionPort(Protocol):
         ...
 
     def defer(self) -> Deferred:
-        """Take over the answer to the request that the session handles now."""
+        """Return a deferred answer to the request that the session handles now."""
         ...
 
 
 class AgentPort(SessionPort, Protocol):
-    """A session with its agent and the turn that runs."""
+    """A session with its agent and the running turn."""
 
     @property
     def turn(self) -> int | None:
-        """The number of the turn that runs."""
+        """The number of the running turn."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class AgentPort(SessionPort, Protocol):
 
     @property
     def agent(self) -> Ref | None:
-        """The actor of the agent's process, where there is one."""
+        """The actor of the agent's process, if there is one."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class AgentPort(SessionPort, Protocol):
         ...
 
     def write(self, frame: StdinFrame) -> None:
-        """Hand a frame to the agent's process."""
+        """Send a frame to the agent's process."""
         ...
 
     def begin_turn(self) -> None:

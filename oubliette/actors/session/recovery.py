@@ -1,7 +1,7 @@
-"""What a SessionActor takes over from the store when it starts: all of it in one view.
+"""State that a SessionActor reads from the store when it starts, all of it in one view.
 
-An actor that starts is waited for: by the caller that spawned its session, and by its agent. So
-there is one read, not one for each thing that it needs to know.
+A starting actor is waited for: by the caller that spawned its session, and by its agent. So there
+is one read, not one for each part of the state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
     """Index of its last event; -1 if there is none."""
     tail: tuple[Event, ...]
-    """The end of its log, for memory; empty where that would be too large."""
+    """The end of its log, for memory; empty if that would be too large."""
     turns: tuple[Turn, ...]
-    """Those that run or wait, in order."""
+    """Turns that run or wait, in order."""
     seen: tuple[int, int]
-    """Place in its agent's output of the newest thing that is in the log."""
+    """Place of the newest stored item in its agent's output."""
     open_tools: dict[str, tuple[str, float]]
     """Tool calls of the running turn without a result: call id → tool, wall second of the call."""
     turn_since: float | None
@@ -42,26 +42,26 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     ancestry: tuple[str, ...]
     """Session ids from the root down to this one."""
     root: Session
-    """The oldest of these whose record is there."""
+    """The oldest of these that has a record."""
     requests: tuple[CallerRequest, ...]
     """Calls of a caller's tools that are open, or were settled lately."""
     permissions: tuple[PermissionRequest, ...]
-    """What was asked for in the running turn, and whatever is undecided."""
+    """Permission requests of the running turn, and all undecided ones."""
 
     @property
     def running(self) -> Turn | None:
-        """The turn that runs."""
+        """The running turn."""
         return _running(self.turns)
 
 
 def stored(
     connection: sqlite3.Connection, session_id: str, kept: int, settled_since: float
 ) -> StoredSession | None:
-    """What there is of a session; None if it does not live.
+    """Return the stored state of a session; None if it does not live.
 
     Args:
         connection: to the database, within one view.
-        session_id: whose.
+        session_id: the session.
         kept: events of the end of its log that are wanted, at most.
         settled_since: wall second from which on settled requests count.
     """
@@ -111,7 +111,7 @@ def _ancestry(connection: sqlite3.Connection, session: Session) -> tuple[tuple[s
 
 
 def _last_status(connection: sqlite3.Connection, session_id: str) -> float | None:
-    """When the status changed last: of a session that runs, when its turn began."""
+    """Return when the status changed last: for a running session, when its turn began."""
     row = connection.execute(
         "SELECT ts FROM events INDEXED BY events_by_session WHERE session_id = ?"
         " AND type = 'status' ORDER BY idx DESC LIMIT 1",
@@ -121,7 +121,7 @@ def _last_status(connection: sqlite3.Connection, session_id: str) -> float | Non
 
 
 def _open_tools(connection: sqlite3.Connection, session_id: str) -> dict[str, tuple[str, float]]:
-    """Tool calls since the last turn's end that have no result."""
+    """Return the tool calls since the last turn's end that have no result."""
     rows = connection.execute(
         "SELECT type, data, ts FROM events INDEXED BY events_by_session WHERE session_id = ?1"
         " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"

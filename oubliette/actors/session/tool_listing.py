@@ -1,4 +1,4 @@
-"""The tools that a session's caller lends it, and whether the agent has them on its list.
+"""Tools that a session's caller provides, and whether the agent has fetched their list.
 
 A new process of the agent is prompted once it has fetched the list of our MCP server (see
 `agent_process`). A later turn that came with new tools begins when the agent has fetched its tool
@@ -24,36 +24,35 @@ several seconds, and starting the turn without its tools costs a whole turn of a
 
 
 class ListingOverdue(Message):
-    """The agent should have fetched its tool list by now."""
+    """Deadline at which the agent should have fetched its tool list."""
 
     revision: int
 
 
 class LentTools:
-    """Sends `caller_tools_config` and follows whether the agent has listed what it says."""
+    """Sender of `caller_tools_config`, which tracks whether the agent has listed its tools."""
 
     def __init__(self, session: AgentPort) -> None:
         self._session = session
         self._link: str | None = None
         self._bare: str | None = None
-        """The link of a client without a secret, which says nothing of what was listed."""
+        """Link of a client without a secret, which does not report what was listed."""
         self._revision = 0
         self._client_runs = False
         self._ignores_changes = False
-        """It has let a deadline pass, and not listed its tools since."""
+        """Whether it has let a deadline pass, and not listed its tools since."""
         self.awaited_since: float | None = None
-        """Wall second since which turns wait for the agent to fetch its tool list. None: they do
-        not."""
+        """Wall second since which turns wait for the agent's fetch of its tool list, or None."""
 
     # ------------------------------------------------------------------ the agent's process
 
     def agent_starting(self) -> None:
-        """Another process of the agent is about to start, which will list its tools by itself."""
+        """Record that another process is about to start, which will list its tools on its own."""
         self.awaited_since = None
         self._client_runs = self._ignores_changes = False
 
     def client_seen(self) -> None:
-        """The agent's client is paired with us."""
+        """Record that the agent's client is paired with us."""
         self._client_runs = True
 
     def connected(self, link: str, *, bare: bool = False) -> None:
@@ -61,12 +60,12 @@ class LentTools:
         if bare:
             self._bare = link
             self._tell(link)
-            self._let_prompt()  # such a client does not say when its tools were listed
+            self._let_prompt()  # such a client does not report when its tools were listed
         else:
             self._link = link
             self.send()
 
-    # ------------------------------------------------------------------ lending
+    # ------------------------------------------------------------------ providing tools
 
     def lend(
         self, caller_id: str | None, tools: tuple[CallerTool, ...] | None
@@ -75,7 +74,6 @@ class LentTools:
 
         Returns:
             None if they are the same as before, else warnings for the sender.
-
         """
         session = self._session
         record = session.writer.record
@@ -88,7 +86,7 @@ class LentTools:
         warnings: tuple[str, ...] = ()
         if added and session.attached and self._client_runs:
             warnings = self._await(added)
-        # else there is nothing to see, or the agent has yet to list its tools
+        # otherwise nothing has changed, or the agent has yet to list its tools
         session.writer.then(self.send)
         return warnings
 
@@ -106,7 +104,7 @@ class LentTools:
         return ()
 
     def send(self) -> None:
-        """Send `caller_tools_config`, over which the agent's client learns what it may offer."""
+        """Send `caller_tools_config`, from which the agent's client learns which tools to offer."""
         session = self._session
         self._revision += 1
         if self.awaited_since is not None:
@@ -138,8 +136,8 @@ class LentTools:
     # ------------------------------------------------------------------ listing
 
     def listed(self, params: dict[str, Any]) -> None:
-        """The agent's client says that the agent has listed the tools of a revision."""
-        if params.get("fetched", True):  # older clients do not say, and are not waited for
+        """Record that the agent has listed the tools of a revision, as its client reports."""
+        if params.get("fetched", True):  # older clients do not report it, and are not waited for
             self._let_prompt()
         if params.get("revision") != self._revision:
             return
@@ -151,7 +149,7 @@ class LentTools:
             agent.tell(ToolsListed())
 
     def overdue(self, message: ListingOverdue) -> None:
-        """The agent has not listed its tools in time: its turn begins without them."""
+        """Begin the turn of an agent that has not listed its tools in time, without them."""
         if self.awaited_since is None or message.revision != self._revision:
             return
         self._ignores_changes = True

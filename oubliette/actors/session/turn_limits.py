@@ -1,6 +1,6 @@
-"""How long a turn may take, and how many steps of its model: an end of its own.
+"""Limits of a turn: its time and the steps of its model.
 
-An agent that goes on for ever is not silent, and what it costs may be unknown.
+An agent in an endless loop is not silent, and its cost may be unknown.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class TurnOverdue(Message):
-    """The turn should have ended by now."""
+    """Deadline at which the turn should have ended."""
 
     turn: int
 
 
 @dataclass(frozen=True, slots=True)
 class TurnLimitReached:
-    """A limit that the running turn has reached, which is to fail for it."""
+    """A limit that the running turn has reached, and because of which it is to fail."""
 
     limit: str
     reason: str
@@ -33,7 +33,7 @@ class TurnLimitReached:
 class TurnLimits:
     """The limits of one session's turns: the time, the steps of the model.
 
-    The limits of its project, where they are set, take precedence over the configuration's.
+    The limits of its project, if set, take precedence over the configuration's.
     """
 
     __slots__ = ("_config", "_watched")
@@ -43,7 +43,7 @@ class TurnLimits:
         self._watched: int | None = None
 
     def turn_started(self, turn: int, since: float, now: float, own: Limits) -> float | None:
-        """Seconds until `TurnOverdue` is due; None where a timer runs for the turn already.
+        """Return the seconds until `TurnOverdue` is due; None if a timer runs for the turn already.
 
         Args:
             turn: Its number.
@@ -65,7 +65,7 @@ class TurnLimits:
         return self._reached("max_turn_seconds", "the turn has taken {:g} seconds", own)
 
     def stepped(self, steps: int, own: Limits) -> TurnLimitReached | None:
-        """Return the limit that a turn has reached with so many steps of its model, if any."""
+        """Return the limit that a turn has reached with that many steps of its model, if any."""
         if steps <= self._value("max_turn_steps", own):
             return None
         return self._reached("max_turn_steps", "the turn has taken {:g} steps of its model", own)

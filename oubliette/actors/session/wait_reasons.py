@@ -1,6 +1,6 @@
-"""What a session waits for now, put together from what the parts of its actor know.
+"""Reasons for which a session waits now, collected from the parts of its actor.
 
-Nothing here changes anything.
+Nothing here changes any state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WaitingSession(AgentPort, Protocol):
-    """A session with all its parts, each of which knows what it waits for."""
+    """A session with all its parts, each of which reports its own waits."""
 
     watchdog: AgentWatchdog
     permissions: Permissions
@@ -44,7 +44,7 @@ class WaitingSession(AgentPort, Protocol):
 
 
 def waits_of(session: WaitingSession) -> SessionWaits:
-    """What holds `session` back as a whole, then what its agent has asked for."""
+    """Return the waits of `session` as a whole, then those of its agent's requests."""
     found = [*_whole(session), *session.permissions.waits(), *session.link.waits()]
     if session.stopping:
         found.append(_end(session))
@@ -95,7 +95,7 @@ def _memory(session: WaitingSession, since: float) -> Wait:
 
 
 def _container(session: WaitingSession) -> Wait:
-    """Its start, of which the ContainerActor knows more; else the way in."""
+    """Return the wait for the container: its start or, once it is up, its link."""
     return Wait(
         kind="container",
         what="the link into its container",
@@ -115,7 +115,7 @@ def _process(session: WaitingSession) -> Wait:
 
 
 def _listing(session: WaitingSession) -> Wait:
-    """The next turn came with new tools."""
+    """Return the wait of a next turn that came with new tools."""
     since = session.link.tools.awaited_since
     return Wait(
         kind="agent",

@@ -1,4 +1,4 @@
-"""What a session waits for, in the words in which its parts tell it. Times are wall seconds."""
+"""Waits of a session, as its parts report them. Times are wall seconds."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import msgspec
 from oubliette.kit import Message, Reply
 
 Kind = Literal[
-    "message",  # nothing runs: for somebody to say something
-    "model",  # a turn runs, and nothing else is known to be under way
+    "message",  # nothing runs: for a message
+    "model",  # a turn runs, and no other activity is known
     "tool",  # a tool of the agent's own runs
-    "caller_tool",  # a caller runs a tool that it lends
+    "caller_tool",  # a caller runs a tool that it provides
     "child",  # another session's turn
-    "permission",  # a person decides
+    "permission",  # a person's decision
     "place",  # parts of a session_map, or memory in its container: for others to end
-    "container",  # a stage of its container's start, or the way into the container
+    "container",  # a stage of its container's start, or the link to the container
     "agent",  # the agent's process, to start or to be ready
-    "interrupt",  # the agent, to heed an interrupt
+    "interrupt",  # the agent, to obey an interrupt
     "end",  # the agent, to end
-    "storage",  # the database, to take its events
-    "server",  # a server, to take it over
+    "storage",  # the database, to accept its events
+    "server",  # a server, to recover it
     "ended",  # nothing: it has ended
 ]
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a session waits for."""
+    """One reason for which a session waits."""
 
     kind: Kind
     what: str
-    """Completes the sentence "it waits for …"."""
+    """Object of the sentence "it waits for …"."""
     since: float | None = None
     until: float | None = None
-    """When it is given up; None: never, or not known."""
+    """Time at which it is given up; None: never, or not known."""
     detail: str | None = None
     session_id: str | None = None
     """The child that is waited for."""
     caller: tuple[str, str] | None = None
     """Principal and id of the caller that is to answer."""
     last_event_at: float | None = None
-    """When the agent gave its last sign of life."""
+    """Time of the agent's last sign of life."""
 
 
 class SessionWaits(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,15 +49,15 @@ class SessionWaits(msgspec.Struct, frozen=True, kw_only=True):
 
     waits: tuple[Wait, ...]
     container: str | None = None
-    """Name of the ContainerActor that knows more, while the session waits for a container."""
+    """Name of the ContainerActor with the details, while the session waits for a container."""
 
 
 class GetWaits(Message, Reply[SessionWaits]):
-    """To a SessionActor: what it waits for now. There is at least one entry."""
+    """To a SessionActor: request for its current waits. There is at least one entry."""
 
 
 class ContainerStartProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a container is that is not up."""
+    """Progress of a container that is not up."""
 
     what: str
     since: float | None = None
@@ -66,4 +66,4 @@ class ContainerStartProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GetStart(Message, Reply[ContainerStartProgress | None]):
-    """To a ContainerActor: what its start waits for; None where the container is up, or idle."""
+    """To a ContainerActor: request for what its start waits for; None if it is up, or idle."""

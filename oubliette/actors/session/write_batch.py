@@ -1,8 +1,8 @@
 """A session's own writes, in order: events, its record, its turns.
 
-The session assigns indexes; the store commits; only what is committed is told to anybody. One
-transaction at a time is under way: what comes meanwhile is joined to the next, so that a busy
-session costs few commits and a failed one (disk full) is simply tried again, in order.
+The session assigns indexes; the store commits; only committed state is visible to others. One
+transaction at a time is under way: later writes are joined to the next, so that a busy session
+costs few commits and a failed one (disk full) is simply tried again, in order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class EventWriter:
         wake: Callable[[], object],
     ) -> None:
         self.record = record
-        """The session as it is now, uncommitted changes included."""
+        """The current record of the session, uncommitted changes included."""
         self.log_end = log_end
         """Index of the last committed event."""
         self._next = log_end + 1
@@ -84,9 +84,10 @@ class EventWriter:
         caller_id: str | None = None,
         principal: str | None = None,
     ) -> Event:
-        """Add an event; it has its index at once, and is told to others once committed.
+        """Add an event; it has its index at once, and is visible to others once committed.
 
-        `caller_id` of `principal` is the caller who is told; else the one who lends tools now.
+        `caller_id` of `principal` is the caller that receives it; by default the one that provides
+        tools now.
         """
         caller = caller_id or self.record.caller_id
         event = Event(
@@ -117,13 +118,13 @@ class EventWriter:
         self._wake()
 
     def then(self, callback: Callable[[], object]) -> None:
-        """Call this once everything so far is committed."""
+        """Call `callback` once everything so far is committed."""
         self._pending.then.append(callback)
         self._wake()
 
     @property
     def full(self) -> bool:
-        """Whether its agent has to be held back."""
+        """Whether its agent has to be blocked."""
         batch = self._under_way
         count = len(self._pending.events) + (len(batch.events) if batch else 0)
         size = self._pending.bytes + (batch.bytes if batch else 0)
@@ -135,7 +136,7 @@ class EventWriter:
         return self._under_way is None and not self._pending
 
     def take(self) -> WriteBatch | None:
-        """The next transaction, or None while one is under way or nothing is pending."""
+        """Return the next transaction, or None while one is under way or nothing is pending."""
         if self._under_way is not None or not self._pending:
             return None
         pending, self._pending = self._pending, _Pending()
@@ -149,7 +150,7 @@ class EventWriter:
         return self._under_way
 
     def committed(self, stored: tuple[Event, ...]) -> tuple[Callable[[], object], ...]:
-        """The transaction under way is in the log; returns what was to be called then."""
+        """Record that the transaction under way is in the log; return the due callbacks."""
         batch, self._under_way = self._under_way, None
         assert batch is not None
         for event in stored:
@@ -167,13 +168,13 @@ class EventWriter:
     # ------------------------------------------------------------- reading
 
     def in_memory(self, since: int) -> bool:
-        """Whether all events after `since` are held here."""
+        """Return whether all events after `since` are held here."""
         if since >= self.log_end:
             return True
         return bool(self._ring) and self._ring[0][0].index <= since + 1
 
     def after(self, since: int, max_events: int, max_bytes: int) -> tuple[Event, ...]:
-        """Committed events after `since`, at least one if there is any."""
+        """Return committed events after `since`, at least one if there is any."""
         found: list[Event] = []
         size = 0
         start = max(0, since + 1 - (self._ring[0][0].index if self._ring else 0))
@@ -186,7 +187,7 @@ class EventWriter:
 
 
 def _weight(event: Event) -> int:
-    """Bytes that the event takes, roughly and cheaply: the length of its long strings."""
+    """Return roughly how many bytes the event takes: the length of its long strings."""
     size = 200
     for value in event.data.values():
         if isinstance(value, str):

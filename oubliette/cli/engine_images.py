@@ -15,7 +15,7 @@ from oubliette.config.container_options import BASE
 from oubliette.errors import OublietteError
 from oubliette.runtime.containers import images as container_images
 from oubliette.runtime.containers import options as container_options
-from oubliette.runtime.containers import selection
+from oubliette.runtime.containers import registry, selection
 from oubliette.runtime.containers.base import RuntimeStatus
 
 if TYPE_CHECKING:
@@ -80,9 +80,12 @@ async def _ask(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Query the engine that a server would use, and each image by its name."""
     wanted = config.containers.runtime
-    if wanted == "process":
-        return _engine(None, reason="containers.runtime is process, which has no images"), {}
-    names = (wanted,) if wanted != "auto" else tuple(n for n in selection.order() if n != "process")
+    spec = registry.lookup(wanted)
+    if spec is not None and not spec.images:
+        return _engine(None, reason=f"containers.runtime is {wanted}, which has no images"), {}
+    names = (wanted,)
+    if wanted == registry.AUTO:
+        names = tuple(name for name in selection.order() if registry.BUILT_IN[name].images)
     refused: list[tuple[str, RuntimeStatus]] = []
     without: tuple[dict[str, Any], dict[str, dict[str, Any]]] | None = None
     for name in names:
@@ -103,7 +106,7 @@ async def _ask(
         return without
     reason = "; ".join(f"{name}: {status.reason or 'it does not work'}" for name, status in refused)
     remedy = next((status.remedy for _, status in refused if status.remedy), None)
-    return _engine(wanted if wanted != "auto" else None, reason=reason, remedy=remedy), {}
+    return _engine(wanted if wanted != registry.AUTO else None, reason=reason, remedy=remedy), {}
 
 
 async def _status(runtime: ContainerRuntime) -> RuntimeStatus:

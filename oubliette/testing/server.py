@@ -30,6 +30,7 @@ import msgspec
 from oubliette.cli.client.control import ControlClient
 from oubliette.errors import OublietteError
 from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE
+from oubliette.runtime.containers.docker.address import FLAVOURS
 from oubliette.runtime.containers.docker.client import Engine
 from oubliette.runtime.containers.process import adoption, procfs, unsandboxed
 from oubliette.runtime.files.home import DATABASE
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from oubliette.testing.fork_server import Zygote
 
-ENGINES: Final = ("docker", "podman")
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
 ORPHAN_GRACE: Final = 120.0  # seconds; then the remains of a killed test run end
@@ -292,7 +292,7 @@ class ServerProcess:
         instance = self.instance()
         if not instance:
             return {}
-        if self.engine in ENGINES:
+        if self.engine in FLAVOURS:
             with self.api() as api:
                 return dict(self._running(api))
         found = adoption.find_living(instance, sandboxed=self.sandboxed)
@@ -335,7 +335,7 @@ class ServerProcess:
 
     async def _sweep(self) -> None:
         """Kill every container of this instance, and wait until it is gone."""
-        if self.engine in ENGINES:
+        if self.engine in FLAVOURS:
             await asyncio.to_thread(self._sweep_engine)
             return
         async with asyncio.timeout(STOP_SECONDS):

@@ -95,13 +95,10 @@ class ContainerSpecBuilder:
         )
 
     def _hardening(self) -> Hardening | None:
-        name = self._context.runtime.name
         if self.image is None:
             return None
-        flavour = "podman" if name == "podman" else "docker"
-        return options.hardening_of(
-            self._context.config, flavour, self._key.container_type, self._project
-        )
+        context, kind = self._context, self._key.container_type
+        return options.hardening_of(context.config, context.runtime.name, kind, self._project)
 
     def _mounts(self) -> list[Mount]:
         context, project = self._context, self._project

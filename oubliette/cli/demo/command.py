@@ -19,6 +19,7 @@ from oubliette.cli.demo.agents import CHILDREN, FINAL, DemoAgent, ready
 from oubliette.cli.demo.lines import DemoOutput, described
 from oubliette.cli.demo.server import DemoServer
 from oubliette.errors import OublietteError
+from oubliette.runtime.containers.docker.address import FLAVOURS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 CALL_SECONDS: Final = 120.0  # a project with its first container, on a busy machine
 IMAGE_SECONDS: Final = 600.0
 TURN_SECONDS: Final = 240.0  # real agents take seconds to start, three of them at once more
-ENGINES: Final = {"docker", "podman"}
 
 app = typer.Typer(add_completion=False)
 
@@ -73,7 +73,7 @@ async def _run_demo(home: Path, runtime: str, agent: str) -> None:
     lines = DemoOutput()
     async with lines.reminding(), contextlib.AsyncExitStack() as stack:
         async with lines.waiting(f"the agent ({agent}) to be found", CALL_SECONDS):
-            prepared = await stack.enter_async_context(ready(agent, contained=runtime in ENGINES))
+            prepared = await stack.enter_async_context(ready(agent, contained=runtime in FLAVOURS))
         await _Demo(home, runtime, prepared, lines).run()
 
 
@@ -168,7 +168,7 @@ class _Demo:
 
     async def _prepare(self) -> dict[str, str]:
         """Prepare the runtime's needs besides the server, and print notes about it."""
-        if self._runtime in ENGINES:
+        if self._runtime in FLAVOURS:
             from oubliette.testing.host_image import ensure_image
 
             # The demo shows agents, not a registry: its image is this machine's own files.

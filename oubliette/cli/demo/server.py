@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import OublietteError
+from oubliette.runtime.containers import registry
 from oubliette.runtime.containers.host_paths import temporary_folder
 from oubliette.runtime.containers.process.unsandboxed import stranger
 
@@ -30,7 +31,9 @@ _LONGEST: Final = len("/oubliette-demo-01234567/run/oubliette-4294967294/0123456
 
 def sandbox(runtime: str) -> str:
     """Return the value of `process.sandbox`: the demo runs on a machine without bubblewrap too."""
-    missing = runtime in {"process", "auto"} and shutil.which("bwrap") is None
+    spec = registry.lookup(runtime)
+    sandboxed = runtime == registry.AUTO or (spec is not None and spec.uses_sandbox)
+    missing = sandboxed and shutil.which("bwrap") is None
     return "best-effort" if missing else "bubblewrap"
 
 

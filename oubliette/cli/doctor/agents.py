@@ -16,6 +16,7 @@ from oubliette.errors import ConfigError
 from oubliette.runtime.agents.environment import resolve
 from oubliette.runtime.agents.program import out_of_reach
 from oubliette.runtime.agents.registry import survey, without_default
+from oubliette.runtime.containers import registry
 from oubliette.runtime.containers.process import unsandboxed
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def _usable(
 
 def _closed(config: Config, places: tuple[Path, ...]) -> str | None:
     """Return the folder that keeps an agent from its program if nothing is mounted."""
-    if config.containers.runtime not in {"auto", "process"}:
+    wanted = registry.lookup(config.containers.runtime)
+    if config.containers.runtime != registry.AUTO and (wanted is None or not wanted.uses_sandbox):
         return None
     uid = unsandboxed.stranger(config.process.sandbox)
     found = (out_of_reach(place, uid) for place in places if uid is not None)

@@ -10,8 +10,6 @@ import typer
 
 from oubliette.cli.terminal.output import Format, Home, Output, clean, print_json
 
-ENGINES = ("apple", "docker", "podman")
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -79,12 +77,14 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
     if config is None:
         return
     from oubliette.cli.doctor import agents, engines, sandbox
+    from oubliette.runtime.containers import registry
 
     yield from agents.agents(config, versions=not quick)
     yield from agents.credentials(config)
     yield from engines.engines(config)
     several, usable = sandbox.sandbox(config, place)
-    if config.containers.runtime in ENGINES:
+    wanted = registry.lookup(config.containers.runtime)
+    if wanted is not None and not wanted.uses_sandbox:
         yield from (sandbox.not_asked_for(each) for each in several)
         return
     yield from several

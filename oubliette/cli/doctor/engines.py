@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oubliette.cli.doctor.checks import Check, bad, ok
+from oubliette.cli.doctor.checks import Check, bad, failed, ok
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
     from oubliette.config.schema import Config
+    from oubliette.runtime.containers.runtime_spec import RuntimeSpec
 
 SECONDS: Final = 10.0  # for one engine
 
@@ -21,20 +22,43 @@ def engines(config: Config) -> list[Check]:
 
 
 async def _engines(config: Config) -> list[Check]:
-    from oubliette.runtime.containers.selection import ENGINES
+    from oubliette.runtime.containers import registry
 
-    return list(await asyncio.gather(*(_engine(name, config) for name in ENGINES)))
+    there = registry.installed()
+    wanted = config.containers.runtime
+    found = [_unusable(name, why, wanted) for name, why in there.broken.items()]
+    if wanted != registry.AUTO and wanted not in there.broken and registry.lookup(wanted) is None:
+        try:
+            registry.find(wanted)
+        except OublietteError as error:
+            found.append(failed("container runtime", error))
+    engines = (spec for spec in there.specs.values() if not spec.uses_sandbox)
+    return [*await asyncio.gather(*(_engine(spec, config) for spec in engines)), *found]
 
 
-async def _engine(name: str, config: Config) -> Check:
+def _unusable(name: str, why: str, wanted: str) -> Check:
+    """Return the finding about a package that cannot be used."""
+    remedy = "update that package, or uninstall it"
+    if name == wanted:
+        return bad(name, why, remedy)
+    return ok(name, f"not used: {why}; to use it: {remedy}")
+
+
+async def _engine(spec: RuntimeSpec, config: Config) -> Check:
+    from oubliette.runtime.containers import registry
     from oubliette.runtime.containers.options import image_of
-    from oubliette.runtime.containers.selection import make, order, pull_command
+    from oubliette.runtime.containers.selection import make, pull_command
 
-    wanted = config.containers.runtime == name
-    if name not in order() and not wanted:
-        return ok(name, "not used: only for macOS on Apple silicon")
+    name = spec.name
+    wanted = registry.lookup(config.containers.runtime) is spec
+    unsupported = spec.unsupported()
+    if unsupported is not None and not wanted:
+        return ok(name, f"not used: {unsupported}")
     here = Path()  # nothing is made, so no folder is needed
-    runtime = make(name, config, here, here, here)
+    try:
+        runtime = make(name, config, here, here, here)
+    except OublietteError as error:
+        return failed(name, error) if wanted else bad(name, error.message, error.hint, "warn")
     try:
         async with asyncio.timeout(SECONDS):
             status = await runtime.ping()
@@ -43,6 +67,8 @@ async def _engine(name: str, config: Config) -> Check:
                 if wanted:
                     return bad(name, detail, status.remedy)
                 return ok(name, f"not used: {detail}; to use it: {status.remedy or 'see above'}")
+            if not spec.images:
+                return ok(name, status.version or "works")
             image = image_of(config, "base")
             if await runtime.image_exists(image):
                 return ok(name, f"{status.version}, has the image {image}")

@@ -17,6 +17,7 @@ from oubliette.runtime.containers.base import (
     RuntimeStatus,
 )
 from oubliette.runtime.containers.process.runtime import ProcessRuntime
+from oubliette.runtime.containers.runtime_spec import RuntimeSetup, RuntimeSpec
 
 __all__ = (
     "LABEL_CONTAINER",
@@ -33,5 +34,7 @@ __all__ = (
     "Logs",
     "Mount",
     "ProcessRuntime",
+    "RuntimeSetup",
+    "RuntimeSpec",
     "RuntimeStatus",
 )

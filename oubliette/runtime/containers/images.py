@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError, InvalidParameter
-from oubliette.runtime.containers import dockerfile
+from oubliette.runtime.containers import dockerfile, registry
 from oubliette.runtime.containers import options as container_options
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ class Imaging:
 
     def _options(self, container_type: str, project: Project | None) -> ContainerOptions:
         if not self._runtime.capabilities.images:
+            having = [f'"{name}"' for name, spec in registry.BUILT_IN.items() if spec.images]
             raise InvalidParameter(
                 f"the {self._runtime.name} runtime has no images",
                 field="container_type",
-                hint='containers.runtime = "docker", "podman" or "apple" has',
+                hint=f"containers.runtime = {', '.join(having[:-1])} or {having[-1]} has",
             )
         return container_options.options_of(self._config, container_type, project)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.config.container_options import BASE, DEV, ContainerOptions, given
 from oubliette.errors import RuntimeFailure
+from oubliette.runtime.containers import registry
 from oubliette.runtime.containers.base import MIB, ContainerLimits, Hardening
 
 if TYPE_CHECKING:
@@ -80,17 +81,18 @@ def network_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> str:
     """Return the network of containers of that runtime."""
-    if runtime == "process":
-        return config.process.network
+    of_all = registry.find(runtime).network
+    if of_all is not None:
+        return of_all(config)
     return options_of(config, container_type, project).network
 
 
 def limits_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> ContainerLimits:
-    """Return limits of a whole container; the process runtime only limits the size of /tmp."""
+    """Return limits of a whole container; some runtimes only limit the size of /tmp."""
     part = options_of(config, container_type, project)
-    if runtime == "process":
+    if not registry.find(runtime).limits:
         return ContainerLimits(tmp_bytes=part.tmp_mb * MIB)
     return ContainerLimits(
         memory_bytes=part.memory_mb * MIB,
@@ -103,9 +105,8 @@ def limits_of(
 def hardening_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> Hardening:
-    """Return the hardening of an engine's containers."""
+    """Return the hardening of a runtime's containers."""
     part = options_of(config, container_type, project)
-    own = {"docker": config.docker.oci_runtime, "podman": config.podman.oci_runtime}
     return Hardening(
         memory_bytes=part.memory_mb * MIB,
         cpus=part.cpus,
@@ -121,5 +122,5 @@ def hardening_of(
         oom_score=part.oom_score,
         log_bytes=part.log_mb * MIB,
         log_files=part.log_files,
-        oci_runtime=part.oci_runtime or own.get(runtime),
+        oci_runtime=part.oci_runtime or registry.find(runtime).oci_runtime(config),
     )

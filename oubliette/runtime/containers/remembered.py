@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError
+from oubliette.runtime.containers import registry
 from oubliette.runtime.containers.host_paths import write_private
 
 if TYPE_CHECKING:
@@ -13,14 +14,18 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
 
 FILE: Final = "runtime"
-"""In the home: the name of the isolation, one of `WALLS`."""
-WALLS: Final = {"best-effort": 1, "bubblewrap": 2, "podman": 3, "docker": 3, "apple": 3}
-"""Isolation of agents → its strength; engines are equal."""
+"""In the home: the name of the isolation, one of `walls`."""
+
+
+def walls() -> dict[str, int]:
+    """Return isolation of agents → its strength; engines are equal."""
+    specs = registry.installed().specs.values()
+    return {name: strength for spec in specs for name, strength in spec.walls.items()}
 
 
 def wall(runtime: str, config: Config) -> str:
     """Return the isolation of a runtime's agents."""
-    return config.process.sandbox if runtime == "process" else runtime
+    return registry.find(runtime).isolation_of(config)
 
 
 def check(home: Path, runtime: str, config: Config, why: str) -> None:
@@ -31,10 +36,10 @@ def check(home: Path, runtime: str, config: Config, why: str) -> None:
     Raises:
         ConfigError: the isolation is weaker; the message names the last one and the remedy.
     """
-    if config.containers.runtime != "auto":
+    if config.containers.runtime != registry.AUTO:
         return
     before, now = recall(home), wall(runtime, config)
-    if before is None or WALLS[now] >= WALLS[before]:
+    if before is None or walls()[now] >= walls()[before]:
         return
     raise ConfigError(
         f"containers.runtime = auto would run agents in {now} from now on, which keeps them in less"
@@ -50,7 +55,7 @@ def recall(home: Path) -> str | None:
         found = (home / FILE).read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         return None
-    return found if found in WALLS else None
+    return found if found in walls() else None
 
 
 def remember(home: Path, runtime: str, config: Config) -> None:

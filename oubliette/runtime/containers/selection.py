@@ -1,4 +1,4 @@
-"""Selection of a server's runtime: docker, podman, process, in this order.
+"""Selection of a server's runtime: as configured; `auto`: docker, podman, process, in this order.
 
 On a Mac with Apple silicon, Apple's `container` comes before them. An engine is chosen if it
 answers and has the image of the containers. If engines answer and none has it, the first one pulls
@@ -8,16 +8,14 @@ get a weaker isolation for want of an image.
 
 from __future__ import annotations
 
-import platform
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
-from oubliette import ids
 from oubliette.errors import ConfigError, OublietteError
-from oubliette.runtime.containers import image_errors, options
+from oubliette.runtime.containers import image_errors, options, registry
 from oubliette.runtime.containers.images import Imaging, built_from
-from oubliette.runtime.containers.process.runtime import ProcessRuntime
+from oubliette.runtime.containers.runtime_spec import RuntimeSetup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,47 +25,27 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("oubliette.server")
 
-ENGINES: Final = ("apple", "docker", "podman")
-"""The runtimes with images."""
-RUNTIMES: Final = (*ENGINES, "process")
-
 
 def order() -> tuple[str, ...]:
-    """Return the runtimes that `auto` tries on this machine, in order."""
-    apple = (platform.system(), platform.machine()) == ("Darwin", "arm64")
-    return RUNTIMES if apple else tuple(name for name in RUNTIMES if name != "apple")
+    """Return the runtimes that `auto` tries on this machine, in order; no package's."""
+    return tuple(name for name, spec in registry.BUILT_IN.items() if spec.unsupported() is None)
 
 
 def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
-    """Return the runtime of that name, not tried yet.
+    """Return the runtime that `containers.runtime = name` selects, not tried yet.
 
     Raises:
-        ConfigError: the name is unknown.
+        ConfigError: there is none of that name, or its package cannot be used.
     """
-    if name == "process":
-        return ProcessRuntime(base, zipapp, sandbox=config.process.sandbox, home=home)
-    if name not in ENGINES:
-        raise ConfigError(
-            f"containers.runtime: there is no runtime {ids.shown(name)} in this release",
-            hint=f"auto, {', '.join(sorted(RUNTIMES))}",
-        )
-    if name == "apple":
-        from oubliette.runtime.containers.apple.runtime import AppleRuntime
-
-        return AppleRuntime(
-            base, zipapp, path=config.apple.path, hard=options.hardening_of(config, name)
-        )
-    from oubliette.runtime.containers.docker.runtime import DockerRuntime
-
-    engine = config.docker if name == "docker" else config.podman
-    return DockerRuntime(
-        base,
-        zipapp,
-        flavour=name,
-        host=engine.host,
-        hard=options.hardening_of(config, name),
-        sockets=engine.sockets,
+    spec = registry.find(name)
+    setup = RuntimeSetup(
+        config=config,
+        base=base,
+        zipapp=zipapp,
+        home=home,
+        hardening=options.hardening_of(config, spec.name),
     )
+    return registry.make(spec, setup)
 
 
 async def choose(
@@ -80,7 +58,7 @@ async def choose(
             and cannot pull it; the message has the remedy.
     """
     wanted = config.containers.runtime
-    if wanted != "auto":
+    if wanted != registry.AUTO:
         runtime = make(wanted, config, base, zipapp, home)
         refusal = await _refusal(runtime)
         if refusal is not None:
@@ -91,7 +69,7 @@ async def choose(
     hint: str | None = None
     bare: str | None = None  # the first engine that lacks only the image
     for name in order():
-        if name == "process" and bare is not None:
+        if bare is not None and not registry.BUILT_IN[name].images:
             runtime = make(bare, config, base, zipapp, home)
             await _fetch(runtime, config)
             return runtime, f"{bare} works, and its image was fetched"
@@ -159,4 +137,4 @@ def pull_command(engine: str, image: str) -> str:
     """Return the command that pulls an image, or builds one that no registry has."""
     if image.startswith(image_errors.BUILT):
         return image_errors.REBUILD
-    return f"{'container image' if engine == 'apple' else engine} pull {image}"
+    return f"{registry.find(engine).pull_prefix} {image}"

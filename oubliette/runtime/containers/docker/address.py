@@ -11,7 +11,7 @@ import hashlib
 import os
 import ssl
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from oubliette.runtime.containers.errors import EngineMissing
 
 Flavour = Literal["docker", "podman"]
+FLAVOURS: Final[tuple[Flavour, ...]] = get_args(Flavour)
 
 PLAIN_PORT: Final = 2375
 TLS_PORT: Final = 2376

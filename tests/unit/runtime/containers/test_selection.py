@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from oubliette.config.schema import (
     ProcessConfig,
 )
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers import remembered, selection
+from oubliette.runtime.containers import registry, remembered, selection
 from oubliette.runtime.containers.base import Capabilities, Logs, Progress, RuntimeStatus
 from oubliette.runtime.containers.image_errors import ImageError
 
@@ -80,8 +81,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, **there: Standin) -> None:
 
 @pytest.fixture(autouse=True)
 def linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(selection.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
 async def test_auto_takes_docker_before_podman_before_processes(
@@ -212,16 +213,16 @@ async def test_where_nothing_works_everything_is_named_with_the_last_remedy(
 async def test_auto_takes_apple_first_where_there_can_be_one(
     monkeypatch: pytest.MonkeyPatch, system: str, machine_name: str, first: str
 ) -> None:
-    monkeypatch.setattr(selection.platform, "system", lambda: system)
-    monkeypatch.setattr(selection.platform, "machine", lambda: machine_name)
-    machine(monkeypatch, **{name: Standin(name, ok=True) for name in selection.RUNTIMES})
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine_name)
+    machine(monkeypatch, **{name: Standin(name, ok=True) for name in registry.BUILT_IN})
     runtime, why = await selection.choose(Config(), HERE, HERE, HERE)
     assert (runtime.name, why) == (first, f"{first} works")
 
 
 async def test_auto_says_why_it_is_not_apple(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection.platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(selection.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
     apple = Standin("apple", ok=True, image=False)
     machine(monkeypatch, apple=apple, docker=Standin("docker", ok=True))
     runtime, why = await selection.choose(Config(), HERE, HERE, HERE)

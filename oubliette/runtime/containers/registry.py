@@ -1,0 +1,223 @@
+"""Registry of container runtimes: ours, and those of installed packages.
+
+A package adds a runtime by an entry point of the group `oubliette.containers` that is a
+`RuntimeSpec`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from oubliette.errors import ConfigError, OublietteError
+from oubliette.ids import shown
+from oubliette.runtime.containers.base import ContainerRuntime
+from oubliette.runtime.containers.runtime_spec import RuntimeSpec
+
+if TYPE_CHECKING:
+    from oubliette.runtime.containers.docker.address import Flavour
+    from oubliette.runtime.containers.runtime_spec import RuntimeSetup
+
+log = structlog.get_logger("oubliette.containers")
+
+GROUP: Final = "oubliette.containers"
+AUTO: Final = "auto"
+"""Value of `containers.runtime` that selects one of `BUILT_IN`."""
+
+
+def _apple(setup: RuntimeSetup) -> ContainerRuntime:
+    from oubliette.runtime.containers.apple.runtime import AppleRuntime
+
+    return AppleRuntime(
+        setup.base, setup.zipapp, path=setup.config.apple.path, hard=setup.hardening
+    )
+
+
+def _docker(setup: RuntimeSetup) -> ContainerRuntime:
+    return _by_docker_sdk(setup, "docker")
+
+
+def _podman(setup: RuntimeSetup) -> ContainerRuntime:
+    return _by_docker_sdk(setup, "podman")
+
+
+def _by_docker_sdk(setup: RuntimeSetup, flavour: Flavour) -> ContainerRuntime:
+    from oubliette.runtime.containers.docker.runtime import DockerRuntime
+
+    engine = setup.config.docker if flavour == "docker" else setup.config.podman
+    return DockerRuntime(
+        setup.base,
+        setup.zipapp,
+        flavour=flavour,
+        host=engine.host,
+        hard=setup.hardening,
+        sockets=engine.sockets,
+    )
+
+
+def _process(setup: RuntimeSetup) -> ContainerRuntime:
+    from oubliette.runtime.containers.process.runtime import ProcessRuntime
+
+    sandbox = setup.config.process.sandbox
+    return ProcessRuntime(setup.base, setup.zipapp, sandbox=sandbox, home=setup.home)
+
+
+def _no_apple() -> str | None:
+    here = (platform.system(), platform.machine())
+    return None if here == ("Darwin", "arm64") else "only for macOS on Apple silicon"
+
+
+_SPECS: Final = (
+    RuntimeSpec(name="apple", make=_apple, unsupported=_no_apple, pull="container image pull"),
+    RuntimeSpec(name="docker", make=_docker, oci_runtime=lambda config: config.docker.oci_runtime),
+    RuntimeSpec(name="podman", make=_podman, oci_runtime=lambda config: config.podman.oci_runtime),
+    RuntimeSpec(
+        name="process",
+        make=_process,
+        images=False,
+        limits=False,
+        uses_sandbox=True,
+        network=lambda config: config.process.network,
+        isolation=lambda config: config.process.sandbox,
+        strengths={"best-effort": 1, "bubblewrap": 2},
+    ),
+)
+BUILT_IN: Final[Mapping[str, RuntimeSpec]] = {spec.name: spec for spec in _SPECS}
+"""Name → spec of the runtimes that ship with Oubliette, in the order in which `auto` tries them."""
+
+
+class InstalledRuntimes(msgspec.Struct, frozen=True):
+    """Container runtimes of a server."""
+
+    specs: Mapping[str, RuntimeSpec]
+    """Name → spec, `BUILT_IN` first."""
+    packages: Mapping[str, str]
+    """Name → package and version, of those that packages add."""
+    broken: Mapping[str, str]
+    """Name of the entry point → why the package's runtime cannot be used."""
+
+
+@functools.cache
+def installed() -> InstalledRuntimes:
+    """Return every runtime; packages are loaded once a process."""
+    specs = dict(BUILT_IN)
+    packages: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        package = point.value
+        if point.dist is not None:
+            package = f"{point.dist.name} {point.dist.version}"
+        try:
+            spec = _checked(point.load(), _taken(specs))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("runtime_not_loaded", runtime=point.name, package=package, reason=reason)
+            broken[point.name] = f"the package {package} is no good for this server: {reason}"
+        else:
+            specs[spec.name] = spec
+            packages[spec.name] = package
+    return InstalledRuntimes(specs, packages, broken)
+
+
+def find(name: str) -> RuntimeSpec:
+    """Return the runtime that `containers.runtime = name` selects.
+
+    Raises:
+        ConfigError: there is none of that name, or its package cannot be used.
+    """
+    found = lookup(name)
+    if found is not None:
+        return found
+    there = installed()
+    if name in there.broken:
+        raise ConfigError(
+            f"containers.runtime: {there.broken[name]}",
+            hint="update that package, or uninstall it",
+        )
+    near = difflib.get_close_matches(name, there.specs, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(
+        f"containers.runtime: there is no runtime {shown(name)} in this release, nor in an"
+        " installed package",
+        hint=f"{meant}there are: {AUTO}, {', '.join(sorted(there.specs))}",
+    )
+
+
+def lookup(name: str) -> RuntimeSpec | None:
+    """Return the runtime that `containers.runtime = name` selects; None: `auto`, or unknown."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if name == AUTO:
+        return None
+    specs = installed().specs
+    return specs.get(name) or next((one for one in specs.values() if name in one.aliases), None)
+
+
+def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
+    """Return the runtime, not tried yet.
+
+    Raises:
+        ConfigError: its configuration is invalid, or what a package made is no such runtime.
+    """
+    if spec.name in BUILT_IN:
+        return spec.make(setup)
+    try:
+        runtime = spec.make(setup)
+        _check_made(runtime, spec)
+    except OublietteError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"containers.runtime: the package {installed().packages[spec.name]} cannot make its"
+            f" runtime {spec.name}: {type(error).__name__}: {error}",
+            hint="update that package, or uninstall it",
+        ) from error
+    return runtime
+
+
+def _check_made(runtime: ContainerRuntime, spec: RuntimeSpec) -> None:
+    """Check that it has all required attributes and the name of its spec.
+
+    Raises:
+        TypeError: it has not.
+    """
+    wanted = [name for name in vars(ContainerRuntime) if not name.startswith("_")]
+    lacking = [name for name in wanted if not hasattr(runtime, name)]
+    if lacking:
+        raise TypeError(f"it has no {', '.join(sorted(lacking))}")
+    if runtime.name != spec.name:
+        raise TypeError(f"its name is {shown(runtime.name)}")
+
+
+def _taken(specs: Mapping[str, RuntimeSpec]) -> set[str]:
+    """Return all names and aliases; those of isolations too, which a home remembers."""
+    return {AUTO} | {
+        name for spec in specs.values() for name in (spec.name, *spec.aliases, *spec.walls)
+    }
+
+
+def _checked(spec: object, taken: set[str]) -> RuntimeSpec:
+    """Return the spec of a package whose names are valid and free.
+
+    Raises:
+        ConfigError: it is none, or a name is taken or invalid.
+    """
+    if not isinstance(spec, RuntimeSpec):
+        raise ConfigError(f"it is no RuntimeSpec but {shown(type(spec).__name__)}")
+    names = (spec.name, *spec.aliases)
+    for name in names:
+        if not name.isascii() or not name.isprintable() or not name.strip():
+            raise ConfigError(f"its name is {name!r}")
+    for name in (*names, *spec.walls):
+        if name in taken:
+            raise ConfigError(f"there is a runtime called {name} already")
+    if spec.isolation is not None and not spec.strengths:
+        raise ConfigError("isolation names no key of strengths, which is empty")
+    return spec

@@ -1,0 +1,166 @@
+"""Container runtimes that packages of others bring, by the group `oubliette.containers`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oubliette.cli.doctor import engines
+from oubliette.config.schema import Config, ContainersConfig, DockerConfig
+from oubliette.errors import ConfigError
+from oubliette.runtime.containers import options, registry, remembered, selection
+from tests.conformance import cage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs a package of somebody else with these entry points."""
+    folder = tmp_path / "site"
+
+    def installs(**points: str) -> None:
+        folder.mkdir()
+        monkeypatch.syspath_prepend(str(cage.install(folder, points or None)))
+        registry.installed.cache_clear()
+
+    yield installs
+    monkeypatch.undo()
+    sys.modules.pop("oubliette_cage", None)
+    registry.installed.cache_clear()
+
+
+def with_runtime(name: str) -> Config:
+    return Config(containers=ContainersConfig(runtime=name))
+
+
+@pytest.mark.requires("bubblewrap")
+@pytest.mark.parametrize("name", ["cage", "kennel"])
+async def test_a_runtime_of_a_package_is_chosen_by_its_name_and_its_aliases(
+    package: Callable[..., None], tmp_path: Path, name: str
+) -> None:
+    package()
+    config = with_runtime(name)
+    runtime, why = await selection.choose(config, tmp_path, tmp_path, tmp_path)
+    try:
+        assert (runtime.name, why) == ("cage", f"containers.runtime = {name}")
+        remembered.check(tmp_path, runtime.name, config, why)
+        remembered.remember(tmp_path, runtime.name, config)
+        assert remembered.recall(tmp_path) == "cage"
+        assert options.network_of(config, runtime.name) == "none"
+        assert options.limits_of(config, runtime.name).memory_bytes is None
+    finally:
+        await runtime.aclose()
+
+
+def test_auto_tries_no_runtime_of_a_package(package: Callable[..., None]) -> None:
+    package()
+    assert "cage" in registry.installed().specs
+    assert set(selection.order()) <= set(registry.BUILT_IN)
+
+
+def test_auto_gives_no_weaker_wall_than_that_of_a_package(
+    package: Callable[..., None], tmp_path: Path
+) -> None:
+    package()
+    (tmp_path / "runtime").write_text("cage\n")
+    remembered.check(tmp_path, "docker", Config(), "it works")
+    remembered.check(tmp_path, "process", Config(), "it works")
+    (tmp_path / "runtime").write_text("docker\n")
+    with pytest.raises(ConfigError, match="keeps them in less than docker"):
+        remembered.check(tmp_path, "process", Config(), "not docker")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("nowhere:X", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("oubliette_cage:Nothing", "has no attribute 'Nothing'"),
+        ("oubliette_cage:Cage", "it is no RuntimeSpec but 'type'"),
+        ("oubliette_cage:TAKES_A_NAME", "there is a runtime called docker already"),
+        ("oubliette_cage:TAKES_AN_ALIAS", "there is a runtime called podman already"),
+        ("oubliette_cage:NAMELESS", "its name is ' '"),
+    ],
+)
+def test_a_package_that_is_no_good_is_named_when_its_runtime_is_asked_for(
+    package: Callable[..., None], tmp_path: Path, target: str, reason: str
+) -> None:
+    package(x=target, cage="oubliette_cage:CAGE")
+    assert registry.installed().specs["docker"] is registry.BUILT_IN["docker"]
+    assert "cage" in registry.installed().specs  # the others are as they were
+    with pytest.raises(ConfigError, match="the package oubliette-cage 2.0.1 is no good") as caught:
+        selection.make("x", Config(), tmp_path, tmp_path, tmp_path)
+    assert caught.value.message.startswith("containers.runtime: ")
+    assert reason in caught.value.message
+    assert "uninstall" in (caught.value.hint or "")
+
+
+def test_of_two_packages_with_one_name_the_second_is_refused(package: Callable[..., None]) -> None:
+    package(a="oubliette_cage:CAGE", b="oubliette_cage:BROKEN")
+    found = registry.installed()
+    assert len(found.broken) == 1
+    assert "there is a runtime called cage already" in next(iter(found.broken.values()))
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("oubliette_cage:BROKEN", "ZeroDivisionError"),
+        ("oubliette_cage:UNFINISHED", "it has no aclose, adopt, build,"),
+        ("oubliette_cage:MISNAMED", "its name is 'process'"),
+    ],
+)
+def test_what_a_package_makes_has_to_be_a_runtime(
+    package: Callable[..., None], tmp_path: Path, target: str, reason: str
+) -> None:
+    package(cage=target)
+    with pytest.raises(ConfigError, match="oubliette-cage 2.0.1 cannot make") as caught:
+        selection.make("cage", Config(), tmp_path, tmp_path, tmp_path)
+    assert reason in caught.value.message
+
+
+def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(
+    package: Callable[..., None],
+) -> None:
+    package()
+    with pytest.raises(ConfigError, match="no runtime 'caeg'") as caught:
+        registry.find("caeg")
+    assert caught.value.hint == (
+        "did you mean cage? there are: auto, apple, cage, docker, podman, process"
+    )
+
+
+@pytest.mark.requires("bubblewrap")
+def test_the_doctor_tells_of_runtimes_of_packages(package: Callable[..., None]) -> None:
+    package(cage="oubliette_cage:CAGE", x="nowhere:X")
+    found = {check.name: check for check in engines.engines(with_runtime("kennel"))}
+    assert (found["cage"].status, found["x"].status) == ("ok", "ok")
+    assert found["x"].detail.startswith("not used: the package oubliette-cage 2.0.1 is no good")
+    found = {check.name: check for check in engines.engines(with_runtime("x"))}
+    assert (found["x"].status, found["x"].remedy) == (
+        "fail",
+        "update that package, or uninstall it",
+    )
+    found = {check.name: check for check in engines.engines(with_runtime("dcoker"))}
+    assert found["container runtime"].status == "fail"
+    assert "did you mean docker?" in (found["container runtime"].remedy or "")
+
+
+@pytest.mark.parametrize("name", list(registry.BUILT_IN))
+def test_a_spec_says_the_same_as_the_runtime_that_it_describes(tmp_path: Path, name: str) -> None:
+    spec = registry.find(name)
+    runtime = selection.make(name, Config(), tmp_path, tmp_path, tmp_path)
+    assert (runtime.name, runtime.capabilities.images) == (name, spec.images)
+
+
+def test_an_oci_runtime_of_docker_is_for_no_other_engine() -> None:
+    config = Config(docker=DockerConfig(oci_runtime="runsc"))
+    assert options.hardening_of(config, "docker").oci_runtime == "runsc"
+    for other in ("podman", "apple"):
+        assert options.hardening_of(config, other).oci_runtime is None

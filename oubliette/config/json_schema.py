@@ -10,6 +10,7 @@ from oubliette.config.container_options import ContainerOptions, ContainerOverri
 from oubliette.config.field_docs import field_docs
 from oubliette.config.schema import (
     FILE_NAME,
+    SECTIONS_OF_PACKAGES,
     SECTIONS_OF_TABLES,
     AcpConfig,
     Config,
@@ -40,10 +41,13 @@ def schema() -> dict[str, Any]:
         AcpConfig: parts[AcpConfig.__name__],  # described as a section
     }
     for section, pattern in SECTIONS_OF_TABLES.items():
+        free = {"type": "object"}
         told["properties"][section] = {
             "type": "object",
             "description": field_docs(Config)[section],
-            "patternProperties": {pattern: tables[table_kind(section)]},
+            "patternProperties": {
+                pattern: free if section in SECTIONS_OF_PACKAGES else tables[table_kind(section)]
+            },
             "additionalProperties": False,
         }
     return told

@@ -29,9 +29,11 @@ import msgspec
 from oubliette.config.container_options import ContainerOptions, ContainerOverrides, given
 from oubliette.config.schema import (
     FILE_NAME,
+    SECTIONS_OF_PACKAGES,
     SECTIONS_OF_TABLES,
     Config,
     duration_keys,
+    is_setting,
     sections,
     table_kind,
 )
@@ -97,7 +99,10 @@ def load(
             if key not in schema_keys():
                 error = _unknown(key, schema_keys(), f"{path}: there is no key")
                 if section == "agents" and isinstance(value, dict):
-                    error.hint = f"an agent that speaks ACP is a table [acp_agents.{name}]"
+                    error.hint = (
+                        f"an agent that speaks ACP is a table [acp_agents.{name}], one of an"
+                        f" installed package [package_agents.{name}]"
+                    )
                 raise error
             _put(tree, sources, (section, name), value, str(path))
     for variable, text in environ.items():
@@ -134,6 +139,14 @@ def _put(
     part = tree.setdefault(section, {})
     for table in tables:
         part = _table(tree, section, table, source)
+        if section in SECTIONS_OF_PACKAGES:
+            if not is_setting(value):
+                raise ConfigError(
+                    f"{key}: a setting of a package is a text, a number, a boolean or a list of"
+                    f" them (from {source})",
+                    hint="write a longer key instead of a table in the table",
+                )
+            continue
         names = table_kind(section).__struct_fields__
         if name not in names:
             known = [f"{section}.{table}.{each}" for each in names]
@@ -174,12 +187,13 @@ def flat(config: Config) -> dict[str, object]:
     for section in config.__struct_fields__:
         part = getattr(config, section)
         if isinstance(part, dict):
-            for table, entry in cast("dict[str, msgspec.Struct]", part).items():
-                own = (
-                    given(entry)
-                    if isinstance(entry, ContainerOverrides)
-                    else msgspec.structs.asdict(entry)
-                )
+            for table, entry in cast("dict[str, Any]", part).items():
+                if isinstance(entry, ContainerOverrides):
+                    own = given(entry)
+                elif isinstance(entry, dict):
+                    own = cast("dict[str, object]", entry)
+                else:
+                    own = msgspec.structs.asdict(entry)
                 keys.update({f"{section}.{table}.{name}": value for name, value in own.items()})
             continue
         keys.update({f"{section}.{name}": getattr(part, name) for name in part.__struct_fields__})
@@ -212,6 +226,13 @@ def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
 
 def _from_text(words: tuple[str, ...], text: str) -> object:
     """Convert a value of the environment to its key's type where possible; `_convert` checks it."""
+    if words[0] in SECTIONS_OF_PACKAGES:
+        if text.lstrip().startswith("["):
+            try:
+                return msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                return text
+        return text
     tables = words[0] in SECTIONS_OF_TABLES
     kind = table_kind(words[0]) if tables else sections()[words[0]]
     hint = get_type_hints(kind, include_extras=True).get(words[-1], str)
@@ -236,7 +257,7 @@ def _from_text(words: tuple[str, ...], text: str) -> object:
 def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str]) -> Config:
     prefix = ""
     try:
-        for section in SECTIONS_OF_TABLES:
+        for section in SECTIONS_OF_TABLES.keys() - SECTIONS_OF_PACKAGES:
             for table, keys in tree.get(section, {}).items():
                 prefix = f"{section}.{table}."  # msgspec's errors do not contain the table's name
                 kind = table_kind(section)

@@ -5,14 +5,14 @@ The sections in `SECTIONS_OF_TABLES` hold tables that the user names: `[section.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_type_hints
 
 import msgspec
 
 from oubliette.config.container_options import TYPE_NAME, ContainerOptions, ContainerOverrides
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FILE_NAME: Final = "oubliette.toml"
 
@@ -378,6 +378,10 @@ class Config(_Section, frozen=True, kw_only=True):
     acp: AcpConfig = AcpConfig()
     acp_agents: dict[str, AcpConfig] = {}
     """Further agents with the Agent Client Protocol, by name; each has the keys of `[acp]`."""
+    package_agents: dict[str, dict[str, Any]] = {}
+    """Settings of agents that installed packages add, by the agent's name."""
+    package_runtimes: dict[str, dict[str, Any]] = {}
+    """Settings of container runtimes that installed packages add, by the runtime's name."""
     projects: ProjectsConfig = ProjectsConfig()
     sessions: SessionsConfig = SessionsConfig()
     trees: TreesConfig = TreesConfig()
@@ -396,8 +400,13 @@ SECTIONS_OF_TABLES: Final[Mapping[str, str]] = {
     "project_containers": r"^[^\x00-\x1f]{1,200}$",
     "credentials": r"^[a-z0-9][a-z0-9_]{0,63}$",
     "acp_agents": r"^[a-z][a-z0-9_-]{0,31}$",
+    "package_agents": r"^[^\x00-\x1f]{1,200}$",
+    "package_runtimes": r"^[^\x00-\x1f]{1,200}$",
 }
 """Section → pattern of its tables' names."""
+
+SECTIONS_OF_PACKAGES: Final = frozenset(("package_agents", "package_runtimes"))
+"""Those whose tables have the keys of a package, which checks them."""
 
 
 def table_kind(section: str) -> type[msgspec.Struct]:
@@ -407,6 +416,13 @@ def table_kind(section: str) -> type[msgspec.Struct]:
         "acp_agents": AcpConfig,
     }
     return plain.get(section, ContainerOptions)
+
+
+def is_setting(value: object) -> bool:
+    """Return whether a key of a package's table can have that value: no table, no date."""
+    if isinstance(value, list | tuple):
+        return all(is_setting(each) for each in cast("Sequence[object]", value))
+    return isinstance(value, str | bool | int | float)
 
 
 def sections() -> dict[str, type[msgspec.Struct]]:

@@ -27,11 +27,12 @@ async def _engines(config: Config) -> list[Check]:
     there = registry.installed()
     wanted = config.containers.runtime
     found = [_unusable(name, why, wanted) for name, why in there.broken.items()]
-    if wanted != registry.AUTO and wanted not in there.broken and registry.lookup(wanted) is None:
-        try:
+    try:
+        registry.check_tables(config)
+        if wanted != registry.AUTO and wanted not in there.broken:
             registry.find(wanted)
-        except OublietteError as error:
-            found.append(failed("container runtime", error))
+    except OublietteError as error:
+        found.append(failed("container runtime", error))
     engines = (spec for spec in there.specs.values() if not spec.uses_sandbox)
     return [*await asyncio.gather(*(_engine(spec, config) for spec in engines)), *found]
 

@@ -105,8 +105,18 @@ async def survey(config: Config) -> Installed:
         else:
             missing[runtime.name] = status
     _check_places(agents)
-    for point in importlib.metadata.entry_points(group=GROUP):
-        await _add(point, agents, missing)
+    of_packages = {
+        await _add(point, config, agents, missing)
+        for point in importlib.metadata.entry_points(group=GROUP)
+    }
+    for name in config.package_agents:
+        if name not in of_packages:
+            near = difflib.get_close_matches(name, of_packages, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(
+                f"package_agents.{name}: no installed package has an agent {shown(name)}",
+                hint=f"{meant}install its package, or remove [package_agents.{name}]",
+            )
     return Installed(agents, missing)
 
 
@@ -145,17 +155,24 @@ def _check_places(agents: Mapping[str, AgentRuntime]) -> None:
 
 async def _add(
     point: importlib.metadata.EntryPoint,
+    config: Config,
     agents: dict[str, AgentRuntime],
     missing: dict[str, Availability],
-) -> None:
-    """Add one agent of another package; an invalid one is reported as missing."""
+) -> str:
+    """Add one agent of another package and return its name; an invalid one is missing.
+
+    Raises:
+        ConfigError: it does not accept the settings of its table.
+    """
     package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
     name = point.name
     try:
         runtime = cast("AgentRuntime", point.load()())
         name = _checked(runtime, agents.keys() | missing.keys())
-        await runtime.initialize({})
+        await _initialize(runtime, config.package_agents.get(name))
         status = await runtime.is_available()
+    except _SettingsRefused as error:
+        raise ConfigError(error.message, hint=error.hint) from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         log.warning("agent_not_loaded", agent=name, package=package, reason=reason)
@@ -165,11 +182,37 @@ async def _add(
                 reason=f"the package {package} is no good for this server: {reason}",
                 remedy="update that package, or uninstall it",
             )
-        return
+        return name
     if status.ok:
         agents[name] = runtime
     else:
         missing[name] = status
+    return name
+
+
+class _SettingsRefused(ConfigError):
+    """An agent of a package refused its table."""
+
+
+async def _initialize(runtime: AgentRuntime, settings: Mapping[str, Any] | None) -> None:
+    """Initialize an agent of a package with a copy of its table, empty if there is none.
+
+    Raises:
+        _SettingsRefused: it does not accept them.
+    """
+    if settings is None:
+        await runtime.initialize({})
+        return
+    section = f"package_agents.{runtime.name}"
+    try:
+        await runtime.initialize(dict(settings))
+    except (ConfigError, msgspec.ValidationError) as error:
+        text = error.message if isinstance(error, ConfigError) else str(error).replace("`", "")
+        hint = error.hint if isinstance(error, ConfigError) else None
+        message = text if text.startswith(section) else f"{section}: {text}"
+        raise _SettingsRefused(
+            message, hint=hint or f"the package's documentation has the keys of [{section}]"
+        ) from error
 
 
 def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:

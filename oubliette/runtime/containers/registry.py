@@ -22,6 +22,7 @@ from oubliette.runtime.containers.base import ContainerRuntime
 from oubliette.runtime.containers.runtime_spec import RuntimeSpec
 
 if TYPE_CHECKING:
+    from oubliette.config.schema import Config
     from oubliette.runtime.containers.docker.address import Flavour
     from oubliette.runtime.containers.runtime_spec import RuntimeSetup
 
@@ -160,6 +161,24 @@ def lookup(name: str) -> RuntimeSpec | None:
     return specs.get(name) or next((one for one in specs.values() if name in one.aliases), None)
 
 
+def check_tables(config: Config) -> None:
+    """Check that each table `[package_runtimes.NAME]` is that of a package's runtime.
+
+    Raises:
+        ConfigError: no package has a runtime of that name.
+    """
+    for name in config.package_runtimes:
+        there = installed()
+        known = there.packages.keys() | there.broken.keys()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(
+                f"package_runtimes.{name}: no installed package has a runtime {shown(name)}",
+                hint=f"{meant}install its package, or remove [package_runtimes.{name}]",
+            )
+
+
 def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
     """Return the runtime, not tried yet.
 
@@ -173,6 +192,12 @@ def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
         _check_made(runtime, spec)
     except OublietteError:
         raise
+    except msgspec.ValidationError as error:
+        section = f"package_runtimes.{spec.name}"
+        raise ConfigError(
+            f"{section}: {str(error).replace('`', '')}",
+            hint=f"the package's documentation has the keys of [{section}]",
+        ) from error
     except Exception as error:
         raise ConfigError(
             f"containers.runtime: the package {installed().packages[spec.name]} cannot make its"

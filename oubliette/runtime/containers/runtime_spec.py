@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -32,6 +32,8 @@ class RuntimeSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Home of the server."""
     hardening: Hardening
     """Hardening of containers whose spec has none."""
+    settings: Mapping[str, Any] = {}
+    """Its table `[package_runtimes.NAME]`, if a package adds it; the package checks the keys."""
 
 
 class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> Con
         zipapp=zipapp,
         home=home,
         hardening=options.hardening_of(config, spec.name),
+        settings=dict(config.package_runtimes.get(spec.name, {})),
     )
     return registry.make(spec, setup)
 
@@ -57,6 +58,7 @@ async def choose(
         ConfigError: the configured runtime, or every one, is unusable, or an engine has no image
             and cannot pull it; the message has the remedy.
     """
+    registry.check_tables(config)
     wanted = config.containers.runtime
     if wanted != registry.AUTO:
         runtime = make(wanted, config, base, zipapp, home)

@@ -7,8 +7,16 @@ import msgspec
 from oubliette.runtime.containers import ProcessRuntime, RuntimeSetup, RuntimeSpec
 
 
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """The keys of `[package_runtimes.cage]`."""
+
+    bars: int = 12
+
+
 class Cage(ProcessRuntime):
     """A runtime that is not one of Oubliette's own; this one works like the sandbox."""
+
+    settings: Settings
 
     @property
     def name(self) -> str:
@@ -18,7 +26,9 @@ class Cage(ProcessRuntime):
 
 def make(setup: RuntimeSetup) -> Cage:
     """A cage, not tried yet."""
-    return Cage(setup.base, setup.zipapp, home=setup.home)
+    made = Cage(setup.base, setup.zipapp, home=setup.home)
+    made.settings = msgspec.convert(setup.settings, Settings)
+    return made
 
 
 CAGE = RuntimeSpec(

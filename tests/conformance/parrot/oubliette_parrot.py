@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import acp
 import msgspec
 
+from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AcpRuntime
 from oubliette.runtime.containers import Mount
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from oubliette.runtime.agents import AgentSession
     from oubliette.runtime.agents.base import AgentCommand
     from oubliette.runtime.containers import Inside
@@ -23,11 +26,26 @@ MOUNTS = (
 )
 
 
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """The keys of `[package_agents.NAME]`."""
+
+    model: str | None = None
+    patience: int = 3
+
+
 class Parrot(AcpRuntime):
     """An agent that says what it is told to say, and calls what it is told to call."""
 
     def __init__(self, name: str = "parrot", *options: str) -> None:
-        super().__init__(name, (PROGRAM, SITE, *options), MOUNTS)
+        super().__init__(name, (PROGRAM, SITE, *options), MOUNTS, section=f"package_agents.{name}")
+        self.settings = Settings()
+
+    async def initialize(self, config: Mapping[str, Any]) -> None:
+        """Of its table what is its own, and the rest for ACP."""
+        self.settings = msgspec.convert(config, Settings, strict=False)
+        if self.settings.patience > 9:
+            raise ConfigError("package_agents.parrot.patience: nobody waits that long")
+        await super().initialize({"model": self.settings.model})
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """A Python program, for the interpreter of the container."""

@@ -201,7 +201,11 @@ def test_the_schema_has_every_key_with_a_word_about_it() -> None:
         part = sections.pop(name)
         assert part["additionalProperties"] is False
         assert part["description"]
-        (sections[f"{name}.*"],) = part["patternProperties"].values()
+        (tables,) = part["patternProperties"].values()
+        if name in config_schema.SECTIONS_OF_PACKAGES:
+            assert tables == {"type": "object"}  # a package knows its keys
+        else:
+            sections[f"{name}.*"] = tables
     for section, part in sections.items():
         assert part["additionalProperties"] is False
         for name, field in part["properties"].items():
@@ -417,3 +421,31 @@ def test_a_mistaken_table_of_an_agent_is_told_with_the_remedy(tmp_path: Path) ->
     assert "acp_agents.claude.command" in (refused.hint or "")
     refused = refusal(file(tmp_path, '[acp_agents.claude]\ncommand = "claude"\n'))
     assert refused.message.startswith("acp_agents.claude.command: ")
+
+
+def test_packages_have_tables_with_keys_of_their_own(tmp_path: Path) -> None:
+    text = (
+        '[package_agents.parrot]\nmodel = "grey"\nwords = ["a", "b"]\npatience = 3\n'
+        "[package_runtimes.cage]\nbars = 20\n"
+    )
+    environ = {
+        "OUBLIETTE_PACKAGE_AGENTS__PARROT__MODEL": "green",
+        "OUBLIETTE_PACKAGE_AGENTS__OWL__HOURS": "[1, 2]",
+    }
+    loaded = load(file(tmp_path, text), environ)
+    assert loaded.config.package_agents == {
+        "parrot": {"model": "green", "words": ["a", "b"], "patience": 3},
+        "owl": {"hours": [1, 2]},
+    }
+    assert loaded.config.package_runtimes == {"cage": {"bars": 20}}
+    assert loaded.sources["package_agents.parrot.patience"].endswith(config_schema.FILE_NAME)
+    assert loader.flat(loaded.config)["package_runtimes.cage.bars"] == 20
+
+
+@pytest.mark.parametrize("text", ["more = {a = 1}", "when = 2026-01-01", "all = [[{a = 1}]]"])
+def test_a_setting_of_a_package_is_plain(tmp_path: Path, text: str) -> None:
+    refused = refusal(file(tmp_path, f"[package_agents.parrot]\n{text}\n"))
+    assert refused.message.startswith(f"package_agents.parrot.{text.partition(' ')[0]}: ")
+    assert refused.hint
+    refused = refusal(file(tmp_path, "[package_agents]\nmodel = 1\n"))
+    assert "must be a table" in refused.message

@@ -69,6 +69,45 @@ async def test_a_package_cannot_take_the_place_of_another_agent(
     assert "scripted" not in found.missing
 
 
+async def test_an_agent_of_a_package_gets_its_own_table(package: Callable[..., None]) -> None:
+    package(parrot="oubliette_parrot:Parrot", deaf="oubliette_parrot:deaf")
+    config = Config(package_agents={"parrot": {"model": "grey", "patience": "5"}})
+    agents = (await installed(config)).agents
+    assert (agents["parrot"].settings.model, agents["parrot"].settings.patience) == ("grey", 5)
+    assert agents["deaf"].settings.model is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patience": "much"}, "package_agents.parrot: Expected int, got str - at $.patience"),
+        ({"patince": 1}, "package_agents.parrot: Object contains unknown field patince"),
+        ({"patience": 10}, "package_agents.parrot.patience: nobody waits that long"),
+    ],
+)
+async def test_settings_that_an_agent_of_a_package_refuses_end_the_start(
+    package: Callable[..., None], settings: dict[str, object], message: str
+) -> None:
+    package(parrot="oubliette_parrot:Parrot")
+    with pytest.raises(ConfigError) as refused:
+        await installed(Config(package_agents={"parrot": settings}))
+    assert refused.value.message == message
+    assert "[package_agents.parrot]" in (refused.value.hint or "")
+
+
+async def test_a_table_of_an_agent_that_no_package_has_is_refused_with_the_remedy(
+    package: Callable[..., None],
+) -> None:
+    package(parrot="oubliette_parrot:Parrot", dead="oubliette_parrot:explodes")
+    with pytest.raises(ConfigError, match=r"package_agents\.parot: no installed pack") as refused:
+        await installed(Config(package_agents={"parot": {}}))
+    assert "did you mean parrot? install its package, or remove" in (refused.value.hint or "")
+    with pytest.raises(ConfigError, match=r"package_agents\.droid: no installed package"):
+        await installed(Config(package_agents={"droid": {"model": "x"}}))
+    # One whose package is broken is missing with the reason, as without a table.
+    assert "dead" in (await installed(Config(package_agents={"dead": {}}))).missing
+
+
 async def test_a_default_agent_that_is_not_there_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -150,6 +150,9 @@ def test_the_doctor_tells_of_runtimes_of_packages(package: Callable[..., None]) 
     found = {check.name: check for check in engines.engines(with_runtime("dcoker"))}
     assert found["container runtime"].status == "fail"
     assert "did you mean docker?" in (found["container runtime"].remedy or "")
+    tables = Config(package_runtimes={"caeg": {}})
+    found = {check.name: check for check in engines.engines(tables)}
+    assert found["container runtime"].detail.startswith("package_runtimes.caeg: ")
 
 
 @pytest.mark.parametrize("name", list(registry.BUILT_IN))
@@ -164,3 +167,20 @@ def test_an_oci_runtime_of_docker_is_for_no_other_engine() -> None:
     assert options.hardening_of(config, "docker").oci_runtime == "runsc"
     for other in ("podman", "apple"):
         assert options.hardening_of(config, other).oci_runtime is None
+
+
+async def test_a_runtime_of_a_package_gets_its_own_table(
+    package: Callable[..., None], tmp_path: Path
+) -> None:
+    package()
+    config = Config(package_runtimes={"cage": {"bars": 20}})
+    made: Any = selection.make("cage", config, tmp_path, tmp_path, tmp_path)
+    assert made.settings.bars == 20
+    config = Config(package_runtimes={"cage": {"brs": 20}})
+    with pytest.raises(ConfigError, match=r"package_runtimes\.cage: .* unknown field brs"):
+        selection.make("cage", config, tmp_path, tmp_path, tmp_path)
+    with pytest.raises(ConfigError, match=r"package_runtimes\.docker: no installed") as refused:
+        await selection.choose(
+            Config(package_runtimes={"docker": {}}), tmp_path, tmp_path, tmp_path
+        )
+    assert "remove [package_runtimes.docker]" in (refused.value.hint or "")

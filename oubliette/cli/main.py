@@ -34,7 +34,7 @@ from oubliette.errors import OublietteError
 app = typer.Typer(
     name="oubliette",
     cls=LeanGroup,
-    help="Runs coding agents in containers and lends them the tools of whoever sent them.",
+    help="Runs coding agents in containers and lets them call tools of the program that sent them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback with local variables may hold keys
     rich_markup_mode=None,

@@ -121,7 +121,9 @@ def why(session_id: SessionId, home: Home = None, output: Output = Format.text) 
 @app.command("spawn")
 def spawn(  # noqa: PLR0917 - one parameter per option
     project: Annotated[str, typer.Argument(help="Id or name of the project.")],
-    prompt: Annotated[str, typer.Argument(help="What to say to the agent; - reads it.")],
+    prompt: Annotated[
+        str, typer.Argument(help="Message to the agent; - reads it from standard input.")
+    ],
     agent: Annotated[str | None, typer.Option(help="Agent; else the project's.")] = None,
     model: Annotated[str | None, typer.Option(help="Model; else the project's.")] = None,
     autonomy: Annotated[
@@ -165,12 +167,14 @@ def spawn(  # noqa: PLR0917 - one parameter per option
 @app.command("message")
 def message(
     session_id: SessionId,
-    text: Annotated[str, typer.Argument(help="What to say to the agent; - reads it.")],
+    text: Annotated[
+        str, typer.Argument(help="Message to the agent; - reads it from standard input.")
+    ],
     follow: Follow = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Say something to a session; it is queued while a turn runs, and resumed if it rests."""
+    """Send a message to a session; it is queued while a turn runs. A stopped one is resumed."""
     session_id = whole_id(home, "session", session_id)
     arguments = {"session_id": session_id, "message": _text(text)}
     try:

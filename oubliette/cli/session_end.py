@@ -32,7 +32,7 @@ def end(  # noqa: PLR0917 - one parameter per option
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """End a session for good; with --all, each that lives."""
+    """End a session, so that no message resumes it; with --all, each live one."""
     if everything is (session_id is not None):
         raise typer.BadParameter("name a session, or say --all", param_hint="SESSION_ID")
     if project is not None and not everything:

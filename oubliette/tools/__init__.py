@@ -1,1 +1,1 @@
-"""The tool table that both doors share."""
+"""Tools of the server, which all transports share."""

@@ -1,4 +1,4 @@
-"""The door for agents: Oubliette's own tools over a session's link."""
+"""AgentToolEndpoint, which lets agents call Oubliette's tools over their sessions' links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_ALLOWED = "tool not allowed for this token scope"
 
 
 def context_of(token: Token, door: Door, session_id: str | None = None) -> CallContext:
-    """The context of calls made with this token."""
+    """Return the context of calls with this token."""
     return CallContext(
         principal=token.principal,
         token_id=token.id,
@@ -33,13 +33,13 @@ def context_of(token: Token, door: Door, session_id: str | None = None) -> CallC
 
 
 class AgentToolEndpoint:
-    """Checks the key on every call: nothing about it is remembered from the discovery."""
+    """Oubliette's tools for agents. The key is checked on every call, not only at the discovery."""
 
     def __init__(self, services: ToolServices) -> None:
         self._services = services
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
-        """What this key may call on this session's link, in the order of the table.
+        """Return the tools that this key may call on this link, in the order of the table.
 
         Raises:
             Unauthenticated: "invalid or expired API key".
@@ -58,7 +58,7 @@ class AgentToolEndpoint:
     async def call(
         self, api_key: str, session_id: str, tool: str, arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        """Call a tool; the answer has the shape of an MCP tool result.
+        """Call a tool; the answer has the form of an MCP tool result.
 
         Raises:
             Unauthenticated: "invalid or expired API key".

@@ -1,4 +1,4 @@
-"""What the audit log says of a call: who, what, about what, and how it ended."""
+"""Audit entries of tool calls: principal, tool, object and outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def note_call(
     seconds: float = 0.0,
     parts: tuple[msgspec.Struct | None, msgspec.Struct | None] = (None, None),
 ) -> None:
-    """Note a call; `parts` are its parameters and its result, as far as it came to them."""
+    """Log a call; `parts` are its parameters and its result, as far as they exist."""
     if services.audit is None:
         return
     session_id = _named(parts, "session_id")
@@ -51,7 +51,7 @@ async def note_call(
 def note_refused_key(
     services: ToolServices, token: Token, door: Door, session_id: str | None = None
 ) -> None:
-    """Note that a key of ours was presented which is good no more, or not here."""
+    """Log that one of our keys was presented which is invalid, or invalid on this transport."""
     if services.audit is not None:
         services.audit.write(
             AuditEntry(
@@ -67,7 +67,7 @@ def note_refused_key(
 
 
 def _named(parts: tuple[msgspec.Struct | None, msgspec.Struct | None], field: str) -> str | None:
-    """An id from the result, else from the parameters."""
+    """Return an id from the result, else from the parameters."""
     params, answer = parts
     for part in (answer, params):
         found = getattr(part, field, None)
@@ -82,7 +82,7 @@ async def _project_of(
     session_id: str | None,
 ) -> str | None:
     made = getattr(parts[1], "id", None)
-    if isinstance(made, str) and made.startswith("proj_"):  # a Project tells its own id
+    if isinstance(made, str) and made.startswith("proj_"):  # a Project's own id
         return made
     if session_id is None:
         return None

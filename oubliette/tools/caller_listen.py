@@ -1,4 +1,4 @@
-"""Parameters and result of `caller_listen`, which the tool and the front both serve."""
+"""Parameters and result of `caller_listen`, which the tool and the front both implement."""
 
 from __future__ import annotations
 
@@ -12,28 +12,39 @@ from oubliette.tools.spec import Params, Result
 
 MAX_LISTEN: Final = 86_400.0  # seconds
 POLL_SECONDS: Final = 25.0
-"""How long a poll waits unless it says otherwise; well below clients' request timeouts."""
+"""Seconds that a poll waits by default; well below clients' request timeouts."""
 MAX_POLL_SECONDS: Final = 120.0
 
 
 class CallerListen(Params, frozen=True, kw_only=True):
     """Parameters of `caller_listen`."""
 
-    caller_id: Annotated[field_types.CallerId, Meta(description="Who you are to your agents.")]
+    caller_id: Annotated[
+        field_types.CallerId, Meta(description="Your id as a caller, chosen by you.")
+    ]
     caller_tools: Annotated[
         tuple[LentTool, ...] | None,
-        Meta(description="Tools that you lend to sessions started with this caller_id."),
+        Meta(description="Tools that you provide to sessions started with this caller_id."),
     ] = None
     after: Annotated[
         Annotated[int, Meta(ge=0, le=2**53)] | None,
-        Meta(description="next of the answer before; without it from now on, open requests first."),
+        Meta(
+            description="next of the previous answer. Unset: open requests, then events from now"
+            " on."
+        ),
     ] = None
     observe: Annotated[
-        bool, Meta(description="Only watch: no tool requests, and others keep listening.")
+        bool,
+        Meta(
+            description="Receive events only: no tool requests, and no other listener is"
+            " superseded."
+        ),
     ] = False
     max_seconds: Annotated[
         Annotated[float, Meta(ge=0, le=MAX_LISTEN)] | None,
-        Meta(description="End by then; a stream goes on until you leave, a long poll for 25 s."),
+        Meta(
+            description="Time limit. Unset: a stream lasts until you disconnect, a long poll 25 s."
+        ),
     ] = None
 
 
@@ -41,8 +52,8 @@ class CallerListenResult(Result, frozen=True, kw_only=True):
     """Result of `caller_listen`."""
 
     events: tuple[dict[str, Any], ...]
-    next: Annotated[int, Meta(description="after of the next call.")]
+    next: Annotated[int, Meta(description="Value of after in the next call.")]
     ended: Annotated[
         str | None,
-        Meta(description="Why nothing more comes this way: superseded, server stopping."),
+        Meta(description="Why the listener ended: superseded, server stopping."),
     ]

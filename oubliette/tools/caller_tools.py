@@ -1,4 +1,4 @@
-"""The tools that a caller lends, as they come in: checked and made presentable."""
+"""Validation of caller tools, and their conversion to a form that agents' clients accept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from oubliette.config.schema import CallersConfig
 
 _PRIVATE: Final = "x-mcp-header"
-"""Would make an agent's client copy an argument into an HTTP header (MCP 2026-07-28)."""
+"""Key of a schema that would make an agent's client copy an argument into an HTTP header (MCP
+2026-07-28)."""
 _SCHEMAS: Final = frozenset(
     {"additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
 )
@@ -35,16 +36,16 @@ class LentTool(Params, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=128,
-            description="A-Z a-z 0-9 _ . - only; the agent sees it with the caller's id before it.",
+            description="Characters A-Z a-z 0-9 _ . - only; agents see it as <caller_id>_<name>.",
         ),
     ]
-    description: Annotated[field_types.Text, Meta(description="What it does, for the agent.")] = ""
+    description: Annotated[field_types.Text, Meta(description="Description for the agent.")] = ""
     input_schema: Annotated[
-        dict[str, Any], Meta(description="JSON Schema of its arguments; an object.")
+        dict[str, Any], Meta(description="JSON Schema of its arguments, of type object.")
     ] = field(name="inputSchema", default_factory=lambda: {"type": "object"})
     durable: Annotated[
         bool,
-        Meta(description="Calls wait for a caller that is away, until their deadline."),
+        Meta(description="Calls wait for an absent caller, until their deadline."),
     ] = False
 
 
@@ -58,7 +59,7 @@ BASE_TOOLS: Final = frozenset(
         "context_read",
     }
 )
-"""What every agent has; a caller's tool must not come out under one of these names."""
+"""Tools that every agent has; a caller's tool must not get one of these names."""
 
 
 def normalised(
@@ -67,11 +68,11 @@ def normalised(
     limits: CallersConfig,
     where: str = "caller_tools",
 ) -> tuple[CallerTool, ...]:
-    """The tools with schemas that any agent's client takes.
+    """Return the tools with schemas that every agent's client accepts.
 
     Raises:
-        InvalidParameter: too many, a name twice, of other characters or one of our own, a schema
-            that is too large, not of an object, or refers to another document.
+        InvalidParameter: too many tools, a repeated, invalid or reserved name, a schema that is too
+            large, not of an object, or refers to another document.
     """
     if len(tools) > limits.max_tools:
         raise InvalidParameter(
@@ -116,7 +117,7 @@ def _schema(given: dict[str, Any], most: int, at: str) -> dict[str, Any]:
 
 
 def _clean(schema: dict[str, Any], where: str) -> dict[str, Any]:
-    """`schema` and its inner schemas without private keys; data (`default`) is not read."""
+    """Return `schema` without private keys at any depth; data (`default`) is not changed."""
     clean: dict[str, Any] = {}
     for key, value in schema.items():
         if key.lower() == _PRIVATE or key == "$id":

@@ -1,4 +1,4 @@
-"""What the tools read from logs, each one consistent view of the database."""
+"""Queries of logs for the tools, each on one consistent view of the database."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _TREE: Final = (
 
 
 class TreeSlice(NamedTuple):
-    """Part of the log of a session and all below it, in commit order."""
+    """Part of the log of a session and its descendants, in commit order."""
 
     events: list[Event]
     last_seq: int
     """Seq of the last event here, or the cursor if there is none."""
     more: bool
     truncated_before: int | None
-    """Set when events after the cursor were deleted: the seq of the first that is kept."""
+    """Seq of the first event that is kept, if events after the cursor were deleted."""
     live: list[str]
-    """Ids of the sessions of the tree that live."""
+    """Ids of the live sessions of the tree."""
 
 
 def tree_log(
     connection: sqlite3.Connection, root: str, after: int, max_events: int, max_bytes: int
 ) -> TreeSlice:
-    """Events of the tree below `root`, it included, with a seq above `after`."""
+    """Return the events with a seq above `after` of the tree below `root`, including `root`."""
     members = [
         decode(Session, row[0])
         for row in connection.execute(
@@ -85,7 +85,7 @@ def tree_log(
 def _truncated(
     connection: sqlite3.Connection, members: list[str], after: int, events: list[Event]
 ) -> int | None:
-    """Whether a log was cut behind the cursor; what was cut has no seq: rather said too often."""
+    """Return `truncated_before`: set if in doubt, because deleted events have no seq any more."""
     for session_id in members:
         first, _ = queries.bounds(connection, session_id)
         if first == 0:
@@ -97,7 +97,7 @@ def _truncated(
 
 
 def last_error(connection: sqlite3.Connection, session_id: str) -> str | None:
-    """What the newest `error` event of a session says."""
+    """Return the message of a session's newest `error` event."""
     row = connection.execute(
         "SELECT data FROM events WHERE session_id = ? AND type = 'error' ORDER BY idx DESC LIMIT 1",
         (session_id,),
@@ -109,7 +109,7 @@ def last_error(connection: sqlite3.Connection, session_id: str) -> str | None:
 def listing_facts(
     connection: sqlite3.Connection, session_ids: list[str]
 ) -> dict[str, tuple[int, list[str]]]:
-    """Last index and ids of the children, by session."""
+    """Return the last index and the ids of the children, by session."""
     return {
         session_id: (
             queries.bounds(connection, session_id)[1],
@@ -128,12 +128,12 @@ def listing_facts(
 def event_piece(
     connection: sqlite3.Connection, session_id: str, index: int, offset: int, most: int
 ) -> tuple[str, int | None, int] | None:
-    """(text, next offset, total) of an event's JSON from `offset` on, in bytes of UTF-8.
+    """Return (text, next offset, total) of an event's JSON from `offset` on, in bytes of UTF-8.
 
     None if there is no such event.
 
     Raises:
-        InvalidParameter: `offset` is no place to begin at.
+        InvalidParameter: `offset` is past the end or within a character.
     """
     event = queries.event(connection, session_id, index)
     if event is None:

@@ -1,4 +1,4 @@
-"""Requests that may be sent again: the same key never buys a second thing."""
+"""Idempotency keys, with which a repeated request has no second effect."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from oubliette.actors.messages import Idempotency
 
 
 def claim(tool: str, params: msgspec.Struct) -> Idempotency | None:
-    """The claim that `params.idempotency_key` makes; None without one.
+    """Return the claim of `params.idempotency_key`; None without one.
 
-    The digest covers every other parameter, with its default where it was left out, so that the
-    same request in other words is the same request.
+    The digest covers every other parameter, with its default if it is absent, so that two forms of
+    the same request have the same digest.
     """
     key: str | None = getattr(params, "idempotency_key", None)
     if key is None:

@@ -1,4 +1,4 @@
-"""The table of all tools, and the one way to call them. Both doors use it."""
+"""The table of all tools, and the function that calls them for every transport."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ _TOOLS: Final = (
 )
 
 TABLE: Final[dict[str, Tool]] = {tool.name: tool for tool in _TOOLS}
-"""Every tool by name, in the order in which they are listed."""
+"""All tools by name, in the order in which they are listed."""
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call gave, as both doors tell it."""
+    """Result of a call, for every transport."""
 
     text: str
-    """The result as JSON; for an error the sentence."""
+    """The result as JSON; of an error, its message."""
     raw: bytes | None = None
-    """The result as JSON, UTF-8; none for an error."""
+    """The result as JSON in UTF-8; None for an error."""
     error: dict[str, Any] | None = None
     """`{code, message, hint, field}` of an error."""
 
@@ -90,22 +90,22 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool could not do it."""
+        """Whether the tool failed."""
         return self.raw is None
 
     @property
     def code(self) -> str | None:
-        """`OublietteError.code` of an error."""
+        """The `OublietteError.code` of an error."""
         return None if self.error is None else self.error["code"]
 
 
 def input_schema(tool: Tool) -> dict[str, Any]:
-    """The JSON Schema of a tool's arguments; read-only."""
+    """Return the JSON Schema of a tool's arguments; read-only."""
     return door.schema_of(tool.params)
 
 
 def output_schema(tool: Tool) -> dict[str, Any]:
-    """The JSON Schema of a tool's structured result; read-only."""
+    """Return the JSON Schema of a tool's structured result; read-only."""
     return _result_schema(tool.result)
 
 
@@ -115,9 +115,9 @@ def _result_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 async def prepare_schemas() -> None:
-    """Make every schema, one at a time, so that no listing has to hold up the loop for all.
+    """Build all schemas, one at a time, so that no listing has to block the loop for all.
 
-    In the loop's thread: msgspec must not look into a Struct in two threads at once.
+    It runs in the loop's thread: msgspec must not inspect a Struct in two threads at once.
     """
     for tool in TABLE.values():
         for of in (input_schema, output_schema):
@@ -126,17 +126,17 @@ async def prepare_schemas() -> None:
 
 
 def listed(scope: Scope, at: Door) -> list[Tool]:
-    """The tools that a key of this scope sees at this door, always in the same order."""
+    """Return the tools that a key of this scope sees on this transport, in constant order."""
     return [tool for tool in TABLE.values() if tool.allowed(scope, at)]
 
 
 async def call(
     services: ToolServices, context: CallContext, name: str, arguments: dict[str, Any] | None
 ) -> ToolResult:
-    """Call a tool. Whatever goes wrong in it is an answer that says what to do.
+    """Call a tool. A failure of the tool is an answer with the remedy.
 
     Raises:
-        NotFound: there is no such tool at this door.
+        NotFound: there is no such tool on this transport.
     """
     tool = TABLE.get(name)
     if tool is None or context.door not in tool.doors:
@@ -183,7 +183,7 @@ def _check_scope(tool: Tool, context: CallContext) -> None:
 
 
 def failure(error: OublietteError) -> ToolResult:
-    """An error as the answer of a tool."""
+    """Return an error as the answer of a tool."""
     told = {
         "code": error.code,
         "message": error.message,

@@ -1,4 +1,4 @@
-"""Brings an answer to the session that asked, over restarts of its actor and of the server."""
+"""Delivery of an answer to the session that asked, across restarts of its actor and the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ASK_SECONDS: Final = 30.0
 NOT_OPEN: Final = "request not found or already resolved"
-"""The one answer for what is unknown, settled, somebody else's, or no id at all."""
+"""Error message for a request that is unknown, settled, of another principal, or has an invalid
+id."""
 
 _log = structlog.get_logger("oubliette.tools")
 
@@ -36,12 +37,12 @@ class RequestReference(Protocol):
 
     @property
     def session_id(self) -> str:
-        """Who asked."""
+        """The session that asks."""
         ...
 
     @property
     def request_id(self) -> str:
-        """What it asked."""
+        """The request."""
         ...
 
 
@@ -55,16 +56,16 @@ async def deliver(
     may: bool,
     settled: Callable[[], Awaitable[bool | None]],
 ) -> Accepted:
-    """Have the session take `answer` to an open request.
+    """Deliver `answer` to the session with the open request.
 
     Args:
         services: The parts of the server.
-        context: Who answers.
+        context: The call with the answer.
         asked: The request.
-        answer: A message to the SessionActor, which answers whether it took it.
-        what: How the log calls one that nobody waits for.
-        may: Whether it is theirs to answer.
-        settled: What the store knows of the request: None while it is open; True if it was settled
+        answer: A message to the SessionActor, which replies whether it accepted it.
+        what: Name in the log of an answer that comes too late.
+        may: Whether the principal may answer it.
+        settled: State of the request in the store: None while it is open; True if it was settled
             by this very answer; else False.
 
     Raises:
@@ -89,7 +90,7 @@ async def _delivered(
 ) -> bool:
     ref = services.session_ref(session_id)
     if ref is None and services.appears is not None and await settled() is None:
-        # This server has just started and told of the request before the session's actor was up.
+        # This server has just started, and sent the request before the session's actor was up.
         await services.appears(session_id)
         ref = services.session_ref(session_id)
     if ref is None:
@@ -98,7 +99,7 @@ async def _delivered(
         taken: Any = await ref.ask(answer)
         return bool(taken)
     except ActorDead:
-        pass  # it failed and starts anew, with what is in the store
+        pass  # its actor failed and restarts, with the state of the store
     known = await settled()
     if known is not None:
         return known

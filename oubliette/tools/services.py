@@ -1,4 +1,4 @@
-"""What the tools' handlers may reach; built once by the composition root."""
+"""ToolServices, the dependencies of the tools' handlers; built once by `startup.py`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext
 
 KNOWN_SESSIONS: Final = 10_000
-"""Sessions whose owner and project are remembered; neither ever changes."""
+"""Maximum of sessions whose owner and project are cached; neither ever changes."""
 
 
 class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What this server can run, for `project_options` and to check names against."""
+    """Options of this server, for `project_options` and for the check of names."""
 
     agents: tuple[str, ...] = ()
     missing_agents: dict[str, tuple[str, str]] = {}
-    """Those that cannot be used here: why, and what to do about it."""
+    """Agents that are not available: name → reason and remedy."""
     models: tuple[str, ...] = ()
     """Empty: any name is passed on to the agent."""
     container_types: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionOwnership(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides about rights on a session; none of it ever changes."""
+    """Facts that decide about rights on a session; none of them ever changes."""
 
     session_id: str
     project_id: str
@@ -51,7 +51,7 @@ class SessionOwnership(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def commits(store: Ref) -> Commit:
-    """A `Commit` that asks the StoreActor."""
+    """Return a `Commit` that asks the StoreActor."""
     from oubliette.actors.store.actor import Transact
 
     async def commit(ops: tuple[Op, ...]) -> Result:
@@ -70,9 +70,9 @@ class ToolServices:
     commit: Commit
     keys: ApiKeys
     projects: Ref
-    """Named `projects`: creates, opens and deletes them."""
+    """The actor that creates, opens and deletes projects; its name is `projects`."""
     callers: Ref
-    """Named `callers`: opens CallerActors."""
+    """The actor that opens CallerActors; its name is `callers`."""
     find_session: Callable[[str], Ref | None]
     """Session id → its actor, if it is live (`SessionRegistry.session`)."""
     find_actor: Callable[[str], Ref | None]
@@ -83,21 +83,21 @@ class ToolServices:
     ask_live: Callable[[str, Message, float], Awaitable[Any]] | None = None
     """Ask a live session, and its successor if it is being restarted (`SessionRegistry.ask`)."""
     appears: Callable[[str], Awaitable[bool]] | None = None
-    """Wait a little until somebody runs this session (`SessionRegistry.appears`)."""
+    """Wait a little until this session has an actor (`SessionRegistry.appears`)."""
     audit: AuditLog | None = None
-    """Where calls are noted; None: nowhere (embedding programs)."""
+    """Log of calls; None: calls are not logged (embedding programs)."""
     rates: RateLimits | None = None
-    """How often principals may call; None: as often as they like."""
+    """Limits on principals' calls per second; None: none."""
     imaging: Imaging | None = None
     """Images of container types; None: this server has no containers."""
     forget_session: Callable[[str, str], Awaitable[object]] | None = None
-    """(project id, session id) of a session that was purged: remove its files."""
+    """Removes the files of a purged session, given project id and session id."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None
     """Serves `caller_listen` (`ListenService`); None until the front is started."""
     _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])
 
     def session_ref(self, session_id: str) -> Ref | None:
-        """The actor of this session, if it is live."""
+        """Return the actor of this session, if it is live."""
         return self.find_session(session_id)
 
     async def ask_session(self, session_id: str, message: Message, timeout: float) -> Any:
@@ -106,7 +106,7 @@ class ToolServices:
         Raises:
             NotFound: the session is not live.
             Unavailable: it is being restarted, and that takes long.
-            ActorDead: it has just come to rest.
+            ActorDead: its actor has just ended.
         """
         if self.ask_live is not None:
             return await self.ask_live(session_id, message, timeout)
@@ -116,7 +116,7 @@ class ToolServices:
         return await ref.ask(message, timeout)
 
     async def project_ref(self, project_id: str) -> Ref:
-        """The running ProjectActor; starts it.
+        """Return the running ProjectActor; start it if necessary.
 
         Raises:
             NotFound: there is no such project.
@@ -124,7 +124,7 @@ class ToolServices:
         return self.name_actor(await self.projects.ask(OpenProject(project_id=project_id)))
 
     async def caller_ref(self, principal: str, caller_id: str) -> Ref:
-        """The running CallerActor of this caller; starts it."""
+        """Return the running CallerActor of this caller; start it if necessary."""
         found = self.find_actor(caller_actor_name(principal, caller_id))
         if found is not None:
             return found
@@ -132,11 +132,11 @@ class ToolServices:
         return self.name_actor(name)
 
     async def caller_seen(self, principal: str, caller_id: str) -> None:
-        """Count what this caller just did as a sign of life."""
+        """Count the current call of this caller as presence."""
         (await self.caller_ref(principal, caller_id)).tell(CallerSeen())
 
     async def owned(self, session_id: str) -> SessionOwnership:
-        """Who owns a session and where it belongs; remembered, since it is on the hot path.
+        """Return the owner and project of a session; cached, since it is on the hot path.
 
         Raises:
             NotFound: there is no such session.
@@ -155,15 +155,15 @@ class ToolServices:
         return known
 
     def forget(self, session_id: str) -> None:
-        """The session was purged."""
+        """Forget a purged session."""
         self._owned.pop(session_id, None)
 
 
 def session_not_found(session_id: str) -> NotFound:
-    """One answer for what is not there and for what the asker may not know of."""
+    """Return one error for a session that does not exist and for one that the key must not see."""
     return NotFound(f"session {session_id} not found", hint="session_list shows the sessions")
 
 
 def project_not_found(project_id: str) -> NotFound:
-    """One answer for what is not there and for what the asker may not know of."""
+    """Return one error for a project that does not exist and for one that the key must not see."""
     return NotFound(f"project {project_id} not found", hint="project_list shows the projects")

@@ -1,4 +1,4 @@
-"""Who waits on what: `waiting` of `session_get`, asked of the actors that know."""
+"""Reasons why a session waits: `waiting` of `session_get`, asked of the actors concerned."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
 
 ASK_SECONDS: Final = 5.0
-"""For an actor to say what it waits for: one that is stuck must not hold up the question."""
+"""Seconds for an actor to answer: a stuck one must not block the tool."""
 
 
 async def waiting_of(services: ToolServices, session: records.Session) -> tuple[WaitView, ...]:
-    """What `session` waits for now; at least one entry, also where nobody can tell.
+    """Return what `session` waits for now; at least one entry, even if the reason is unknown.
 
-    It never fails: what cannot be asked is told as it is.
+    It never fails: an actor that does not answer is reported as such.
     """
     if session.status in TERMINAL:
         return (_ended(session),)
@@ -72,7 +72,7 @@ def _unheld(session: records.Session, detail: str | None = None) -> WaitView:
 
 
 async def _container(services: ToolServices, name: str, wait: Wait) -> Wait:
-    """`wait` in the words of the container's actor, if it is the one for the container."""
+    """Return the details of the container's actor if `wait` is for the container, else `wait`."""
     if wait.kind != "container":
         return wait
     try:
@@ -110,7 +110,7 @@ async def _view(services: ToolServices, wait: Wait) -> WaitView:
 async def _presence(
     services: ToolServices, caller: tuple[str, str] | None
 ) -> tuple[bool | None, str | None]:
-    """Whether this caller is there, and why not."""
+    """Return whether this caller is present, and why not."""
     if caller is None:
         return None, None
     ref = services.find_actor(caller_actor_name(*caller))

@@ -1,4 +1,4 @@
-"""What a spawn carries besides the prompt: settings, lent tools, a key for the agent."""
+"""Options of a spawn besides the prompt: settings, caller tools, a key for the agent."""
 
 from __future__ import annotations
 
@@ -24,39 +24,46 @@ if TYPE_CHECKING:
 
 
 class CallerContext(Params, frozen=True, kw_only=True):
-    """Who the caller is and what it lends (Context)."""
+    """The caller's id and the tools that it provides (Context)."""
 
     caller_id: Annotated[
         field_types.CallerId | None,
-        Meta(description="Names the caller to its agents and listeners."),
+        Meta(description="Id of the caller, for its agents and listeners."),
     ] = None
     caller_tools: Annotated[
         tuple[LentTool, ...] | None,
-        Meta(description="Tools that the agent may call; they replace those lent before."),
+        Meta(description="Tools that the agent may call; they replace the tools provided before."),
     ] = None
 
 
 class AgentSettings(Params, frozen=True, kw_only=True):
-    """Parameters of whatever starts agents."""
+    """Parameters of all tools that start agents."""
 
     workspace_id: Annotated[
-        field_types.Uuid | None, Meta(description="The workspace; else the project's default one.")
+        field_types.Uuid | None, Meta(description="Workspace. Unset: the project's default one.")
     ] = None
     create_workspace: Annotated[
-        bool, Meta(description="Create the workspace if it is missing; without an id, a new one.")
+        bool,
+        Meta(
+            description="Create the workspace if it is missing; without workspace_id, create a new"
+            " one."
+        ),
     ] = False
     external_id: Annotated[
-        field_types.Line | None, Meta(description="Your own id of a workspace that is created.")
+        field_types.Line | None, Meta(description="Your own id for a workspace that is created.")
     ] = None
     source: Annotated[
-        field_types.Line | None, Meta(description="Where a workspace that is created comes from.")
+        field_types.Line | None,
+        Meta(description="Origin of a workspace that is created, for people."),
     ] = None
     context: Annotated[CallerContext | None, Meta(description="The caller and its tools.")] = None
     caller_id: Annotated[
-        field_types.CallerId | None, Meta(description="As context.caller_id, which wins.")
+        field_types.CallerId | None,
+        Meta(description="As context.caller_id, which takes precedence."),
     ] = None
     caller_tools: Annotated[
-        tuple[LentTool, ...] | None, Meta(description="As context.caller_tools, which wins.")
+        tuple[LentTool, ...] | None,
+        Meta(description="As context.caller_tools, which takes precedence."),
     ] = None
     agent: Annotated[
         field_types.Line | None, Meta(description="One of project_options.agents.")
@@ -64,22 +71,23 @@ class AgentSettings(Params, frozen=True, kw_only=True):
     model: Annotated[field_types.Line | None, Meta(description="Model of the agent.")] = None
     autonomy: Annotated[
         Autonomy | None,
-        Meta(description="What the agent may do unasked; off: everything."),
+        Meta(description="Actions that the agent may take without a permission; off: all."),
     ] = None
     api_key_scope: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,
         Meta(
-            description="Make a key of this scope for the agent, no wider than your own: it can"
-            " then call Oubliette's tools. read and write are bound to the project."
+            description="Scope of a key that is made for the agent, no wider than your own,"
+            " with which it can call Oubliette's tools. read and write are bound to"
+            " the project."
         ),
     ] = None
     api_key_project: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(description="Bind that key to another project, or * to none."),
+        Meta(description="Another project to bind that key to; * binds it to none."),
     ] = None
     api_key_ttl_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=1e7)] | None,
-        Meta(description="How long that key lives; it ends with the session in any case."),
+        Meta(description="Time until that key expires; it ends with the session in any case."),
     ] = None
     api_key: Annotated[
         field_types.Secret | None,
@@ -87,25 +95,30 @@ class AgentSettings(Params, frozen=True, kw_only=True):
     ] = None
     idempotency_key: Annotated[
         field_types.IdempotencyText | None,
-        Meta(description="The same key within 24 h gives the same answer, not a second agent."),
+        Meta(
+            description="Name of this request: the same key within 24 h returns the same answer"
+            " and starts no second agent."
+        ),
     ] = None
 
 
 class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
     """Parameters that `session_spawn` and `session_message` share."""
 
-    new_session: Annotated[bool, Meta(description="Never resume; start a new session.")] = False
+    new_session: Annotated[
+        bool, Meta(description="Start a new session instead of resuming one.")
+    ] = False
 
 
 async def lent(
     services: ToolServices, context: CallContext, params: AgentSettings
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
-    """The caller's id and the tools it lends; None = as they were.
+    """Return the caller's id and the tools that it provides; None: the tools are unchanged.
 
-    A caller that names no tools lends those that it gave with `caller_listen`.
+    A caller that names no tools provides those that it gave with `caller_listen`.
 
     Raises:
-        InvalidParameter: tools without a caller, or tools that cannot be lent.
+        InvalidParameter: tools without a caller, or invalid tools.
     """
     caller_id, given, where = params.caller_id, params.caller_tools, "caller_tools"
     if params.context is not None:
@@ -130,7 +143,7 @@ async def lent(
 
 
 class SessionKey:
-    """The key that goes into the agent's environment, if any."""
+    """Key for the agent's environment, if any."""
 
     def __init__(self, services: ToolServices, text: str | None, token_id: str | None) -> None:
         self.text = text
@@ -139,7 +152,7 @@ class SessionKey:
         self._taken = token_id is None
 
     async def taken_by(self, session_id: str) -> None:
-        """Bind a minted key to its session, if the session took it (a live one keeps its own)."""
+        """Bind a minted key to its session, if the session uses it (a live one keeps its own)."""
         if self.token_id is None:
             return
         record = await self._services.reader.session(session_id)
@@ -148,7 +161,7 @@ class SessionKey:
             self._taken = True
 
     async def aclose(self) -> None:
-        """Revoke a minted key that no session took."""
+        """Revoke a minted key that no session uses."""
         if not self._taken and self.token_id is not None:
             await self._services.keys.discard(self.token_id)
 
@@ -157,10 +170,10 @@ class SessionKey:
 async def session_key(
     services: ToolServices, context: CallContext, params: AgentSettings, project_id: str
 ) -> AsyncGenerator[SessionKey]:
-    """Mint what `api_key_scope` asks for, or pass on `api_key`; revoke it if it is not used.
+    """Mint the key of `api_key_scope`, or pass on `api_key`; revoke a minted, unused one.
 
     Raises:
-        Forbidden: wider than the creator's own right.
+        Forbidden: it is wider than the creator's own scope.
         InvalidParameter: the parameters contradict each other.
     """
     if params.api_key_scope is None:

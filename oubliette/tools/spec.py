@@ -1,4 +1,4 @@
-"""One tool: what it is called, takes, gives, needs, and who answers it."""
+"""Specification of a tool: name, parameters, result, required scope, transports and handler."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ import msgspec
 from oubliette.tools.auth.scopes import Level, Scope
 
 Door = Literal["http", "socket", "control"]
-"""HTTP; an agent's session link; the command line's control socket."""
+"""Transport of a call: HTTP, an agent's session link, or the command line's control socket."""
 
 EVERYWHERE: Final[frozenset[Door]] = frozenset({"http", "socket", "control"})
 HTTP_ONLY: Final[frozenset[Door]] = frozenset({"http"})
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, with what right, through which door."""
+    """Principal, rights and transport of a call."""
 
     principal: str
     token_id: str
     scope: Scope
     door: Door
     session_id: str | None = None
-    """The session on whose link the call came (door `socket`)."""
+    """Session on whose link the call came (transport `socket`)."""
     minted: bool = False
     """Whether the key was minted for a session's agent."""
     expires_at: float | None = None
-    """When the key expires, wall seconds: what it mints expires no later."""
+    """Expiry of the key, wall seconds; a key that it mints expires no later."""
     progress: Callable[[str], object] | None = None
-    """Is told how far something long is, by tools that know; None: nobody listens."""
+    """Receives progress messages of long calls, from tools that have any; None: they are
+    dropped."""
 
 
 P = TypeVar("P", bound=msgspec.Struct)
 Handler = Callable[[Any, CallContext, Any], Awaitable[msgspec.Struct]]
-"""Gets the ToolServices, which are above this module, who calls, and the parameters."""
+"""Handler with ToolServices (which are above this module), context and parameters."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the table."""
+    """An entry of the table of tools."""
 
     name: str
     description: str
@@ -49,19 +50,19 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     scope: Level
     handler: Handler
     unbound: bool = False
-    """Reaches beyond any one project: not for keys that are bound to one."""
+    """Not restricted to one project, so unavailable to keys that are bound to one."""
     doors: frozenset[Door] = EVERYWHERE
     streamed: bool = False
-    """The front may answer it as a stream; the handler is its long poll."""
+    """The front may answer it as a stream; the handler answers as a long poll."""
     idempotent: bool = False
-    """Takes an `idempotency_key`."""
+    """Has an `idempotency_key`."""
     read_only: bool = False
     """Changes nothing (the MCP annotation `readOnlyHint`)."""
     destructive: bool = False
     """Deletes or ends something (`destructiveHint`)."""
 
     def allowed(self, scope: Scope, door: Door) -> bool:
-        """Whether a key of this scope may call it through this door."""
+        """Whether a key of this scope may call it on this transport."""
         return door in self.doors and scope.covers(self.scope, unbound=self.unbound)
 
 
@@ -98,7 +99,7 @@ def tool(
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of parameters: what is not listed is refused by name."""
+    """Base of parameters: unknown ones are refused by name."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.tools.registry import TABLE
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GLOSSARY = DOCS / "glossary.md"
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")),
-    *sorted(page for page in DOCS.rglob("*.md") if page.name != "permissions.md"),
+    *sorted(DOCS.rglob("*.md")),
 )
-"""All pages that people write; `permissions.md` is generated."""
+"""All pages, with generated ones and descriptions of tools and keys."""
 CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z]\w*)?)`")
 """A name in backticks, written as classes are."""
 REPLACED = re.compile(
@@ -44,16 +42,6 @@ def prose(page: str) -> str:
     return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "", page))
 
 
-def written(page: Path) -> str:
-    """A page without the descriptions of tools and keys, which are the code's."""
-    text = page.read_text(encoding="utf-8")
-    if page.name in {"tools.md", "configuration.md"}:
-        text = re.sub(r"(?m)^\| `.*$", "", text)
-        for tool in TABLE.values():
-            text = text.replace(tool.description, "")
-    return text
-
-
 def test_every_class_that_the_glossary_names_exists() -> None:
     named = set(CLASS.findall(GLOSSARY.read_text(encoding="utf-8")))
     assert len(named) > 30
@@ -75,4 +63,4 @@ def test_a_word_that_was_replaced_is_found_in_prose_and_not_in_code() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_uses_a_word_that_the_glossary_replaced(page: Path) -> None:
-    assert REPLACED.findall(prose(written(page))) == []
+    assert REPLACED.findall(prose(page.read_text(encoding="utf-8"))) == []

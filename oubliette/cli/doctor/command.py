@@ -26,7 +26,7 @@ def doctor(
     ] = False,
     output: Output = Format.text,
 ) -> None:
-    """Check what a server needs, and say how to repair what is wrong.
+    """Check everything that a server needs, and print a remedy for each fault.
 
     Exit code 1 if anything failed; warnings are no failure.
     """

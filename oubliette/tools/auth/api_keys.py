@@ -1,7 +1,7 @@
-"""Keys: made, checked, revoked.
+"""ApiKeys, the registry of API keys, which creates, checks and revokes them.
 
-All tokens are in memory, fed by the store, so that a check costs no read and a revocation counts
-from the moment it is committed. Of a key only its id and the SHA-256 of its secret are kept: a
+All tokens are in memory, loaded from the store, so that a check needs no read and a revocation
+takes effect when it is committed. Of a key only its id and the SHA-256 of its secret are stored: a
 secret of 256 random bits needs no slow hash.
 """
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext, Door
 
 REFUSED: Final = "invalid or expired API key"
-"""The one sentence for every key that is no good; why it is not is not told."""
+"""Error message of every invalid key; it does not reveal the reason."""
 USE_EVERY: Final = 60.0  # seconds between writes of last uses
 UNBOUND: Final = "session:"
-"""Principal of a minted key whose session is not known yet; nobody can own it."""
+"""Principal of a minted key that is not bound to its session yet; it cannot own anything."""
 
 _KEY: Final = re.compile(r"oub_(tok_[0-9a-hjkmnp-tv-z]{26})_([A-Za-z0-9_-]{43})")
 _NO_DIGEST: Final = bytes(32)
@@ -43,14 +43,14 @@ _log = structlog.get_logger("oubliette.keys")
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key right after it was made: the only moment at which its text is known."""
+    """A key right after its creation, the only moment at which its text is known."""
 
     key: str
     token: Token
 
 
 def session_principal(session_id: str) -> str:
-    """The principal of the keys that were minted for a session."""
+    """Return the principal of the keys that were minted for a session."""
     return f"session:{session_id}"
 
 
@@ -80,7 +80,7 @@ class ApiKeys:
                 await self.end_session(session_id)
 
     async def aclose(self) -> None:
-        """Write the last uses that are still due."""
+        """Write the pending last uses."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -91,10 +91,10 @@ class ApiKeys:
     # ------------------------------------------------------------------ checks
 
     def verify(self, key: str, door: Door, session_id: str | None = None) -> Token:
-        """The token of `key`, if it is good at this door and on this session's link.
+        """Return the token of `key`, if it is valid on this transport and this session's link.
 
         Raises:
-            Unauthenticated: unknown, wrong, revoked, expired, of another door or session.
+            Unauthenticated: unknown, wrong, revoked, expired, of another transport or session.
         """
         found = self.recognise(key)
         if not self._good(found, door, session_id):
@@ -103,7 +103,7 @@ class ApiKeys:
         return found
 
     def recognise(self, key: str) -> Token:
-        """The token whose secret `key` holds, good or not; only for deciding about it.
+        """Return the token with the secret of `key`, valid or not; only for checks of it.
 
         Raises:
             Unauthenticated: there is none.
@@ -111,14 +111,14 @@ class ApiKeys:
         match = _KEY.fullmatch(key)
         token = self._tokens.get(match[1]) if match else None
         digest = hashlib.sha256((match[2] if match else "").encode()).digest()
-        # Compared in any case: the time must not tell whether the id exists.
+        # Compared in any case: the time must not reveal whether the id exists.
         same = hmac.compare_digest(digest, token.digest if token else _NO_DIGEST)
         if token is None or not same:
             raise Unauthenticated(REFUSED)
         return token
 
     def known(self, key: str) -> Token | None:
-        """`recognise`, with None for a key that is none of ours."""
+        """Return `recognise`, or None if the key is unknown."""
         try:
             return self.recognise(key)
         except Unauthenticated:
@@ -134,13 +134,13 @@ class ApiKeys:
         return door != "socket" or token.session_id is None or token.session_id == session_id
 
     async def verify_on_link(self, key: str, session_id: str) -> Token:
-        """`verify` at the socket door; a key that was minted for this session is bound to it now.
+        """Verify a key on a session's link; bind it if it was minted for this session.
 
-        The session's record names the key that was made for it, and is in the log before its
+        The session's record names the key that was minted for it, and is in the log before its
         agent starts: so the first use may come before the spawn has returned.
 
         Raises:
-            Unauthenticated: the key is no good here.
+            Unauthenticated: the key is not valid here.
         """
         found = self.recognise(key)
         if found.principal == UNBOUND and found.revoked_at is None:
@@ -159,7 +159,7 @@ class ApiKeys:
         principal: str | None = None,
         expires_in: float | None = None,
     ) -> NewKey:
-        """Make a key. Without `principal` it gets one of its own; a new name makes a new one."""
+        """Create a key. Without `principal` a new one is made for it; so is one of a new name."""
         now = self._clock.time()
         owner = principal if principal is not None else ids.new_id(ids.PRINCIPAL)
         new = self._make(
@@ -180,12 +180,12 @@ class ApiKeys:
     async def mint(
         self, creator: CallContext, scope: scopes.Scope, ttl_seconds: float | None = None
     ) -> NewKey:
-        """Make a key for an agent's environment; `bind` it once its session is known.
+        """Create a key for an agent's environment; `bind` it once its session is known.
 
-        It is good on its session's link only, and expires no later than its creator's key.
+        It is valid on its session's link only, and expires no later than its creator's key.
 
         Raises:
-            Forbidden: it would reach further than its creator's right.
+            Forbidden: its scope exceeds its creator's.
         """
         if not scopes.narrower_or_equal(scope, creator.scope):
             raise Forbidden(
@@ -207,7 +207,7 @@ class ApiKeys:
         return new
 
     async def bind(self, token_id: str, session_id: str) -> None:
-        """The minted key belongs to this session from now on; done once, for good."""
+        """Bind a minted key to its session; a binding never changes."""
         token = self._tokens.get(token_id)
         if token is None or token.principal != UNBOUND:
             return
@@ -222,7 +222,7 @@ class ApiKeys:
         await self._commit((*ops, PutToken(current)))
 
     async def revoke(self, token_id: str) -> bool:
-        """End a key at once; False if it had been revoked before.
+        """Revoke a key at once; return False if it was revoked before.
 
         Raises:
             NotFound: there is no such token.
@@ -232,15 +232,15 @@ class ApiKeys:
             raise NotFound(f"token {token_id} not found", hint="token_list shows the tokens")
         now = self._clock.time()
         if token.revoked_at is None:
-            # In memory first, and for good whatever the store says: a check between here and the
-            # commit must not let it pass. Revoking again writes again.
+            # In memory first, and kept even if the write fails: a check between here and the commit
+            # must not accept the key. Revoking again writes again.
             self._tokens[token_id] = msgspec.structs.replace(token, revoked_at=now)
         (revoked,) = await self._commit((RevokeToken(token_id, now),))
         _log.info("token revoked", token_id=token_id)
         return bool(revoked)
 
     async def discard(self, token_id: str) -> None:
-        """Revoke a minted key that no session took."""
+        """Revoke a minted key that no session uses."""
         if token_id in self._tokens:
             await self.revoke(token_id)
 
@@ -258,7 +258,7 @@ class ApiKeys:
             await self._commit(tuple(RevokeToken(token.id, now) for token in ended))
 
     def listing(self) -> list[Token]:
-        """All tokens, oldest first, with their last use as far as it is known."""
+        """Return all tokens, oldest first, with their last use if it is known."""
         return [
             msgspec.structs.replace(
                 token, last_used_at=max(token.last_used_at or 0.0, self._used[token.id])
@@ -269,12 +269,12 @@ class ApiKeys:
         ]
 
     def forget(self, token_id: str) -> None:
-        """The token's record was purged with its session."""
+        """Forget a token whose record was purged with its session."""
         self._tokens.pop(token_id, None)
         self._used.pop(token_id, None)
 
     def of_session(self, session_id: str) -> list[str]:
-        """Ids of the keys that were minted for this session."""
+        """Return the ids of the keys that were minted for this session."""
         return [token.id for token in self._tokens.values() if token.session_id == session_id]
 
     def _make(
@@ -323,16 +323,17 @@ class ApiKeys:
         try:
             await self._commit(tuple(TouchToken(token_id, at) for token_id, at in used.items()))
         except OublietteError as error:
-            # A last use is nice to know; losing one must not end anything.
+            # The last use is only informative; a lost one must not end anything.
             _log.warning("last use of tokens not written", reason=error.message)
 
 
 def minted_scope(
     text: str, session_project: str, key_project: str | None, creator: scopes.Scope
 ) -> scopes.Scope:
-    """The scope of the key that `api_key_scope` and `api_key_project` ask for.
+    """Return the scope of the key that `api_key_scope` and `api_key_project` ask for.
 
-    Bound to the session's project unless the creator, unbound itself, names another one or `*`.
+    It is bound to the session's project unless the creator, unbound itself, names another one or
+    `*`.
 
     Raises:
         InvalidParameter: they contradict each other.

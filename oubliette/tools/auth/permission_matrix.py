@@ -1,7 +1,7 @@
-"""The permission matrix: what every scope may do with every tool (docs/permissions.md).
+"""The permission matrix: the answer to every scope for every tool (docs/permissions.md).
 
-Made from the registry, printed by `python -m oubliette.tools.auth.permission_matrix`. The tests
-try each of its cells.
+It is computed from the registry and printed by `python -m oubliette.tools.auth.permission_matrix`.
+The tests try each of its cells.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import Door, Tool
 
 Place = Literal["own", "other", "none"]
-"""What a call is about: the project of a bound key (for others, any project), another one, none."""
+"""Project that a call names: the one that a bound key is bound to (for others, any), another,
+none."""
 
 Answer = Literal["yes", "forbidden", "not found", "no tool"]
 
@@ -44,7 +45,7 @@ MARKS: Final[dict[Answer, str]] = {
 
 
 def places(tool: Tool) -> tuple[Place, ...]:
-    """What calls of this tool can be about."""
+    """Return the places that calls of this tool can name."""
     fields = set(tool.params.__struct_fields__)
     if not fields & {"project_id", "session_id"}:
         return ("none",)
@@ -53,7 +54,7 @@ def places(tool: Tool) -> tuple[Place, ...]:
 
 
 def answer(tool: Tool, scope: scopes.Scope, place: Place, door: Door) -> Answer:
-    """What the holder of such a key is told."""
+    """Return the answer to a key of this scope."""
     if door not in tool.doors:
         return "no tool"
     if not tool.allowed(scope, door):
@@ -62,7 +63,7 @@ def answer(tool: Tool, scope: scopes.Scope, place: Place, door: Door) -> Answer:
 
 
 def cells() -> Iterator[tuple[Tool, str, Place, Door, Answer]]:
-    """Every tool × scope × place × door, and what is answered."""
+    """Iterate over every tool × scope × place × transport, with the answer."""
     for tool in TABLE.values():
         for name, scope in SCOPES.items():
             for place in places(tool):
@@ -71,23 +72,23 @@ def cells() -> Iterator[tuple[Tool, str, Place, Door, Answer]]:
 
 
 def markdown() -> str:
-    """The matrix as a page."""
+    """Return the matrix as a page."""
     lines = [
         "# Permissions",
         "",
-        "Made from the tools by `python -m oubliette.tools.auth.permission_matrix`.",
-        "A test tries each cell.",
+        "Generated from the tools by `python -m oubliette.tools.auth.permission_matrix`.",
+        "A test checks each cell.",
         "",
-        "* **yes**: the call is carried out. Conversing with a session, answering for it and",
-        "  listening are for its owner alone: for others it is not found, whatever their scope.",
+        "* **yes**: the call is carried out. Only the principal of a session may converse with it,",
+        "  answer its requests and listen to it: for others it is not found, with any scope.",
         "* **–**: `tool not allowed for this token scope`; the tool is not listed either.",
-        "* **hidden**: not found, in the very words for what never existed.",
-        "* empty: there is no such tool at this door.",
+        "* **hidden**: not found, with the same error as for what never existed.",
+        "* A tool that is not in a table does not exist on that transport.",
         "",
         "`project` and `project:ro` stand for `project:<id>` and `project:<id>:ro`. *own* is the",
         "project that such a key is bound to, *other* any other, *none* a call that names none.",
-        "Where a tool takes no id of a project or session, there is *none* alone. `admin:ro` is",
-        "another name of `read`.",
+        "A tool without the id of a project or session has *none* only. `admin:ro` is another",
+        "name of `read`.",
     ]
     for door, title in (("http", "Over HTTP"), ("socket", "Over an agent's link, with a key")):
         lines += ["", f"## {title}", "", f"| tool | about | {' | '.join(SCOPES)} |"]

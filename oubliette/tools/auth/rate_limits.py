@@ -1,7 +1,7 @@
-"""How often a principal may call: a token bucket for each.
+"""Rate limits of principals: a token bucket for each.
 
-One principal's flood must not slow another's calls: what is over the rate is refused before
-anything is done for it, at both doors.
+The calls of one principal must not slow those of another: calls above the rate are refused before
+any work is done for them, over HTTP and on agents' links.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from oubliette.clock import Clock
 
 MAX_KNOWN: Final = 4096
-"""Principals whose buckets are remembered; of those that are full nothing need be known."""
+"""Maximum of principals with a bucket; a full bucket need not be kept."""
 
 
 class RateLimits:
-    """`rate` calls a second for each principal, `burst` at once."""
+    """Limit of `rate` calls a second for each principal, with bursts of `burst`."""
 
     def __init__(self, rate: float, burst: int, clock: Clock) -> None:
         self._rate = rate
         self._burst = float(burst)
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
-        """Principal → calls that were left, and when (monotonic second)."""
+        """Principal → calls that were left, and at which monotonic second."""
 
     def take(self, principal: str) -> None:
         """Count one call.
 
         Raises:
-            RateLimited: there were too many; says when to try again.
+            RateLimited: there were too many; `retry_after` is set.
         """
         now = self._clock.monotonic()
         left = self._left(principal, now)
@@ -54,7 +54,7 @@ class RateLimits:
         return min(self._burst, left + (now - at) * self._rate)
 
     def _forget(self, now: float) -> None:
-        """Drop full buckets; if there are none, all: then somebody makes principals to flood us."""
+        """Drop full buckets; if there are none, all: principals are being created to flood us."""
         full = [name for name in self._buckets if self._left(name, now) >= self._burst]
         for name in full or list(self._buckets):
             del self._buckets[name]

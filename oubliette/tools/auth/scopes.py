@@ -1,7 +1,7 @@
-"""What a key may do.
+"""Scopes of keys.
 
-A scope has a level, and may be bound to one project. Whether a *thing* is inside that project is
-decided from its record, never from the arguments of a call.
+A scope has a level, and may be bound to one project. Whether an object belongs to that project is
+decided by its record, never by the arguments of a call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES: Final = ("admin", "write", "read", "admin:ro", "project:<id>", "project:<
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """A level, everywhere or inside one project."""
+    """A level, for all projects or for one."""
 
     level: Level
     project: str | None = None
@@ -38,12 +38,12 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return _RANK[self.level] >= _RANK[level]
 
     def reaches(self, project_id: str) -> bool:
-        """Whether what belongs to this project is there for the holder of the key."""
+        """Whether the key can see objects of this project."""
         return self.project is None or self.project == project_id
 
 
 def parse(text: str, field: str = "scope") -> Scope:
-    """The scope that `text` names; `admin:ro` is `read`.
+    """Return the scope that `text` names; `admin:ro` is `read`.
 
     Raises:
         InvalidParameter: it names none; the message lists the forms.
@@ -65,7 +65,7 @@ def parse(text: str, field: str = "scope") -> Scope:
 
 
 def narrower_or_equal(inner: Scope, outer: Scope) -> bool:
-    """Whether all that `inner` allows is allowed by `outer` too."""
+    """Whether `outer` allows everything that `inner` allows."""
     if outer.project is not None and inner.project != outer.project:
         return False
     return _RANK[inner.level] <= _RANK[outer.level]

@@ -1,1 +1,1 @@
-"""The handlers of the tools, one module for each noun."""
+"""Handlers of the tools, one module for each noun."""

@@ -1,4 +1,4 @@
-"""What a caller does for its agents: listen, and answer their calls."""
+"""Tools of callers: `caller_listen` and `caller_tool_response`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
 
     session_id: Annotated[field_types.AnyId, Meta(description="session_id of the request.")]
     request_id: Annotated[field_types.AnyId, Meta(description="request_id of the request.")]
-    result: Annotated[Any, Meta(description="What the tool gave: any JSON.")] = None
+    result: Annotated[Any, Meta(description="Result of the tool: any JSON.")] = None
     error: Annotated[
         Annotated[str, Meta(max_length=MAX_ERROR)] | None,
-        Meta(description="Why the tool failed; wins over result."),
+        Meta(description="Reason why the tool failed; takes precedence over result."),
     ] = None
 
 
@@ -37,10 +37,11 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
 async def caller_listen(
     services: ToolServices, context: CallContext, params: CallerListen
 ) -> CallerListenResult:
-    """Get the events of sessions started with your caller_id, tool requests among them.
+    """Receive the events of sessions started with your caller_id, including tool requests.
 
-    A client that takes log notifications gets them as they come, until it leaves; any other gets
-    what there is, or the next ones, and calls again with after=next.
+    A client that accepts log notifications gets events as they are written, until it disconnects.
+    Any other client gets the events after `after`, or waits for the next ones, and calls again with
+    after=next.
     """
     if services.listen is None:
         raise Unavailable("the server is starting", hint="try again in a second")

@@ -1,4 +1,4 @@
-"""Containers: `container_*`."""
+"""Tools of containers and images: `container_*`, `image_rebuild`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLACK_SECONDS: Final = 60.0  # beyond a command's own deadline
 
 _Workspace = Annotated[
     field_types.Uuid | None,
-    Meta(description="UUID of a workspace, where workspaces are isolated; else the default one."),
+    Meta(description="UUID of a workspace, if workspaces are isolated. Unset: the default one."),
 ]
 
 
@@ -53,7 +53,9 @@ class ContainerStop(Params, frozen=True, kw_only=True):
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
     workspace_id: _Workspace = None
-    force: Annotated[bool, Meta(description="Stop it under live sessions too; they fail.")] = False
+    force: Annotated[
+        bool, Meta(description="Stop it although live sessions use it; they fail.")
+    ] = False
 
 
 class ContainerExec(Params, frozen=True, kw_only=True):
@@ -66,11 +68,14 @@ class ContainerExec(Params, frozen=True, kw_only=True):
     ]
     workspace_id: _Workspace = None
     working_dir: Annotated[
-        field_types.InsidePath | None, Meta(description="Absolute path inside; else the workspace.")
+        field_types.InsidePath | None,
+        Meta(description="Absolute path in the container. Unset: the workspace."),
     ] = None
     timeout_seconds: Annotated[
         float,
-        Meta(gt=0, le=3600, description="The command and its children are killed after this."),
+        Meta(
+            gt=0, le=3600, description="Time after which the command and its children are killed."
+        ),
     ] = 60.0
 
 
@@ -79,7 +84,7 @@ class ContainerLogs(Params, frozen=True, kw_only=True):
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
     workspace_id: _Workspace = None
-    tail: Annotated[int, Meta(ge=1, le=100_000, description="Lines from the end.")] = 1000
+    tail: Annotated[int, Meta(ge=1, le=100_000, description="Number of lines from the end.")] = 1000
 
 
 class ContainerRefresh(Params, frozen=True, kw_only=True):
@@ -87,10 +92,11 @@ class ContainerRefresh(Params, frozen=True, kw_only=True):
 
     project_id: Annotated[
         field_types.ProjectId | None,
-        Meta(description="A project: its image, and its container is made anew."),
+        Meta(description="Project whose image is pulled and whose container is recreated."),
     ] = None
     container_type: Annotated[
-        field_types.Line | None, Meta(description="Or a container type: its image alone.")
+        field_types.Line | None,
+        Meta(description="Container type whose image is pulled, instead of a project."),
     ] = None
 
 
@@ -145,7 +151,7 @@ class ContainerText(Result, frozen=True, kw_only=True):
 
 
 async def _container(services: ToolServices, project: Project, workspace_id: str | None) -> Ref:
-    """The ContainerActor of a project, or of one of its isolated workspaces."""
+    """Return the ContainerActor of a project, or of one of its isolated workspaces."""
     if workspace_id is not None:
         record = await services.reader.workspace(workspace_id)
         if record is None or record.project_id != project.id or record.deleted_at is not None:
@@ -165,7 +171,7 @@ async def _up(services: ToolServices, actor: Ref, lease: str) -> Any:
 async def container_start(
     services: ToolServices, context: CallContext, params: ContainerStart
 ) -> ContainerState:
-    """Start a project's container, if it does not run. Sessions start it by themselves."""
+    """Start a project's container if it is not running. Sessions start it when they need it."""
     project = await visible_project(services, context, params.project_id)
     actor = await _container(services, project, params.workspace_id)
     lease = f"start:{ids.new_uuid()}"
@@ -205,11 +211,12 @@ async def container_stop(
 async def container_exec(
     services: ToolServices, context: CallContext, params: ContainerExec
 ) -> ContainerOutput:
-    """Run a command in a project's container, which is started if need be, and wait for its end.
+    """Run a command in a project's container, starting it if necessary, and wait for its end.
 
-    At the deadline it is killed with all that it started; what it wrote until then is told. A
-    container that hangs or is paused is given ten seconds more, then that is the error. Do not
-    leave anything running in the background: it may be killed as soon as the command ends.
+    At the deadline the command and all processes that it started are killed, and the output until
+    then is returned. If the container does not respond, because it hangs or is paused, the call
+    fails ten seconds later. Do not leave anything running in the background: it may be killed as
+    soon as the command ends.
     """
     project = await visible_project(services, context, params.project_id)
     actor = await _container(services, project, params.workspace_id)
@@ -243,7 +250,7 @@ async def container_exec(
 async def container_logs(
     services: ToolServices, context: CallContext, params: ContainerLogs
 ) -> ContainerText:
-    """Read the end of what a project's container itself has written; agents' output is events."""
+    """Read the end of the output of a project's container itself; agents' output is in events."""
     project = await visible_project(services, context, params.project_id)
     actor = await _container(services, project, params.workspace_id)
     if await actor.ask(GetContainer()) is None:
@@ -262,9 +269,9 @@ def _imaging(services: ToolServices) -> Imaging:
 async def container_refresh(
     services: ToolServices, context: CallContext, params: ContainerRefresh
 ) -> ImageState:
-    """Fetch the image of a project or of a container type again.
+    """Pull the image of a project or of a container type again.
 
-    A project's container is stopped, and made anew when it is needed; that is refused while
+    A project's container is stopped, and recreated when it is needed; that is refused while
     sessions use it.
     """
     if (params.project_id is None) == (params.container_type is None):
@@ -296,7 +303,7 @@ async def image_rebuild(
 ) -> ImageState:
     """Build the image of a container type, from its own Dockerfile or Oubliette's.
 
-    Containers that run keep the old one; container_refresh of a project makes its container anew.
+    Running containers keep the old image; container_refresh of a project recreates its container.
     """
     check_offer(services, "container_type", params.container_type)
     imaging = _imaging(services)

@@ -1,4 +1,4 @@
-"""Reading a session's log: `session_events`, `event_read`."""
+"""Tools that read logs: `session_events`, `event_read`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext
 
 MAX_PAGE: Final = response_size.MAX_PARTS
-"""Bytes of events that are read for one answer; fewer may be told."""
+"""Maximum bytes of events that are read for one answer, which may contain fewer."""
 MAX_PIECE: Final = 512 * field_types.KIB
-"""Bytes of one `event_read`, less where a message with it would be too large."""
+"""Maximum bytes of one `event_read`; less if the message would be too large."""
 MAX_WAIT: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
-"""Seconds an actor gets beyond the wait itself."""
+"""Seconds that an actor gets beyond the wait itself."""
 
 
 class SessionEventsParams(Params, frozen=True, kw_only=True):
@@ -44,19 +44,20 @@ class SessionEventsParams(Params, frozen=True, kw_only=True):
         Meta(
             ge=-1,
             le=2**53,
-            description="last_index of the answer before: what follows it is told; -1: all.",
+            description="last_index of the previous answer: only later events are returned;"
+            " -1: all.",
         ),
     ] = -1
-    max_events: Annotated[int, Meta(ge=1, le=10_000, description="Most to return.")] = 500
+    max_events: Annotated[int, Meta(ge=1, le=10_000, description="Maximum number to return.")] = 500
     wait_seconds: Annotated[
         float,
-        Meta(ge=0, le=MAX_WAIT, description="Wait that long for the first, if there is none."),
+        Meta(ge=0, le=MAX_WAIT, description="Time to wait for the first event, if there is none."),
     ] = 0.0
     include_children: Annotated[
         bool,
         Meta(
-            description="The events of the whole tree below it, in the order in which they were"
-            " written; since_index and last_index then count in that order (an event's seq)."
+            description="Include the whole tree below the session, in the order of commits;"
+            " since_index and last_index are then values of seq."
         ),
     ] = False
 
@@ -66,10 +67,10 @@ class SessionEventsPage(Result, frozen=True, kw_only=True):
 
     session_id: str
     status: str
-    last_index: Annotated[int, Meta(description="since_index of the next call.")]
+    last_index: Annotated[int, Meta(description="Value of since_index in the next call.")]
     events: tuple[dict[str, Any], ...]
     completed: Annotated[
-        bool, Meta(description="The last turn has ended, and this answer has its last event.")
+        bool, Meta(description="The last turn has ended, and this answer has the end of the log.")
     ]
     failed: Annotated[bool, Meta(description="The session has failed.")]
     error: Annotated[str | None, Meta(description="Why the session or its last turn failed.")]
@@ -79,7 +80,7 @@ class SessionEventsPage(Result, frozen=True, kw_only=True):
     truncated_before: Annotated[
         int | None, Meta(description="Older events were deleted; this is the first one kept.")
     ]
-    more: Annotated[bool, Meta(description="There is more already; call again.")]
+    more: Annotated[bool, Meta(description="There are more events already; call again.")]
 
 
 class EventRead(Params, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ class EventRead(Params, frozen=True, kw_only=True):
     session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
     index: Annotated[int, Meta(ge=0, le=2**53, description="Index of the event.")]
     offset: Annotated[
-        int, Meta(ge=0, le=2**53, description="Where to go on: next_offset of the piece before.")
+        int, Meta(ge=0, le=2**53, description="next_offset of the previous piece.")
     ] = 0
 
 
@@ -96,15 +97,15 @@ class EventPiece(Result, frozen=True, kw_only=True):
     """Result of `event_read`."""
 
     data: Annotated[str, Meta(description="A piece of the event's JSON text.")]
-    next_offset: Annotated[int | None, Meta(description="null: this was the last piece.")]
-    total: Annotated[int, Meta(description="Bytes of the whole text.")]
+    next_offset: Annotated[int | None, Meta(description="null after the last piece.")]
+    total: Annotated[int, Meta(description="Size of the whole text in bytes.")]
 
 
 @tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True)
 async def session_events(
     services: ToolServices, context: CallContext, params: SessionEventsParams
 ) -> SessionEventsPage:
-    """Read a session's events, and whether it is done. With wait_seconds it waits for news."""
+    """Read a session's events and whether its last turn has ended, optionally as a long poll."""
     session = await visible_session(services, context, params.session_id)
     until = services.clock.monotonic() + params.wait_seconds
     while True:
@@ -120,7 +121,7 @@ async def session_events(
 
 @tool(EventRead, EventPiece, scope="read", read_only=True)
 async def event_read(services: ToolServices, context: CallContext, params: EventRead) -> EventPiece:
-    """Read one event's JSON text in pieces; for events too large to be told as they are."""
+    """Read one event's JSON text in pieces, if it is too large to be returned whole."""
     session = await visible_session(services, context, params.session_id)
     most = MAX_PIECE
     while True:
@@ -140,7 +141,7 @@ async def event_read(services: ToolServices, context: CallContext, params: Event
 
 
 async def _seen(services: ToolServices, context: CallContext, session: Session) -> None:
-    """Whoever polls its own session is there to answer what the session asks."""
+    """Count a poll of one's own session as presence: its client can answer requests."""
     if (
         context.door == "http"
         and session.caller_id is not None
@@ -152,7 +153,7 @@ async def _seen(services: ToolServices, context: CallContext, session: Session) 
 async def _page(
     services: ToolServices, params: SessionEventsParams, wait: float
 ) -> tuple[SessionEventsPage, bool]:
-    """A page, and whether it came from a live session, where waiting may bring more."""
+    """Return a page, and whether it came from a live session, where waiting may bring more."""
     try:
         found: SessionEvents = await services.ask_session(
             params.session_id,
@@ -209,7 +210,7 @@ async def _tree_page(
 
     session, done, found = await read()
     if not found.events and wait > 0 and found.live:
-        # Where each log ends is asked first, then the logs again: what comes between is not lost.
+        # The end of each log is read first, then the logs again: events in between are not lost.
         ends = {each: await services.reader.last_index(each) for each in found.live}
         session, done, found = await read()
         if not found.events:
@@ -238,7 +239,7 @@ async def _tree_page(
 
 
 async def _at_rest(services: ToolServices, session_id: str) -> tuple[Session, bool]:
-    """The session and whether no turn of it runs or waits, as the log has it."""
+    """Return the session, and whether the log has no running or queued turn of it."""
     open_turns = await services.reader.turns(session_id, ("queued", "running"))
     session = await services.reader.session(session_id)
     if session is None:
@@ -289,7 +290,7 @@ async def _told(
 
 
 async def _first_of(waits: Sequence[Coroutine[Any, Any, Any]]) -> None:
-    """Return when one of `waits` has ended, however it did; the others are cancelled.
+    """Return when one of `waits` has ended in any way; cancel the others.
 
     Each must have a deadline of its own.
     """

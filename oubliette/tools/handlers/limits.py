@@ -1,4 +1,4 @@
-"""Limits and how much of them is used: `config_limits`."""
+"""Tool that shows limits and their use: `config_limits`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ class ConfigLimits(Params, frozen=True, kw_only=True):
     """Parameters of `config_limits`."""
 
     project_id: Annotated[
-        field_types.ProjectId | None, Meta(description="The limits that its next tree will have.")
+        field_types.ProjectId | None,
+        Meta(description="Show the limits of the project's next tree."),
     ] = None
     session_id: Annotated[
         field_types.SessionId | None,
-        Meta(description="The limits of its tree, as frozen at the start of the tree's root."),
+        Meta(
+            description="Show the limits of the session's tree, as fixed at the start of its root."
+        ),
     ] = None
 
 
@@ -37,7 +40,7 @@ class LimitState(Result, frozen=True, kw_only=True):
     """One limit."""
 
     value: int | float
-    source: Annotated[str, Meta(description="Who set it: project or configuration.")]
+    source: Annotated[str, Meta(description="Source of the limit: project or configuration.")]
     used: int | float | None
     left: int | float | None
 
@@ -47,7 +50,7 @@ class LimitsResult(Result, frozen=True, kw_only=True):
 
     limits: dict[str, LimitState]
     depth: Annotated[int | None, Meta(description="Depth of the session; a root has 0.")]
-    remaining_depth: Annotated[int, Meta(description="Levels of children it may still have.")]
+    remaining_depth: Annotated[int, Meta(description="Levels of children that it may still have.")]
     exploration_id: str | None
 
 

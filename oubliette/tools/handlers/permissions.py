@@ -1,4 +1,4 @@
-"""What agents ask permission for, decided by who owns the root of their tree."""
+"""Tool that decides about permission requests of agents: `permission_response`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
     ]
     remember: Annotated[
         Literal["once", "session"],
-        Meta(description="session: for all that it asks for of this kind, asks_for, from now on."),
+        Meta(
+            description="session: apply the decision to all later requests with the same asks_for."
+        ),
     ] = "once"
 
 
@@ -40,7 +42,8 @@ async def permission_response(
 ) -> Accepted:
     """Allow or deny what the agent of a session asks for in a permission_request event.
 
-    The session may be a child of yours at any depth; what nobody decides is denied at its deadline.
+    The session may be a child of yours at any depth. A request without an answer is denied at its
+    deadline.
     """
     answer = AnswerPermission(
         principal=context.principal,
@@ -68,7 +71,7 @@ async def permission_response(
 
 
 async def _may_decide(services: ToolServices, context: CallContext, session_id: str) -> bool:
-    """Whether the root of this session's tree is theirs, and the key reaches its project."""
+    """Whether the caller owns the root of this session's tree, and the key reaches its project."""
     if not ids.is_id(session_id, ids.SESSION):
         return False
     record = await services.reader.session(session_id)

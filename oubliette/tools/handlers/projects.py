@@ -1,4 +1,4 @@
-"""Projects: `project_*`."""
+"""Tools of projects: `project_*`."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ MAX_SERVERS_BYTES: Final = 64 * field_types.KIB
 
 
 class TreeLimits(Params, frozen=True, kw_only=True):
-    """Limits of each tree of sessions in the project; what is not set is the server's default."""
+    """Limits of each tree of sessions in the project; unset limits are the server's defaults."""
 
     max_depth: Annotated[
         Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Levels of children.")
     ] = None
     max_agents: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="Agents in one tree, ended ones too."),
+        Meta(description="Agents in one tree, including ended ones."),
     ] = None
     max_agents_at_once: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
         Meta(description="Live agents in one tree."),
     ] = None
     max_cost_usd: Annotated[
-        Annotated[float, Meta(ge=0, le=1e9)] | None, Meta(description="Cost of one tree.")
+        Annotated[float, Meta(ge=0, le=1e9)] | None,
+        Meta(description="Cost of one tree, in US dollars."),
     ] = None
     max_wall_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=1e7)] | None,
@@ -54,7 +55,7 @@ class TreeLimits(Params, frozen=True, kw_only=True):
     ] = None
     max_turn_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=1e7)] | None,
-        Meta(description="What one turn of an agent may take."),
+        Meta(description="Time limit of one turn."),
     ] = None
     max_turn_steps: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
@@ -65,8 +66,8 @@ class TreeLimits(Params, frozen=True, kw_only=True):
 class ProjectCreate(Params, frozen=True, kw_only=True):
     """Parameters of `project_create`."""
 
-    name: Annotated[field_types.Line, Meta(description="Unique among the projects that exist.")]
-    description: Annotated[field_types.Text, Meta(description="What it is for.")] = ""
+    name: Annotated[field_types.Line, Meta(description="Name, unique among existing projects.")]
+    description: Annotated[field_types.Text, Meta(description="Purpose, for people.")] = ""
     remote_url: Annotated[
         field_types.Remote | None,
         Meta(description="URL of its repository, set as git's origin; nothing is fetched."),
@@ -83,16 +84,20 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
     model: Annotated[field_types.Line | None, Meta(description="Model of its agents.")] = None
     autonomy: Annotated[
         Autonomy | None,
-        Meta(description="What agents may do unasked; off: everything, the container is the wall."),
+        Meta(
+            description="Actions that agents may take without a permission; off: all, within the"
+            " container."
+        ),
     ] = None
     workspace_isolation: Annotated[
-        bool, Meta(description="Each workspace in a container of its own.")
+        bool, Meta(description="Give each workspace a container of its own.")
     ] = False
     accept_bare: Annotated[
         bool | None,
         Meta(
-            description="Let clients in its containers in that have no secret; they can be mistaken"
-            " for each other. Without it as the server says; true needs admin where that is no."
+            description="Accept clients without a secret, which can be mistaken for each"
+            " other. Unset: as relay.accept_bare; true requires scope admin if that"
+            " is false."
         ),
     ] = None
     limits: Annotated[TreeLimits, Meta(description="Limits of each tree of sessions.")] = (
@@ -101,13 +106,17 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
     mcp_servers: Annotated[
         dict[str, dict[str, Any]],
         Meta(
-            description="More MCP servers for its agents, by name: command, args, env; or url, type"
-            " (http, sse), headers. A secret is ${credential:NAME}."
+            description="Further MCP servers for its agents, by name: command, args, env; or"
+            " url, type (http, sse), headers. A secret is written"
+            " ${credential:NAME}."
         ),
     ] = {}
     idempotency_key: Annotated[
         field_types.IdempotencyText | None,
-        Meta(description="The same key within 24 h gives the same project, not a second one."),
+        Meta(
+            description="Name of this request: the same key within 24 h returns the same project,"
+            " not a second one."
+        ),
     ] = None
 
 
@@ -115,11 +124,12 @@ class ProjectList(Params, frozen=True, kw_only=True):
     """Parameters of `project_list`."""
 
     name_contains: Annotated[
-        Annotated[str, Meta(max_length=200)] | None, Meta(description="Part of the name.")
+        Annotated[str, Meta(max_length=200)] | None,
+        Meta(description="Text that the name contains."),
     ] = None
-    limit: Annotated[field_types.PageSize, Meta(description="Most to return.")] = 100
+    limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 100
     cursor: Annotated[
-        field_types.Cursor | None, Meta(description="next_cursor of the page before.")
+        field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
     ] = None
 
 
@@ -144,7 +154,7 @@ class ProjectDeleted(Result, frozen=True, kw_only=True):
 
 
 class Nothing(Params, frozen=True, kw_only=True):
-    """No parameters."""
+    """Parameters of tools that have none."""
 
 
 class Options(Result, frozen=True, kw_only=True):
@@ -152,7 +162,7 @@ class Options(Result, frozen=True, kw_only=True):
 
     agents: tuple[str, ...]
     models: Annotated[
-        tuple[str, ...], Meta(description="Those of the configuration; sessions may name others.")
+        tuple[str, ...], Meta(description="Models of the configuration; sessions may name others.")
     ]
     container_types: tuple[str, ...]
     runtimes: tuple[str, ...]
@@ -199,7 +209,7 @@ async def project_create(
 async def project_list(
     services: ToolServices, context: CallContext, params: ProjectList
 ) -> ProjectPage:
-    """List projects, oldest first. A key that is bound to a project sees that one alone."""
+    """List projects, oldest first. A key that is bound to a project sees only that one."""
     if context.scope.project is not None:
         containers = await services.reader.containers(context.scope.project)
         project = await services.reader.project(context.scope.project)
@@ -235,7 +245,7 @@ async def project_get(
 async def project_delete(
     services: ToolServices, context: CallContext, params: ProjectOne
 ) -> ProjectDeleted:
-    """Delete a project with its workspaces and files. Refused while sessions of it live."""
+    """Delete a project with its workspaces and files. Refused while it has live sessions."""
     project = await visible_project(services, context, params.project_id)
     await services.projects.ask(DeleteProject(project_id=project.id), timeout=DELETE_SECONDS)
     return ProjectDeleted(project_id=project.id, deleted=True)
@@ -243,7 +253,7 @@ async def project_delete(
 
 @tool(Nothing, Options, scope="write", read_only=True)
 async def project_options(services: ToolServices, context: CallContext, params: Nothing) -> Options:
-    """List what may be chosen for a project: agents, models, container types, limits, scopes."""
+    """List the options for projects: agents, models, container types, limits, scopes."""
     del context, params
     trees = services.config.trees
     return Options(
@@ -267,7 +277,7 @@ async def project_options(services: ToolServices, context: CallContext, params: 
 async def visible_project(
     services: ToolServices, context: CallContext, project_id: str
 ) -> records.Project:
-    """The project, if it exists and the key reaches it.
+    """Return the project, if it exists and the key reaches it.
 
     Raises:
         NotFound: one answer for both.
@@ -281,10 +291,10 @@ async def visible_project(
 
 
 def _check_bare(services: ToolServices, context: CallContext, params: ProjectCreate) -> None:
-    """Let nobody open what the server's operator has closed, but an admin.
+    """Refuse `accept_bare` of a key that is not admin if the server's configuration forbids it.
 
     Raises:
-        Forbidden: the key is too weak for it.
+        Forbidden: the key's scope is not sufficient.
     """
     wider = params.accept_bare is True and not services.config.relay.accept_bare
     if wider and context.scope.level != "admin":
@@ -299,7 +309,7 @@ def check_offer(services: ToolServices, field: str, value: str | None) -> None:
     """Refuse an agent, model or container type that this server does not have.
 
     Raises:
-        InvalidParameter: names what there is.
+        InvalidParameter: names the available ones.
     """
     if field == "agent" and value in services.offers.missing_agents:
         reason, remedy = services.offers.missing_agents[value]

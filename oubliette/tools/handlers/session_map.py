@@ -1,4 +1,4 @@
-"""`session_map` of a caller: many prompts at once, their answers in order.
+"""The tool `session_map` of callers: many prompts at once, with their answers in order.
 
 Agents have the same as a base tool on their own link (`actors/agent_requests/session_map.py`).
 """
@@ -42,41 +42,45 @@ AT_CALLERS: Final[frozenset[Door]] = frozenset({"http", "control"})
 
 
 class MapMessage(Params, frozen=True, kw_only=True):
-    """One prompt of `session_map`, where it is more than a text."""
+    """One prompt of `session_map` with options of its own."""
 
-    message: Annotated[field_types.Prompt, Meta(description="What this agent is to do.")]
+    message: Annotated[field_types.Prompt, Meta(description="Prompt for this agent.")]
     workspace_id: Annotated[
-        field_types.Uuid | None, Meta(description="Its workspace; else that of the whole call.")
+        field_types.Uuid | None, Meta(description="Workspace. Unset: that of the whole call.")
     ] = None
     create_workspace: Annotated[
-        bool, Meta(description="Create the workspace if it is missing; without an id, a new one.")
+        bool,
+        Meta(
+            description="Create the workspace if it is missing; without workspace_id, create a new"
+            " one."
+        ),
     ] = False
 
 
 class SessionMap(AgentSettings, frozen=True, kw_only=True):
     """Parameters of `session_map`."""
 
-    project_id: Annotated[field_types.ProjectId, Meta(description="Where they work.")]
+    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the new sessions.")]
     messages: Annotated[
         tuple[field_types.Prompt | MapMessage, ...],
         Meta(
             min_length=1,
             max_length=MAX_PARTS,
-            description="One for each new session: a text, or an object with a workspace.",
+            description="One prompt for each new session: a text, or an object with options.",
         ),
     ]
     max_parallel: Annotated[
-        int, Meta(ge=1, le=MAX_PARTS, description="Sessions that work at the same time.")
+        int, Meta(ge=1, le=MAX_PARTS, description="Maximum of sessions that run at the same time.")
     ] = DEFAULT_PARALLEL
 
 
 class MapResult(Result, frozen=True, kw_only=True):
-    """What came of one message."""
+    """Outcome of one message."""
 
     session_id: str | None
     status: Annotated[
         str,
-        Meta(description="completed, failed, interrupted or timed_out; refused: it never started."),
+        Meta(description="completed, failed, interrupted, timed_out, or refused (not started)."),
     ]
     result: Annotated[str | None, Meta(description="The agent's final answer.")]
     error: str | None
@@ -85,18 +89,20 @@ class MapResult(Result, frozen=True, kw_only=True):
 class MapResults(Result, frozen=True, kw_only=True):
     """Result of `session_map`."""
 
-    results: Annotated[tuple[MapResult, ...], Meta(description="In the order of the messages.")]
+    results: Annotated[
+        tuple[MapResult, ...], Meta(description="Results in the order of the messages.")
+    ]
 
 
 @tool(SessionMap, MapResults, scope="write", doors=AT_CALLERS)
 async def session_map(
     services: ToolServices, context: CallContext, params: SessionMap
 ) -> MapResults:
-    """Give many prompts to as many new sessions and wait for all answers.
+    """Send many prompts to one new session each and wait for all answers.
 
-    One that fails does not stop the others. A session that has answered is put to rest; a message
-    wakes it up. If the call is given up, the sessions that run go on; with an idempotency_key the
-    same call joins them again.
+    A failed one does not stop the others. A session is stopped after its answer; a message resumes
+    it. If the call is cancelled, the running sessions continue; the same call with the same
+    idempotency_key waits for them again.
     """
     project = await visible_project(services, context, params.project_id)
     return MapResults(results=await _FanOut(services, context, params, project).run())
@@ -129,7 +135,7 @@ class _FanOut:
         return tuple(self._results[number] for number in range(count))
 
     def _fitting(self) -> int:
-        """How many agents the memory of one container is enough for."""
+        """Return the number of agents that fit into the memory of one container."""
         services, project = self._services, self._project
         room = services.imaging.memory_mb(project) if services.imaging is not None else None
         if room is None or project.workspace_isolation:
@@ -147,7 +153,7 @@ class _FanOut:
         try:
             session_id, since = await self._start(number)
         except (InvalidParameter, Forbidden):
-            raise  # what is wrong for one is wrong for all
+            raise  # the same error would meet every message
         except OublietteError as error:
             return MapResult(session_id=None, status="refused", result=None, error=str(error))
         try:
@@ -159,7 +165,7 @@ class _FanOut:
                 self._ended.notify_all()
 
     async def _start(self, number: int) -> tuple[str, int]:
-        """Start the session of a message; where there is no room, once one of ours has ended."""
+        """Start the session of a message; without room, once one of our sessions has ended."""
         params = self._spawn_params(number)
         while True:
             self._working += 1
@@ -199,9 +205,9 @@ class _FanOut:
         return SessionSpawn(project_id=self._project_id, prompt=item.message, **shared)
 
     async def _turn_end(self, session_id: str, since: int) -> None:
-        """Wait until its agent has answered, or is no more."""
+        """Wait until its agent has answered, or has ended."""
         record = await self._services.owned(session_id)
-        wait = 0.0  # it may have ended before we look
+        wait = 0.0  # the turn may have ended already
         while True:
             if self._context.door == "http" and self._params.caller_id is not None:
                 await self._services.caller_seen(record.principal, self._params.caller_id)
@@ -249,4 +255,4 @@ class _FanOut:
         try:
             await self._services.ask_session(session_id, resting, END_SECONDS)
         except (ActorDead, NotFound, Unavailable, TimeoutError):
-            return  # it rests already, or will when it is found idle
+            return  # it is stopped already, or will be after its idle timeout

@@ -1,4 +1,4 @@
-"""Sessions: spawn, talk to, stop, look at."""
+"""Tools of sessions: `session_*`, without events and `session_map`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext
 
 SPAWN_SECONDS: Final = 60.0
-"""A spawn is answered once its turn is in the log; the agent starts after that."""
+"""Seconds for a spawn, which is answered once its turn is in the log; the agent starts later."""
 HANDOVER_SECONDS: Final = 10.0
 INTERRUPT_SECONDS: Final = 30.0
 END_SECONDS: Final = 15.0
@@ -44,20 +44,24 @@ Status = Literal["created", "running", "idle", "completed", "failed", "timed_out
 class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
     """Parameters of `session_spawn`."""
 
-    project_id: Annotated[field_types.ProjectId, Meta(description="Where it works.")]
+    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the session.")]
     prompt: Annotated[field_types.Prompt, Meta(description="The first message to the agent.")]
 
 
 class SessionMessage(SpawnSettings, frozen=True, kw_only=True):
     """Parameters of `session_message`."""
 
-    message: Annotated[field_types.Prompt, Meta(description="What to say to the agent.")]
+    message: Annotated[field_types.Prompt, Meta(description="Message to the agent.")]
     session_id: Annotated[
-        field_types.SessionId | None, Meta(description="The session; a resting one is resumed.")
+        field_types.SessionId | None,
+        Meta(description="Id of the session; a stopped one is resumed."),
     ] = None
     project_id: Annotated[
         field_types.ProjectId | None,
-        Meta(description="Without session_id: its latest session of yours, else a new one."),
+        Meta(
+            description="Project for a message without session_id: your latest session in the"
+            " workspace, else a new one."
+        ),
     ] = None
 
 
@@ -69,14 +73,17 @@ class Spawned(Result, frozen=True, kw_only=True):
     workspace_id: str
     workspace_created: bool
     status: str
-    spawned: Annotated[bool, Meta(description="True: a new session.")]
-    resumed: Annotated[bool, Meta(description="True: a resting session that goes on.")]
+    spawned: Annotated[bool, Meta(description="True if the session is new.")]
+    resumed: Annotated[bool, Meta(description="True if a stopped session was resumed.")]
     last_index: Annotated[
-        int, Meta(description="since_index for session_events to see what follows this message.")
+        int,
+        Meta(
+            description="since_index for session_events that returns the events after this message."
+        ),
     ]
     warnings: Annotated[
         tuple[str, ...],
-        Meta(description="What will not go as the message asked, such as tools seen too late."),
+        Meta(description="Parts of the request without effect, such as tools that come too late."),
     ] = ()
 
 
@@ -90,7 +97,7 @@ class SessionEnd(Params, frozen=True, kw_only=True):
     """Parameters of `session_end`."""
 
     session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
-    tree: Annotated[bool, Meta(description="Its children and theirs too.")] = False
+    tree: Annotated[bool, Meta(description="End its descendants too.")] = False
 
 
 class SessionStatus(Result, frozen=True, kw_only=True):
@@ -104,18 +111,18 @@ class SessionList(Params, frozen=True, kw_only=True):
     """Parameters of `session_list`."""
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
-    status: Annotated[Status | None, Meta(description="Those of this status only.")] = None
+    status: Annotated[Status | None, Meta(description="Only sessions with this status.")] = None
     exploration_id: Annotated[
-        field_types.ExplorationId | None, Meta(description="Those of this tree only.")
+        field_types.ExplorationId | None, Meta(description="Only sessions of this tree.")
     ] = None
-    limit: Annotated[field_types.PageSize, Meta(description="Most to return.")] = 100
+    limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 100
     cursor: Annotated[
-        field_types.Cursor | None, Meta(description="next_cursor of the page before.")
+        field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
     ] = None
 
 
 class SessionPage(Result, frozen=True, kw_only=True):
-    """Result of `session_list`; long texts are cut."""
+    """Result of `session_list`; long texts are truncated."""
 
     sessions: tuple[SessionView, ...]
     next_cursor: str | None
@@ -125,24 +132,25 @@ class SessionCleanup(Params, frozen=True, kw_only=True):
     """Parameters of `session_cleanup`."""
 
     project_id: Annotated[
-        field_types.ProjectId | None, Meta(description="Of this project only; else of all.")
+        field_types.ProjectId | None,
+        Meta(description="Only sessions of this project. Unset: of all projects."),
     ] = None
     max_age_hours: Annotated[
-        float, Meta(ge=0, le=1e6, description="Ended at least that long ago.")
+        float, Meta(ge=0, le=1e6, description="Minimum time since the session's end.")
     ] = 24.0
 
 
 class CleanedUp(Result, frozen=True, kw_only=True):
     """Result of `session_cleanup`."""
 
-    deleted: Annotated[int, Meta(description="Sessions that are gone with their logs.")]
+    deleted: Annotated[int, Meta(description="Number of deleted sessions.")]
 
 
 @tool(SessionSpawn, Spawned, scope="write")
 async def session_spawn(
     services: ToolServices, context: CallContext, params: SessionSpawn
 ) -> Spawned:
-    """Give an agent a prompt: resume your latest session of the workspace, or start one.
+    """Send a prompt to an agent, in your latest session of the workspace or in a new one.
 
     Returns at once; follow it with session_events or caller_listen.
     """
@@ -154,9 +162,9 @@ async def session_spawn(
 async def session_message(
     services: ToolServices, context: CallContext, params: SessionMessage
 ) -> Spawned:
-    """Say something to a session of yours; it is queued while a turn runs, and resumed if it rests.
+    """Send a message to a session of yours; it is queued while a turn runs.
 
-    Returns at once; follow it with session_events or caller_listen.
+    A stopped session is resumed. Returns at once; follow it with session_events or caller_listen.
     """
     if params.session_id is not None:
         session = await own_session(services, context, params.session_id)
@@ -187,7 +195,7 @@ async def session_message(
 async def session_interrupt(
     services: ToolServices, context: CallContext, params: SessionOne
 ) -> SessionStatus:
-    """End the running turn of a session; the session stays. Nothing to interrupt is no error."""
+    """Interrupt the running turn of a session; the session stays. No running turn is no error."""
     session = await visible_session(services, context, params.session_id)
     status: str = session.status
     if services.session_ref(session.id) is not None:
@@ -199,12 +207,12 @@ async def session_interrupt(
 async def session_end(
     services: ToolServices, context: CallContext, params: SessionEnd
 ) -> SessionStatus:
-    """End a session for good: its agent is stopped within 5 s and its place is free."""
+    """End a session: its agent is stopped within 5 s, its place is free, no message resumes it."""
     session = await visible_session(services, context, params.session_id)
     if not params.tree:
         return SessionStatus(session_id=session.id, status=await _end(services, session))
-    # All at once, or a tree would take as long as its agents together. Whoever is ending spawns no
-    # child; what was being spawned meanwhile is found when one looks again.
+    # All at once, or a tree would take as long as its agents together. A session that is ending
+    # spawns no child; a child that was being spawned is found in the next round.
     ended: dict[str, str] = {}
     while True:
         found = [each for each in await _tree(services, session) if each.id not in ended]
@@ -221,7 +229,7 @@ async def session_get(
     """Show a session: its state, what it waits for, last response, children and usage."""
     session = await visible_session(services, context, params.session_id)
     waiting = await waiting_of(services, session)
-    if any(wait.kind == "ended" for wait in waiting):  # perhaps meanwhile
+    if any(wait.kind == "ended" for wait in waiting):  # it may have ended meanwhile
         session = await visible_session(services, context, params.session_id)
     children = await services.reader.children(session.id)
     last = await services.reader.last_index(session.id)
@@ -234,7 +242,7 @@ async def session_get(
 async def session_list(
     services: ToolServices, context: CallContext, params: SessionList
 ) -> SessionPage:
-    """List the sessions of a project, oldest first, children too."""
+    """List the sessions of a project including children, oldest first."""
     project = await visible_project(services, context, params.project_id)
     page = await services.reader.sessions(
         project.id, params.status, params.exploration_id, params.limit, params.cursor
@@ -257,7 +265,7 @@ async def session_list(
 async def session_cleanup(
     services: ToolServices, context: CallContext, params: SessionCleanup
 ) -> CleanedUp:
-    """Delete sessions that ended long ago, with their logs. Live ones are never touched."""
+    """Delete sessions that ended long ago, with their logs. Live sessions are kept."""
     project_id = params.project_id or context.scope.project
     if project_id is not None:
         project_id = (await visible_project(services, context, project_id)).id
@@ -276,7 +284,7 @@ async def session_cleanup(
 async def _purge(services: ToolServices, session_id: str) -> int:
     record = await services.reader.session(session_id)
     if record is None or services.session_ref(session_id) is not None:
-        return 0  # gone already, or resumed meanwhile
+        return 0  # deleted already, or resumed meanwhile
     (purged,) = await services.commit((PurgeSession(session_id),))
     if not purged:
         return 0
@@ -299,7 +307,7 @@ async def spawn(
     name: str,
     session_id: str | None = None,
 ) -> Spawned:
-    """Start or resume a session, or send it a message, with the key that its agent is to have.
+    """Start or resume a session, or send it a message, with the key for its agent.
 
     Raises:
         OublietteError: as `session_spawn` answers.
@@ -324,11 +332,11 @@ async def spawn(
             autonomy=params.autonomy,
             api_key=key.text,
             minted_token_id=key.token_id,
-            # What an agent starts through this door counts in its own tree.
+            # A session that an agent starts on this transport counts in the agent's tree.
             parent_session_id=context.session_id if session_id is None else None,
             idempotency=claim(name, params),
         )
-        # Right after a restart its session may not be run yet, by anybody.
+        # Right after a restart its session may have no actor yet.
         answer = await ask_with_retry(
             lambda: ref.ask(message, timeout=SPAWN_SECONDS),
             SessionHandover,
@@ -358,18 +366,18 @@ async def _end(services: ToolServices, session: records.Session) -> str:
             try:
                 return await services.ask_session(session.id, message, END_SECONDS)
             except (ActorDead, NotFound):
-                pass  # it came to rest meanwhile
+                pass  # its actor has ended meanwhile
         ref = await services.project_ref(session.project_id)
         return await ref.ask(message, timeout=END_SECONDS)
 
-    # Right after a restart the session may not be run yet, by anybody: it is not ended then.
+    # Right after a restart the session may have no actor yet, and cannot be ended until it has.
     return await ask_with_retry(end, SessionHandover, seconds=HANDOVER_SECONDS)
 
 
 async def _tree(services: ToolServices, root: records.Session) -> list[records.Session]:
-    """The session and all below it."""
+    """Return the session and its descendants."""
     tree = [root]
-    for each in tree:  # grows while it is walked
+    for each in tree:  # grows during the iteration
         tree.extend(await services.reader.children(each.id))
     return tree
 
@@ -377,7 +385,7 @@ async def _tree(services: ToolServices, root: records.Session) -> list[records.S
 async def visible_session(
     services: ToolServices, context: CallContext, session_id: str
 ) -> records.Session:
-    """The session, if it exists and the key reaches its project.
+    """Return the session, if it exists and the key reaches its project.
 
     Raises:
         NotFound: one answer for both.
@@ -391,10 +399,10 @@ async def visible_session(
 async def own_session(
     services: ToolServices, context: CallContext, session_id: str
 ) -> records.Session:
-    """`visible_session`, and only for the principal that started it.
+    """Return `visible_session`, only for the principal that owns it.
 
     Raises:
-        NotFound: it is not there, out of reach, or somebody else's.
+        NotFound: it does not exist, is out of reach, or belongs to another principal.
     """
     record = await visible_session(services, context, session_id)
     if record.principal != context.principal:

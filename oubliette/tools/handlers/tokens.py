@@ -1,4 +1,4 @@
-"""Tokens: `token_*`, for admin keys alone."""
+"""Tools of API keys: `token_*`, for admin keys only."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 class TokenCreate(Params, frozen=True, kw_only=True):
     """Parameters of `token_create`."""
 
-    name: Annotated[field_types.Line, Meta(description="What it is for.")]
+    name: Annotated[field_types.Line, Meta(description="Purpose, for people.")]
     scope: Annotated[
         str,
         Meta(min_length=1, max_length=200, description=f"One of: {', '.join(scopes.NAMES)}."),
     ]
     principal: Annotated[
         field_types.PrincipalId | None,
-        Meta(description="Whose key it is, to replace an older one; else a new owner is made."),
+        Meta(description="Owner of the key, to replace an older key. Unset: a new principal."),
     ] = None
     expires_in_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=1e10)] | None,
-        Meta(description="Seconds from now; without it the key does not expire."),
+        Meta(description="Seconds until the key expires. Unset: never."),
     ] = None
 
 
 class TokenCreated(Result, frozen=True, kw_only=True):
     """Result of `token_create`."""
 
-    token: Annotated[str, Meta(description="The key. It is shown this once.")]
+    token: Annotated[str, Meta(description="The key, which is not shown again.")]
     token_id: str
     name: str
     scope: str
@@ -58,7 +58,7 @@ class TokenView(Result, frozen=True, kw_only=True):
     expires_at: float | None
     revoked_at: float | None
     last_used_at: float | None
-    session_id: Annotated[str | None, Meta(description="Set on keys minted for a session.")]
+    session_id: Annotated[str | None, Meta(description="Session of a minted key.")]
 
 
 class Tokens(Result, frozen=True, kw_only=True):
@@ -77,14 +77,14 @@ class TokenRevoked(Result, frozen=True, kw_only=True):
     """Result of `token_revoke`."""
 
     token_id: str
-    revoked: Annotated[bool, Meta(description="False: it had been revoked before.")]
+    revoked: Annotated[bool, Meta(description="False if it had been revoked before.")]
 
 
 @tool(TokenCreate, TokenCreated, scope="admin", unbound=True)
 async def token_create(
     services: ToolServices, context: CallContext, params: TokenCreate
 ) -> TokenCreated:
-    """Create an API key. Its text is in the result and nowhere else."""
+    """Create an API key. Its text is in this result only, and cannot be shown again."""
     if context.minted:
         raise Forbidden(
             "a session's key cannot create tokens: they would outlive the session",
@@ -111,7 +111,7 @@ async def token_create(
 
 @tool(Nothing, Tokens, scope="admin", unbound=True, read_only=True)
 async def token_list(services: ToolServices, context: CallContext, params: Nothing) -> Tokens:
-    """List API keys, oldest first, without their secrets; those of ended sessions are left out."""
+    """List API keys, oldest first, without their secrets; keys of ended sessions are omitted."""
     del context, params
     return Tokens(
         tokens=tuple(
@@ -126,7 +126,7 @@ async def token_list(services: ToolServices, context: CallContext, params: Nothi
 async def token_revoke(
     services: ToolServices, context: CallContext, params: TokenRevoke
 ) -> TokenRevoked:
-    """Revoke an API key. It is refused from now on."""
+    """Revoke an API key, which is refused from then on."""
     del context
     revoked = await services.keys.revoke(params.token_id)
     return TokenRevoked(token_id=params.token_id, revoked=revoked)

@@ -1,4 +1,4 @@
-"""Workspaces: `workspace_*`."""
+"""Tools of workspaces: `workspace_*`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kinds of parameters: their bounds stand in the schema, what it cannot say is checked after.
+"""Types of parameters: the schema has their bounds; other rules are checked after decoding.
 
-`Meta(extra={"check": …})` names a check of `CHECKS`; `arguments.decode` runs it on the decoded
+`Meta(extra={"check": …})` names a check of `CHECKS`; `validation.decode` runs it on the decoded
 value. Lengths count characters.
 """
 
@@ -29,7 +29,7 @@ _PRINCIPAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
 
 
 def check_line(value: str, field: str) -> str:
-    """`value` if it has no control characters and more than blanks.
+    """Return `value` if it has no control characters and is not blank.
 
     Raises:
         InvalidParameter: it would break a line, a log or a terminal.
@@ -95,7 +95,7 @@ Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT)]
 ProjectId = Annotated[str, Meta(max_length=200, extra={"check": "project"})]
 SessionId = Annotated[str, Meta(max_length=200, extra={"check": "session"})]
 AnyId = Annotated[str, Meta(max_length=MAX_TEXT)]
-"""An id of whatever form: what is none is answered as one that is not known."""
+"""An id in any form: an invalid one gets the same answer as an unknown one."""
 TokenId = Annotated[str, Meta(max_length=200, extra={"check": "token"})]
 ExplorationId = Annotated[str, Meta(max_length=200, extra={"check": "exploration"})]
 Uuid = Annotated[str, Meta(max_length=200, extra={"check": "uuid"})]

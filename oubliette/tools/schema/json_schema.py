@@ -1,4 +1,4 @@
-"""JSON Schemas of tools (2020-12), made from their Structs: object root, self-contained."""
+"""JSON Schemas of tools (2020-12), derived from their Structs: object root, self-contained."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _REF = "#/$defs/"
 
 
 def object_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of `kind` with every reference replaced by what it refers to, required first.
+    """Return the schema of `kind` with all references inlined, required properties first.
 
-    Agents' clients and model providers differ in what they resolve; none trips over this.
+    Agents' clients and model providers differ in which references they resolve; all accept this.
     """
     (root,), parts = msgspec.json.schema_components((kind,), ref_template=_REF + "{name}")
     schema = _inlined(root, parts)
@@ -25,7 +25,7 @@ def _inlined(node: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     reference = here.pop("$ref", None)
     if isinstance(reference, str):
         part = dict(parts[reference.removeprefix(_REF)])
-        part.pop("description", None)  # the docstring of a class speaks to readers of the code
+        part.pop("description", None)  # the docstring of a class is for readers of the code
         here = {**part, **here}
     here.pop("title", None)
     for key, value in here.items():
@@ -43,7 +43,7 @@ def _inlined(node: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def at_path(schema: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    """The part of an inlined schema that describes `path`; {} where it says nothing."""
+    """Return the part of an inlined schema that describes `path`; {} if there is none."""
     here = schema
     for step in path:
         here = _without_null(here)

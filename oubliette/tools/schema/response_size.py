@@ -1,8 +1,8 @@
-"""How large a result may be, so that every client can take it.
+"""Size limits of results, so that every client accepts them.
 
-A result travels twice in one message: structured, and as text, where JSON in a string grows by its
+A result is sent twice in one message: structured, and as text, where JSON in a string grows by its
 escapes. Clients of the MCP Python SDK drop a connection whose message is larger than 1 MiB
-(`max_sse_event_size`), so sizes are counted as a message has them.
+(`max_sse_event_size`), so sizes are counted as in a message.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_MESSAGE: Final = 960_000
-"""Bytes of one message with a result in it."""
+"""Maximum bytes of one message with a result."""
 MAX_PARTS: Final = 840_000
-"""Bytes that the parts of a listing or page may have in a message."""
+"""Maximum bytes of the parts of a listing or page in a message."""
 MAX_TEXT: Final = 120_000
-"""Bytes of one long text (a prompt, a final response), as JSON."""
+"""Maximum bytes of one long text (a prompt, a final response), as JSON."""
 LEAST_TEXT: Final = 40_000
-"""Bytes of such a text beside a full page."""
+"""Bytes of such a text that fit beside a full page."""
 SHORT_TEXT: Final = 2_000
-"""Bytes of such a text in a listing."""
+"""Maximum bytes of such a text in a listing."""
 _SMALL: Final = 2_000
-"""Below this a bound will do instead of a count."""
+"""Below this size a bound is used instead of a count."""
 
 
 def size(value: Any) -> int:
-    """Bytes of `value` as JSON."""
+    """Return the bytes of `value` as JSON."""
     return len(encode(value))
 
 
 def cost(value: Any) -> int:
-    """Bytes that `value` takes in a message: structured, and as text with its escapes."""
+    """Return the bytes of `value` in a message: structured, and as text with its escapes."""
     text = encode(value)
     if len(text) <= _SMALL:
         return 3 * len(text)
@@ -44,7 +44,7 @@ def cost(value: Any) -> int:
 
 
 def cut(text: str | None, most: int) -> str | None:
-    """`text`, or its beginning with a word about the rest, within `most` bytes as JSON."""
+    """Return `text`, or its beginning with a note about the rest, within `most` bytes as JSON."""
     if text is None or len(text) * 6 <= most:
         return text
     if len(text) <= most and size(text) <= most:
@@ -62,9 +62,9 @@ def cut(text: str | None, most: int) -> str | None:
 
 
 def fitting(parts: Iterable[T], most: int = MAX_PARTS) -> tuple[list[T], int, bool]:
-    """As many of `parts`, from the first on, as a message takes, one at least.
+    """Select as many of `parts`, from the first on, as fit into a message, at least one.
 
-    Returns them, what they take, and whether some were left out.
+    Returns them, their bytes in a message, and whether some were left out.
     """
     fit: list[T] = []
     used = 0
@@ -78,5 +78,5 @@ def fitting(parts: Iterable[T], most: int = MAX_PARTS) -> tuple[list[T], int, bo
 
 
 def room_for_text(used: int) -> int:
-    """Bytes of a text that stands beside parts which take `used`; a third, for its escapes."""
+    """Return the bytes for a text beside parts of `used` bytes; a third, for its escapes."""
     return max(LEAST_TEXT, (MAX_MESSAGE - used - 20_000) // 3)

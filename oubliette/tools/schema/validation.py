@@ -1,7 +1,7 @@
-"""Arguments at the door: checked as a whole, decoded, and refused in sentences.
+"""Validation of tools' arguments: checked as a whole, decoded, refused with a clear message.
 
-Every refusal names the field and says what would be right. What gets through can be stored, sent
-and shown: valid Unicode, finite numbers of 64 bits, bounded nesting.
+Every refusal names the field and the valid values. Accepted values can be stored, sent and
+displayed: valid Unicode, finite numbers of 64 bits, bounded nesting.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _STEP = re.compile(r"\.([^.\[\]]+)|(\[[^\]]*\])")
 
 
 def decode(kind: type[S], arguments: object, tool: str) -> S:
-    """`arguments` (None = none) as the parameters `kind` of `tool`.
+    """Decode `arguments` (None = none) to the parameters `kind` of `tool`.
 
     Raises:
-        InvalidParameter: they do not fit; the message names the field and the remedy.
+        InvalidParameter: they are invalid; the message names the field and the remedy.
     """
     if arguments is None:
         arguments = {}
@@ -59,10 +59,10 @@ def decode(kind: type[S], arguments: object, tool: str) -> S:
 
 
 def check_values(arguments: dict[Any, Any], name: str = "arguments") -> None:
-    """Refuse what could not be stored or sent on, wherever in `arguments` it stands.
+    """Refuse values that could not be stored or sent, at any depth of `arguments`.
 
     Raises:
-        InvalidParameter: names the parameter that holds it.
+        InvalidParameter: names the parameter with the value.
     """
     count = 0
     for key, top in arguments.items():
@@ -119,7 +119,7 @@ def _check_scalar(value: object, field: str) -> None:
 
 @cache
 def checked_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
-    """The fields of `kind` with a check of `fields.CHECKS`, and that check."""
+    """Return the fields of `kind` with a check of `field_types.CHECKS`, and that check."""
     found: list[tuple[str, Any]] = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for meta in _metas(hint):
@@ -137,7 +137,7 @@ def _metas(hint: Any) -> list[msgspec.Meta]:
 
 @cache
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The input schema of `kind`; read-only."""
+    """Return the input schema of `kind`; read-only."""
     return json_schema.object_schema(kind)
 
 

@@ -1,4 +1,4 @@
-"""How records look from outside. Times are seconds since 1970-01-01 UTC."""
+"""Views of records, as clients get them. Times are seconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from oubliette import records
 
 MAX_EVENT: Final = response_size.MAX_PARTS - 1000
-"""What an event may take in a message; larger ones are told as a reference."""
+"""Maximum bytes of an event in a message; larger ones are sent as a reference."""
 
 
 class LimitsView(Result, frozen=True, kw_only=True):
-    """Limits of a tree of sessions; null = the server's default."""
+    """Limits of a tree of sessions; null: the server's default."""
 
     max_depth: Annotated[int | None, Meta(description="Levels of children.")] = None
     max_agents: Annotated[int | None, Meta(description="Agents in the tree.")] = None
-    max_agents_at_once: Annotated[int | None, Meta(description="Live ones at a time.")] = None
+    max_agents_at_once: Annotated[int | None, Meta(description="Live agents in the tree.")] = None
     max_cost_usd: Annotated[float | None, Meta(description="Cost of the whole tree.")] = None
-    max_wall_seconds: Annotated[float | None, Meta(description="From the root's start.")] = None
-    max_turn_seconds: Annotated[float | None, Meta(description="Of one turn.")] = None
-    max_turn_steps: Annotated[int | None, Meta(description="Of the model in one turn.")] = None
+    max_wall_seconds: Annotated[
+        float | None, Meta(description="Age of the tree, from the start of its root.")
+    ] = None
+    max_turn_seconds: Annotated[float | None, Meta(description="Time limit of one turn.")] = None
+    max_turn_steps: Annotated[int | None, Meta(description="Steps of the model in one turn.")] = (
+        None
+    )
 
 
 class ContainerView(Result, frozen=True, kw_only=True):
@@ -52,7 +56,7 @@ class ProjectView(Result, frozen=True, kw_only=True):
     model: str | None
     autonomy: str | None
     workspace_isolation: bool
-    accept_bare: Annotated[bool | None, Meta(description="null: as the server says.")]
+    accept_bare: Annotated[bool | None, Meta(description="null: as relay.accept_bare.")]
     limits: LimitsView
     remote_url: str | None
     containers: tuple[ContainerView, ...] = ()
@@ -70,7 +74,7 @@ class WorkspaceView(Result, frozen=True, kw_only=True):
 
 
 class Usage(Result, frozen=True, kw_only=True):
-    """What an agent reported to have used."""
+    """Usage of a model, as reported by the agent."""
 
     input_tokens: int
     output_tokens: int
@@ -113,32 +117,33 @@ class WaitView(Result, frozen=True, kw_only=True):
             " agent, interrupt, end, storage, server or ended."
         ),
     ]
-    what: Annotated[str, Meta(description="It waits for …")]
+    what: Annotated[str, Meta(description="Completes the sentence: it waits for …")]
     since: float | None = None
     until: Annotated[
-        float | None, Meta(description="When it is given up; null: never, or not known.")
+        float | None, Meta(description="Deadline of the wait; null: none, or unknown.")
     ] = None
     detail: str | None = None
-    session_id: Annotated[str | None, Meta(description="The child that is waited for.")] = None
-    caller_id: Annotated[str | None, Meta(description="Who is to answer.")] = None
+    session_id: Annotated[str | None, Meta(description="Child that the session waits for.")] = None
+    caller_id: Annotated[str | None, Meta(description="Caller that has to answer.")] = None
     caller_present: Annotated[
         bool | None, Meta(description="Whether that caller is connected.")
     ] = None
-    last_event_at: Annotated[
-        float | None, Meta(description="When the agent gave its last sign of life.")
-    ] = None
+    last_event_at: Annotated[float | None, Meta(description="Time of the agent's last output.")] = (
+        None
+    )
 
 
 class SessionDetail(SessionView, frozen=True, kw_only=True):
-    """A session, and who it waits for."""
+    """A session, and what it waits for."""
 
     waiting: Annotated[
-        tuple[WaitView, ...], Meta(description="What it waits for now; at least one entry.")
+        tuple[WaitView, ...],
+        Meta(description="What the session waits for now; at least one entry."),
     ]
 
 
 def limits_view(limits: Limits) -> LimitsView:
-    """Limits as set."""
+    """Return the view of limits."""
     return LimitsView(**{name: getattr(limits, name) for name in Limits.__struct_fields__})
 
 
@@ -148,7 +153,7 @@ def project_view(
     *,
     short: bool = False,
 ) -> ProjectView:
-    """A project with those of `containers` that are its own; `short` for a listing."""
+    """Return the view of a project with its own among `containers`; `short` for lists."""
     description = response_size.cut(
         project.description, response_size.SHORT_TEXT if short else response_size.MAX_TEXT
     )
@@ -175,7 +180,7 @@ def project_view(
 
 
 def workspace_view(workspace: records.Workspace) -> WorkspaceView:
-    """A workspace."""
+    """Return the view of a workspace."""
     return WorkspaceView(
         id=workspace.id,
         created_at=workspace.created_at,
@@ -189,7 +194,7 @@ def workspace_view(workspace: records.Workspace) -> WorkspaceView:
 def session_view(
     session: records.Session, last_index: int, children: Iterable[str], *, short: bool = False
 ) -> SessionView:
-    """A session. Long texts are cut (the log has all of them), for a listing to a `short` line."""
+    """Return the view of a session. Long texts are truncated, to 2,000 bytes if `short`."""
     most = response_size.SHORT_TEXT if short else response_size.MAX_TEXT
     return SessionView(
         session_id=session.id,
@@ -223,11 +228,11 @@ def session_view(
 def event_view(
     event: records.Event, *, whole: bool = False, most: int = MAX_EVENT, **extra: Any
 ) -> dict[str, Any]:
-    """An event as one flat object: what it says, then what it is, which nothing can mask.
+    """Return an event as one flat object; the fields of its type cannot mask the common ones.
 
-    `extra` (`redelivered`) is added. Unless `whole`, an event that takes more than `most`
-    bytes in a message is `{type, session_id, index, ts, seq, version, ref, size}`; `event_read`
-    gives it in pieces.
+    `extra` (`redelivered`) is added. Unless `whole`, an event that takes more than `most` bytes in
+    a message is `{type, session_id, index, ts, seq, version, ref, size}`; `event_read` returns it
+    in pieces.
     """
     head: dict[str, Any] = {
         **extra,

@@ -53,7 +53,7 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
         stop = stack.enter_context(stop_signals())
         server = await _started(stack, running(home, config), stop)
         if server is None:
-            log.info("stopped before the start was over")
+            log.info("stopped during the start")
             return
         ready(
             Ready(
@@ -134,6 +134,6 @@ def stop_signals() -> Generator[asyncio.Event]:
 
 def _hung_up() -> None:
     log.info(
-        "SIGHUP: nothing is done",
+        "SIGHUP ignored",
         why="the configuration is read at the start: to have it read again, stop and start",
     )

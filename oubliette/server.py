@@ -40,7 +40,7 @@ class Server:
 
     def fail(self, reason: str) -> None:
         """Record that this server cannot continue."""
-        log.critical("the server cannot go on", reason=reason)
+        log.critical("critical part failed", reason=reason)
         self._parts.keep_agents = True
         if not self.failed.done():
             self.failed.set_result(reason)

@@ -41,7 +41,7 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
         if isinstance(error, OublietteError):
             raise
         raise ConfigError(f"start-up: the stage {name!r} failed: {error}") from error
-    log.info("started", stage=name, seconds=round(time.monotonic() - began, 3))
+    log.info("stage started", stage=name, seconds=round(time.monotonic() - began, 3))
 
 
 async def stopping(
@@ -55,4 +55,4 @@ async def stopping(
     except TimeoutError:
         if not limit.expired():
             raise
-        log.warning("a part does not close, and is given up", stage=name, seconds=seconds)
+        log.warning("part does not close in time", stage=name, seconds=seconds)

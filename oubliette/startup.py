@@ -299,7 +299,7 @@ async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> Cont
     except BaseException:
         await runtime.aclose()
         raise
-    log.info("container runtime", runtime=runtime.name, why=why)
+    log.info("container runtime chosen", runtime=runtime.name, why=why)
     if runtime.capabilities.isolation == "none":
         log.warning(
             "NO ISOLATION: agents run as plain child processes of this user",

@@ -217,7 +217,7 @@ class McpApp:
         except OublietteError as error:
             return [error.message]
         except Exception:
-            log.exception("readiness_unknown")
+            log.exception("readiness unknown")
             return ["a part of the server does not answer"]
 
     async def _mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -338,7 +338,7 @@ class McpApp:
                 exchange.send, 503, error.message, headers=[_CLOSE, RETRY_AFTER]
             )
         except Exception:
-            log.exception("request_failed")
+            log.exception("request failed")
             if not exchange.status:
                 await error_responses.refuse(
                     exchange.send,

@@ -129,7 +129,7 @@ class Sdk:
         except BaseException as error:
             self._fail(error)
             raise
-        log.info("mcp library loaded", seconds=round(time.monotonic() - began, 3))
+        log.info("MCP SDK loaded", seconds=round(time.monotonic() - began, 3))
         async with manager.run():
             self._ready.set_result(manager)
             await self._end.wait()

@@ -156,7 +156,7 @@ async def call(
         outcome = result.code or "error"
     finally:
         seconds = services.clock.monotonic() - began
-        _log.debug("tool", tool=name, door=context.door, outcome=outcome, seconds=seconds)
+        _log.debug("tool called", tool=name, door=context.door, outcome=outcome, seconds=seconds)
         await note_call(services, context, name, outcome, seconds=seconds, parts=(params, answer))
     return result
 

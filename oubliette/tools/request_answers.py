@@ -63,7 +63,7 @@ async def deliver(
         context: The call with the answer.
         asked: The request.
         answer: A message to the SessionActor, which replies whether it accepted it.
-        what: Name in the log of an answer that comes too late.
+        what: Kind of the answer, for the log if the request is not open.
         may: Whether the principal may answer it.
         settled: State of the request in the store: None while it is open; True if it was settled
             by this very answer; else False.
@@ -74,7 +74,8 @@ async def deliver(
     if may and await _delivered(services, asked.session_id, answer, settled):
         return Accepted(accepted=True)
     _log.info(
-        what,
+        "request not open",
+        answer=what,
         session_id=ids.shown(asked.session_id),
         request_id=ids.shown(asked.request_id),
         principal=context.principal,

@@ -127,7 +127,7 @@ async def test_a_package_that_is_broken_is_told_to_whoever_asks_for_its_agent(op
         assert "uninstall" in str(refused.value)
         agent = await site.spawn(caller, "say the server lives")
         assert await agent.turn() == ["the server lives"]
-    assert "agent_not_loaded" in site.server.log()
+    assert "agent not loaded" in site.server.log()
 
 
 async def test_an_agent_that_dies_at_its_start_says_why(open_site, monkeypatch):

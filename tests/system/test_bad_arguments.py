@@ -150,7 +150,7 @@ async def lives(site, caller):
         assert response.status == 200
     log = site.server.log()
     assert "tool failed" not in log
-    assert "request_failed" not in log
+    assert "request failed" not in log
     assert "Traceback" not in log
 
 

@@ -282,7 +282,7 @@ class CallerActor(Actor):
 
     @handles(_NotSubscribed)
     def _not_subscribed(self, message: _NotSubscribed) -> None:
-        log.warning("caller_not_subscribed", caller=self.name, reason=message.reason)
+        log.warning("caller not subscribed", caller=self.name, reason=message.reason)
         self.after(RESUBSCRIBE_SECONDS, _Resubscribe())
 
     # ------------------------------------------------------------ listeners
@@ -456,7 +456,7 @@ class CallerActor(Actor):
 
     @handles(_BacklogFailed)
     def _backlog_failed(self, message: _BacklogFailed) -> None:
-        log.warning("caller_backlog_unreadable", caller=self.name, reason=message.reason)
+        log.warning("caller backlog unreadable", caller=self.name, reason=message.reason)
         listener = self._listeners.get(message.listener_id)
         if listener is not None:
             listener.reading = False
@@ -527,7 +527,7 @@ class CallerActor(Actor):
         try:
             self.system.ref(tracked.reply_to).tell(CallerDisconnected(reason=reason))
         except MailboxFull:
-            log.warning("caller_lost_not_told", caller=self.name, to=tracked.reply_to)
+            log.warning("loss of a caller not reported", caller=self.name, to=tracked.reply_to)
 
     def _watch_presence(self) -> None:
         """Set the timer to the next time at which a change of presence may have to be reported."""

@@ -137,9 +137,9 @@ class StoreActor(Actor):
         closed = asyncio.wrap_future(self._writer.close())
         await asyncio.wait({closed}, timeout=CLOSE_SECONDS)
         if not closed.done():
-            log.error("store_writer_does_not_end", seconds=CLOSE_SECONDS)
+            log.error("store writer does not end", seconds=CLOSE_SECONDS)
         elif (failure := closed.exception()) is not None:
-            log.error("store_writer_failed", error=str(failure))
+            log.error("store writer failed", error=str(failure))
 
     def _from_writer(self, method: Callable[..., None]) -> Callable[..., None]:
         """Wrap `method` to be called on the writer's thread and run on the loop."""
@@ -169,7 +169,7 @@ class StoreActor(Actor):
             if request.error is None:
                 deferred.set(request.result)
             elif not deferred.set_error(request.error):
-                log.warning("store_write_failed_unheard", error=str(request.error))
+                log.warning("store write failed unheard", error=str(request.error))
 
     # ------------------------------------------------------------------ news
 
@@ -257,7 +257,7 @@ class StoreActor(Actor):
 
     def _cut_off(self, name: str) -> None:
         """End a subscriber that accepts nothing: its successor reads on in the log."""
-        log.error("store_subscriber_too_slow", name=name, events=MAX_BEHIND)
+        log.error("store subscriber too slow", name=name, events=MAX_BEHIND)
         self._forget(name)
         with contextlib.suppress(ActorDead):
             self.pipe_to_self(
@@ -284,14 +284,14 @@ class StoreActor(Actor):
             if not self._closing:
                 self.ref.tell(_WriterEnded(reason=reason))
             return
-        log.info("store_state", state=state, reason=reason)
+        log.info("store state changed", state=state, reason=reason)
         for name in self._state_subscribers:
             ref = self.system.lookup(name)
             if ref is not None:
                 try:
                     ref.tell(StoreStateChanged(state=self._state))
                 except MailboxFull:
-                    log.warning("store_state_not_told", name=name)
+                    log.warning("store state not reported", name=name)
 
     @handles(_WriterEnded)
     def _writer_ended(self, message: _WriterEnded) -> Any:

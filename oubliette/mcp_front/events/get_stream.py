@@ -70,7 +70,7 @@ class GetStreams:
             state = await self._listening.link(context, caller_id).state()
         except OublietteError as error:
             # The call itself may not need the stream; if it does, its own error reports it.
-            log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
+            log.warning("stream not bound", caller_id=caller_id, reason=error.message)
             return
         if state.provided or caller_id in session.cursors:
             return
@@ -123,7 +123,7 @@ class GetStreams:
         try:
             self._quotas.take_listener(session.principal)
         except LimitExceeded as error:
-            log.warning("stream_not_bound", caller_id=caller_id, reason=error.message)
+            log.warning("stream not bound", caller_id=caller_id, reason=error.message)
             return
         session.pumps[caller_id] = asyncio.get_running_loop().create_task(
             self._pump(session, session.stream, caller_id), name=f"get stream of {caller_id}"
@@ -145,7 +145,7 @@ class GetStreams:
         except StreamClosed:
             return
         except OublietteError as error:
-            log.warning("stream_broken", caller_id=caller_id, reason=error.message)
+            log.warning("stream broken", caller_id=caller_id, reason=error.message)
         finally:
             link.close(STOPPING if self._stopping else GONE)
             session.pumps.pop(caller_id, None)

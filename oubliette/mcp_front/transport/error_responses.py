@@ -85,7 +85,7 @@ def tool_failure(error: BaseException, tool: str) -> dict[str, Any]:
         field = error.field if isinstance(error, InvalidParameter) else None
         return _failure(error.code, error.message, error.hint, field, str(error))
     reference = secrets.token_hex(4)
-    log.error("tool_failed", tool=tool, reference=reference, exc_info=error)
+    log.error("tool failed", tool=tool, reference=reference, exc_info=error)
     text = f"internal error; the server's log has it under reference {reference}"
     return _failure("error", text, None, None, text)
 

@@ -142,7 +142,7 @@ class GuardedProtocol(_Parsing):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
         if len(self.connections) >= self.deadlines.max_connections:
-            log.warning("too_many_connections", open=len(self.connections))
+            log.warning("too many connections", open=len(self.connections))
             self.transport = transport
             transport.abort()
             return
@@ -213,7 +213,7 @@ class GuardedProtocol(_Parsing):
             self._phase_timer = self.loop.call_at(ends, self._too_slow)
 
     def _too_slow(self) -> None:
-        log.info("connection_too_slow", phase=self._phase, client=self.client)
+        log.info("connection too slow", phase=self._phase, client=self.client)
         if self.transport.is_closing():
             return
         if self._phase == "rest" or self._begins_answer():
@@ -270,7 +270,7 @@ class GuardedProtocol(_Parsing):
             self._unsent = unsent
             self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
             return
-        log.info("connection_stalled", client=self.client, unsent=unsent)
+        log.info("connection stalled", client=self.client, unsent=unsent)
         self._stall_timer = None
         self.transport.abort()
 

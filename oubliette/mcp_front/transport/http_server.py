@@ -126,7 +126,7 @@ class HttpServer:
             connection.transport.abort()
         await self._until_empty()
         for task in list(state.tasks):
-            log.warning("request_cut", task=task.get_name())
+            log.warning("request cancelled", task=task.get_name())
             task.cancel()
         if state.tasks:
             await asyncio.wait(list(state.tasks), timeout=LAST_SECOND)

@@ -175,7 +175,7 @@ async def _add(
         raise ConfigError(error.message, hint=error.hint) from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        log.warning("agent_not_loaded", agent=name, package=package, reason=reason)
+        log.warning("agent not loaded", agent=name, package=package, reason=reason)
         if name not in agents and name not in missing:
             missing[name] = Availability(
                 ok=False,

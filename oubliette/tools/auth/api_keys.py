@@ -324,7 +324,7 @@ class ApiKeys:
             await self._commit(tuple(TouchToken(token_id, at) for token_id, at in used.items()))
         except OublietteError as error:
             # The last use is only informative; a lost one must not end anything.
-            _log.warning("last use of tokens not written", reason=error.message)
+            _log.warning("last uses of tokens not written", reason=error.message)
 
 
 def minted_scope(

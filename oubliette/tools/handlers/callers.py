@@ -76,7 +76,7 @@ async def caller_tool_response(
         context,
         params,
         answer,
-        what="answer to no open request",
+        what="tool response",
         may=may,
         settled=settled,
     )

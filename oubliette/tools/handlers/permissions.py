@@ -64,7 +64,7 @@ async def permission_response(
         context,
         params,
         answer,
-        what="decision on no open request",
+        what="permission response",
         may=may,
         settled=settled,
     )

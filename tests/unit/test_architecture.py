@@ -97,7 +97,7 @@ def rows(title: str) -> list[list[str]]:
 def test_the_floors_are_those_of_the_import_contract() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    told = [re.findall(r"`([\w.]+)`", cells[0]) for cells in rows("Floors")]
+    told = [re.findall(r"`([\w.]+)`", cells[0]) for cells in rows("Layers")]
     assert told == [layer.replace(" ", "").split(":") for layer in layers]
 
 

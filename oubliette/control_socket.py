@@ -43,7 +43,7 @@ OPERATOR: Final = CallContext(
     principal="operator",
     token_id="control.sock",  # noqa: S106 - not a secret; what the audit log shows
     scope=Scope(level="admin"),
-    door="control",
+    transport="control",
 )
 """Context of calls through the socket: the home's owner, with all rights and no sessions."""
 

@@ -169,7 +169,7 @@ def _here() -> list[dict[str, Any]]:
     return [
         {"name": tool.name, "description": tool.description}
         for tool in TABLE.values()
-        if "control" in tool.doors
+        if "control" in tool.transports
     ]
 
 
@@ -196,7 +196,7 @@ def _tool(name: str, *, anywhere: bool) -> Tool:
         near = difflib.get_close_matches(name, TABLE, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise NotFound(f"there is no tool {shown(name)}", hint=f"{hint}oubliette call lists them")
-    if "control" not in found.doors and not anywhere:
+    if "control" not in found.transports and not anywhere:
         raise Forbidden(
             f"{name} is not called from here: it speaks for a caller, with that caller's key",
             hint="call it with --url and that key; oubliette token create makes one",

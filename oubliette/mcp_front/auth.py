@@ -125,7 +125,7 @@ def _context(token: Token) -> CallContext:
         principal=token.principal,
         token_id=token.id,
         scope=scopes.parse(token.scope),
-        door="http",
+        transport="http",
         minted=token.session_id is not None,
         expires_at=token.expires_at,
     )

@@ -26,7 +26,7 @@ class ToolAdapter:
     def has(self, name: str) -> bool:
         """Whether the tool exists and is available over HTTP."""
         found = registry.TABLE.get(name)
-        return found is not None and "http" in found.doors
+        return found is not None and "http" in found.transports
 
     def streams(self, name: str) -> bool:
         """Whether this tool may answer as a stream."""

@@ -14,18 +14,18 @@ from oubliette.tools.spec import CallContext
 if TYPE_CHECKING:
     from oubliette.records import Token
     from oubliette.tools.services import ToolServices
-    from oubliette.tools.spec import Door
+    from oubliette.tools.spec import Transport
 
 NOT_ALLOWED = "tool not allowed for this token scope"
 
 
-def context_of(token: Token, door: Door, session_id: str | None = None) -> CallContext:
+def context_of(token: Token, transport: Transport, session_id: str | None = None) -> CallContext:
     """Return the context of calls with this token."""
     return CallContext(
         principal=token.principal,
         token_id=token.id,
         scope=scopes.parse(token.scope),
-        door=door,
+        transport=transport,
         session_id=session_id,
         minted=token.session_id is not None,
         expires_at=token.expires_at,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from oubliette.records import Token
     from oubliette.tools.services import ToolServices
-    from oubliette.tools.spec import CallContext, Door
+    from oubliette.tools.spec import CallContext, Transport
 
 UNAUTHENTICATED = "unauthenticated"
 
@@ -36,7 +36,7 @@ async def note_call(
         AuditEntry(
             ts=services.clock.time(),
             tool=tool,
-            door=context.door,
+            door=context.transport,
             token_id=context.token_id,
             principal=context.principal,
             session_id=context.session_id,
@@ -49,7 +49,7 @@ async def note_call(
 
 
 def note_refused_key(
-    services: ToolServices, token: Token, door: Door, session_id: str | None = None
+    services: ToolServices, token: Token, transport: Transport, session_id: str | None = None
 ) -> None:
     """Log that one of our keys was presented which is invalid, or invalid on this transport."""
     if services.audit is not None:
@@ -57,7 +57,7 @@ def note_refused_key(
             AuditEntry(
                 ts=services.clock.time(),
                 tool="",
-                door=door,
+                door=transport,
                 token_id=token.id,
                 principal=token.principal,
                 session_id=session_id,

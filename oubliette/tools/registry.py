@@ -26,13 +26,12 @@ from oubliette.tools.handlers import (
     tokens,
     workspaces,
 )
-from oubliette.tools.schema import json_schema
-from oubliette.tools.schema import validation as door
+from oubliette.tools.schema import json_schema, validation
 
 if TYPE_CHECKING:
     from oubliette.tools.auth.scopes import Scope
     from oubliette.tools.services import ToolServices
-    from oubliette.tools.spec import CallContext, Door, Tool
+    from oubliette.tools.spec import CallContext, Tool, Transport
 
 _log = structlog.get_logger("oubliette.tools")
 
@@ -101,7 +100,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def input_schema(tool: Tool) -> dict[str, Any]:
     """Return the JSON Schema of a tool's arguments; read-only."""
-    return door.schema_of(tool.params)
+    return validation.schema_of(tool.params)
 
 
 def output_schema(tool: Tool) -> dict[str, Any]:
@@ -125,7 +124,7 @@ async def prepare_schemas() -> None:
             await asyncio.sleep(0)
 
 
-def listed(scope: Scope, at: Door) -> list[Tool]:
+def listed(scope: Scope, at: Transport) -> list[Tool]:
     """Return the tools that a key of this scope sees on this transport, in constant order."""
     return [tool for tool in TABLE.values() if tool.allowed(scope, at)]
 
@@ -139,14 +138,14 @@ async def call(
         NotFound: there is no such tool on this transport.
     """
     tool = TABLE.get(name)
-    if tool is None or context.door not in tool.doors:
+    if tool is None or context.transport not in tool.transports:
         raise NotFound(f"there is no tool {shown(name)}", hint="tools/list shows the tools")
     began = services.clock.monotonic()
     params = answer = None
     outcome = "cancelled"
     try:
         _check_scope(tool, context)
-        params = door.decode(tool.params, arguments, tool.name)
+        params = validation.decode(tool.params, arguments, tool.name)
         answer = await tool.handler(services, context, params)
         raw = encode(answer)
         result = ToolResult(text=raw.decode(), raw=raw)
@@ -156,7 +155,9 @@ async def call(
         outcome = result.code or "error"
     finally:
         seconds = services.clock.monotonic() - began
-        _log.debug("tool called", tool=name, door=context.door, outcome=outcome, seconds=seconds)
+        _log.debug(
+            "tool called", tool=name, transport=context.transport, outcome=outcome, seconds=seconds
+        )
         await note_call(services, context, name, outcome, seconds=seconds, parts=(params, answer))
     return result
 
@@ -174,7 +175,7 @@ def _failed(error: Exception, tool: Tool) -> ToolResult:
 
 
 def _check_scope(tool: Tool, context: CallContext) -> None:
-    if not tool.allowed(context.scope, context.door):
+    if not tool.allowed(context.scope, context.transport):
         needed = f"the scope {tool.scope}" + (" without a project" if tool.unbound else "")
         raise Forbidden(
             "tool not allowed for this token scope",

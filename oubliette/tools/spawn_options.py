@@ -134,7 +134,7 @@ async def lent(
             )
         return None, None
     tools = None if given is None else normalised(given, caller_id, services.config.callers, where)
-    if context.door == "http":
+    if context.transport == "http":
         await services.caller_seen(context.principal, caller_id)
         if tools is None:
             caller = await services.caller_ref(context.principal, caller_id)

@@ -10,11 +10,11 @@ import msgspec
 
 from oubliette.tools.auth.scopes import Level, Scope
 
-Door = Literal["http", "socket", "control"]
+Transport = Literal["http", "socket", "control"]
 """Transport of a call: HTTP, an agent's session link, or the command line's control socket."""
 
-EVERYWHERE: Final[frozenset[Door]] = frozenset({"http", "socket", "control"})
-HTTP_ONLY: Final[frozenset[Door]] = frozenset({"http"})
+EVERYWHERE: Final[frozenset[Transport]] = frozenset({"http", "socket", "control"})
+HTTP_ONLY: Final[frozenset[Transport]] = frozenset({"http"})
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     token_id: str
     scope: Scope
-    door: Door
+    transport: Transport
     session_id: str | None = None
     """Session on whose link the call came (transport `socket`)."""
     minted: bool = False
@@ -51,7 +51,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     unbound: bool = False
     """Not restricted to one project, so unavailable to keys that are bound to one."""
-    doors: frozenset[Door] = EVERYWHERE
+    transports: frozenset[Transport] = EVERYWHERE
     streamed: bool = False
     """The front may answer it as a stream; the handler answers as a long poll."""
     idempotent: bool = False
@@ -61,9 +61,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     destructive: bool = False
     """Deletes or ends something (`destructiveHint`)."""
 
-    def allowed(self, scope: Scope, door: Door) -> bool:
+    def allowed(self, scope: Scope, transport: Transport) -> bool:
         """Whether a key of this scope may call it on this transport."""
-        return door in self.doors and scope.covers(self.scope, unbound=self.unbound)
+        return transport in self.transports and scope.covers(self.scope, unbound=self.unbound)
 
 
 def tool(
@@ -72,7 +72,7 @@ def tool(
     *,
     scope: Level,
     unbound: bool = False,
-    doors: frozenset[Door] = EVERYWHERE,
+    transports: frozenset[Transport] = EVERYWHERE,
     streamed: bool = False,
     read_only: bool = False,
     destructive: bool = False,
@@ -87,7 +87,7 @@ def tool(
             result=result,
             scope=scope,
             unbound=unbound,
-            doors=doors,
+            transports=transports,
             streamed=streamed,
             handler=handler,
             idempotent="idempotency_key" in params.__struct_fields__,

@@ -44,7 +44,7 @@ async def test_the_tools_of_that_server_are_listed(site, elsewhere):
     listed = await elsewhere("-o", "json", key=site.principal("admin"))
     assert (listed.code, listed.err) == (0, "")
     names = [tool["name"] for tool in listed.json["tools"]]
-    assert names == [tool.name for tool in TABLE.values() if "http" in tool.doors]
+    assert names == [tool.name for tool in TABLE.values() if "http" in tool.transports]
 
 
 @pytest.mark.whole

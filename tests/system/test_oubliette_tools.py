@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 SLOW = 150.0  # seconds that a cold agent may take on a busy machine
-FOR_AGENTS = {name for name, tool in TABLE.items() if "socket" in tool.doors}
+FOR_AGENTS = {name for name, tool in TABLE.items() if "socket" in tool.transports}
 READ = {name for name in FOR_AGENTS if TABLE[name].scope == "read"}
 
 

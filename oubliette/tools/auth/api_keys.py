@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oubliette.clock import Clock, TimerHandle
     from oubliette.runtime.store.operations import Commit
     from oubliette.runtime.store.reader import Reader
-    from oubliette.tools.spec import CallContext, Door
+    from oubliette.tools.spec import CallContext, Transport
 
 REFUSED: Final = "invalid or expired API key"
 """Error message of every invalid key; it does not reveal the reason."""
@@ -90,14 +90,14 @@ class ApiKeys:
 
     # ------------------------------------------------------------------ checks
 
-    def verify(self, key: str, door: Door, session_id: str | None = None) -> Token:
+    def verify(self, key: str, transport: Transport, session_id: str | None = None) -> Token:
         """Return the token of `key`, if it is valid on this transport and this session's link.
 
         Raises:
             Unauthenticated: unknown, wrong, revoked, expired, of another transport or session.
         """
         found = self.recognise(key)
-        if not self._good(found, door, session_id):
+        if not self._good(found, transport, session_id):
             raise Unauthenticated(REFUSED)
         self._touch(found.id)
         return found
@@ -124,14 +124,14 @@ class ApiKeys:
         except Unauthenticated:
             return None
 
-    def _good(self, token: Token, door: Door, session_id: str | None) -> bool:
+    def _good(self, token: Token, transport: Transport, session_id: str | None) -> bool:
         if token.revoked_at is not None or token.principal == UNBOUND:
             return False
         if token.expires_at is not None and token.expires_at <= self._clock.time():
             return False
-        if door not in token.doors:
+        if transport not in token.doors:
             return False
-        return door != "socket" or token.session_id is None or token.session_id == session_id
+        return transport != "socket" or token.session_id is None or token.session_id == session_id
 
     async def verify_on_link(self, key: str, session_id: str) -> Token:
         """Verify a key on a session's link; bind it if it was minted for this session.

@@ -17,7 +17,7 @@ from oubliette.tools.registry import TABLE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.tools.spec import Door, Tool
+    from oubliette.tools.spec import Tool, Transport
 
 Place = Literal["own", "other", "none"]
 """Project that a call names: the one that a bound key is bound to (for others, any), another,
@@ -35,7 +35,7 @@ SCOPES: Final[dict[str, scopes.Scope]] = {
     "project": scopes.parse(f"project:{OWN}"),
     "project:ro": scopes.parse(f"project:{OWN}:ro"),
 }
-DOORS: Final[tuple[Door, ...]] = ("http", "socket")
+TRANSPORTS: Final[tuple[Transport, ...]] = ("http", "socket")
 MARKS: Final[dict[Answer, str]] = {
     "yes": "yes",
     "forbidden": "–",
@@ -53,22 +53,22 @@ def places(tool: Tool) -> tuple[Place, ...]:
     return ("own", "other") if required & {"project_id", "session_id"} else ("own", "other", "none")
 
 
-def answer(tool: Tool, scope: scopes.Scope, place: Place, door: Door) -> Answer:
+def answer(tool: Tool, scope: scopes.Scope, place: Place, transport: Transport) -> Answer:
     """Return the answer to a key of this scope."""
-    if door not in tool.doors:
+    if transport not in tool.transports:
         return "no tool"
-    if not tool.allowed(scope, door):
+    if not tool.allowed(scope, transport):
         return "forbidden"
     return "not found" if place == "other" and scope.project is not None else "yes"
 
 
-def cells() -> Iterator[tuple[Tool, str, Place, Door, Answer]]:
+def cells() -> Iterator[tuple[Tool, str, Place, Transport, Answer]]:
     """Iterate over every tool × scope × place × transport, with the answer."""
     for tool in TABLE.values():
         for name, scope in SCOPES.items():
             for place in places(tool):
-                for door in DOORS:
-                    yield tool, name, place, door, answer(tool, scope, place, door)
+                for transport in TRANSPORTS:
+                    yield tool, name, place, transport, answer(tool, scope, place, transport)
 
 
 def markdown() -> str:
@@ -90,14 +90,14 @@ def markdown() -> str:
         "A tool without the id of a project or session has *none* only. `admin:ro` is another",
         "name of `read`.",
     ]
-    for door, title in (("http", "Over HTTP"), ("socket", "Over an agent's link, with a key")):
+    for transport, title in (("http", "Over HTTP"), ("socket", "Over an agent's link, with a key")):
         lines += ["", f"## {title}", "", f"| tool | about | {' | '.join(SCOPES)} |"]
         lines.append("|---|---|" + "---|" * len(SCOPES))
         for tool in TABLE.values():
-            if door not in tool.doors:
+            if transport not in tool.transports:
                 continue
             for place in places(tool):
-                told = [MARKS[answer(tool, scope, place, door)] for scope in SCOPES.values()]
+                told = [MARKS[answer(tool, scope, place, transport)] for scope in SCOPES.values()]
                 lines.append(f"| `{tool.name}` | {place} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 

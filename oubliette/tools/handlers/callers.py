@@ -33,7 +33,7 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
     ] = None
 
 
-@tool(CallerListen, CallerListenResult, scope="write", doors=HTTP_ONLY, streamed=True)
+@tool(CallerListen, CallerListenResult, scope="write", transports=HTTP_ONLY, streamed=True)
 async def caller_listen(
     services: ToolServices, context: CallContext, params: CallerListen
 ) -> CallerListenResult:
@@ -48,7 +48,7 @@ async def caller_listen(
     return await services.listen(context, params)
 
 
-@tool(CallerToolResponse, Accepted, scope="write", doors=HTTP_ONLY)
+@tool(CallerToolResponse, Accepted, scope="write", transports=HTTP_ONLY)
 async def caller_tool_response(
     services: ToolServices, context: CallContext, params: CallerToolResponse
 ) -> Accepted:

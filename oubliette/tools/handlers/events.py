@@ -143,7 +143,7 @@ async def event_read(services: ToolServices, context: CallContext, params: Event
 async def _seen(services: ToolServices, context: CallContext, session: Session) -> None:
     """Count a poll of one's own session as presence: its client can answer requests."""
     if (
-        context.door == "http"
+        context.transport == "http"
         and session.caller_id is not None
         and session.principal == context.principal
     ):

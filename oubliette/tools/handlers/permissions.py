@@ -36,7 +36,7 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
     ] = "once"
 
 
-@tool(PermissionResponse, Accepted, scope="write", doors=HTTP_ONLY)
+@tool(PermissionResponse, Accepted, scope="write", transports=HTTP_ONLY)
 async def permission_response(
     services: ToolServices, context: CallContext, params: PermissionResponse
 ) -> Accepted:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from oubliette.records import Project
     from oubliette.tools.services import ToolServices
-    from oubliette.tools.spec import CallContext, Door
+    from oubliette.tools.spec import CallContext, Transport
 
 MAX_PARTS: Final = 1000
 DEFAULT_PARALLEL: Final = 4
 ASK_MARGIN: Final = 30.0
-AT_CALLERS: Final[frozenset[Door]] = frozenset({"http", "control"})
+AT_CALLERS: Final[frozenset[Transport]] = frozenset({"http", "control"})
 
 
 class MapMessage(Params, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class MapResults(Result, frozen=True, kw_only=True):
     ]
 
 
-@tool(SessionMap, MapResults, scope="write", doors=AT_CALLERS)
+@tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS)
 async def session_map(
     services: ToolServices, context: CallContext, params: SessionMap
 ) -> MapResults:
@@ -209,7 +209,7 @@ class _FanOut:
         record = await self._services.owned(session_id)
         wait = 0.0  # the turn may have ended already
         while True:
-            if self._context.door == "http" and self._params.caller_id is not None:
+            if self._context.transport == "http" and self._params.caller_id is not None:
                 await self._services.caller_seen(record.principal, self._params.caller_id)
             reading = ReadEvents(since_index=since, max_events=1, wait_seconds=wait)
             try:

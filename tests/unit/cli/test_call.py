@@ -18,8 +18,8 @@ from oubliette.tools.registry import TABLE, input_schema, output_schema
 from oubliette.tools.schema import validation
 from tests.unit.cli.command_line import Run
 
-HERE = [tool for tool in TABLE.values() if "control" in tool.doors]
-ELSEWHERE = [tool.name for tool in TABLE.values() if "control" not in tool.doors]
+HERE = [tool for tool in TABLE.values() if "control" in tool.transports]
+ELSEWHERE = [tool.name for tool in TABLE.values() if "control" not in tool.transports]
 TOOLS = pytest.mark.parametrize("tool", HERE, ids=lambda tool: tool.name)
 
 

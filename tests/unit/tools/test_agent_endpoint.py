@@ -21,13 +21,13 @@ LINK = ids.new_id(ids.SESSION)
 
 
 async def names(bench: Bench, key: str) -> list[str]:
-    return [tool["name"] for tool in await bench.door.tools(key, LINK)]
+    return [tool["name"] for tool in await bench.agents.tools(key, LINK)]
 
 
 async def test_valid_admin_api_key_discovers_all_tools(bench: Bench) -> None:
     """Requirement: Tool Discovery via Socket."""
     key, _ = await bench.key("admin")
-    found = await bench.door.tools(key, LINK)
+    found = await bench.agents.tools(key, LINK)
     http_only = {
         "caller_listen",
         "caller_tool_response",
@@ -52,7 +52,7 @@ async def test_invalid_api_key_fails_discovery(bench: Bench) -> None:
     """Requirement: Tool Discovery via Socket."""
     for key in ("", "oub_xxx", f"oub_{ids.new_id(ids.TOKEN)}_{'a' * 43}"):
         with pytest.raises(Unauthenticated) as refused:
-            await bench.door.tools(key, LINK)
+            await bench.agents.tools(key, LINK)
         assert refused.value.jsonrpc_code == -32001
         assert refused.value.message == "invalid or expired API key"
 
@@ -61,7 +61,7 @@ async def test_droid_calls_project_list_with_valid_key(bench: Bench) -> None:
     """Requirement: Tool Execution via Socket."""
     project = await bench.project("here")
     key, _ = await bench.key("read")
-    result = await bench.door.call(key, LINK, "project_list", {})
+    result = await bench.agents.call(key, LINK, "project_list", {})
     assert result["isError"] is False
     (content,) = result["content"]
     assert content["type"] == "text"
@@ -72,7 +72,7 @@ async def test_droid_calls_project_list_with_valid_key(bench: Bench) -> None:
 async def test_droid_calls_project_create_with_write_key(bench: Bench) -> None:
     """Requirement: Tool Execution via Socket."""
     key, _ = await bench.key("write")
-    result = await bench.door.call(key, LINK, "project_create", {"name": "test-project"})
+    result = await bench.agents.call(key, LINK, "project_create", {"name": "test-project"})
     assert result["structuredContent"]["name"] == "test-project"
     assert (await bench.reader.project_named("test-project")) is not None
 
@@ -81,7 +81,7 @@ async def test_droid_calls_token_create_with_insufficient_scope(bench: Bench) ->
     """Requirement: Tool Execution via Socket."""
     key, _ = await bench.key("write")
     with pytest.raises(Forbidden) as refused:
-        await bench.door.call(key, LINK, "token_create", {"name": "n", "scope": "admin"})
+        await bench.agents.call(key, LINK, "token_create", {"name": "n", "scope": "admin"})
     assert refused.value.jsonrpc_code == -32002
     assert refused.value.message == "tool not allowed for this token scope"
 
@@ -92,7 +92,7 @@ async def test_droid_calls_token_create_with_insufficient_scope(bench: Bench) ->
 async def test_what_does_not_exist_at_this_door_is_not_allowed(bench: Bench, tool: str) -> None:
     key, _ = await bench.key("admin")
     with pytest.raises(Forbidden):
-        await bench.door.call(key, LINK, tool, {"caller_id": "ant"})
+        await bench.agents.call(key, LINK, tool, {"caller_id": "ant"})
 
 
 async def test_tool_call_with_expired_key_fails(bench: Bench) -> None:
@@ -100,15 +100,18 @@ async def test_tool_call_with_expired_key_fails(bench: Bench) -> None:
     key, context = await bench.key("admin")
     assert await names(bench, key)
     await bench.keys.revoke(context.token_id)
-    for attempt in (bench.door.tools(key, LINK), bench.door.call(key, LINK, "project_list", {})):
+    for attempt in (
+        bench.agents.tools(key, LINK),
+        bench.agents.call(key, LINK, "project_list", {}),
+    ):
         with pytest.raises(Unauthenticated):
             await attempt
 
 
 async def test_a_tools_own_failure_is_a_result(bench: Bench) -> None:
     key, _ = await bench.key("write")
-    await bench.door.call(key, LINK, "project_create", {"name": "a"})
-    again = await bench.door.call(key, LINK, "project_create", {"name": "a"})
+    await bench.agents.call(key, LINK, "project_create", {"name": "a"})
+    again = await bench.agents.call(key, LINK, "project_create", {"name": "a"})
     assert again["isError"] is True
     assert again["content"][0]["text"].startswith("project already exists")
     assert "structuredContent" not in again
@@ -117,9 +120,9 @@ async def test_a_tools_own_failure_is_a_result(bench: Bench) -> None:
 async def test_a_key_of_a_project_reaches_that_project_alone(bench: Bench) -> None:
     mine, other = await bench.project("mine"), await bench.project("other")
     new = await bench.keys.create(name="k", scope=scopes.parse(f"project:{mine.id}"))
-    listed = await bench.door.call(new.key, LINK, "project_list", {})
+    listed = await bench.agents.call(new.key, LINK, "project_list", {})
     assert [each["id"] for each in listed["structuredContent"]["projects"]] == [mine.id]
-    hidden = await bench.door.call(new.key, LINK, "project_get", {"project_id": other.id})
+    hidden = await bench.agents.call(new.key, LINK, "project_get", {"project_id": other.id})
     assert hidden["isError"] is True
     assert "project_create" not in await names(bench, new.key)
 
@@ -127,5 +130,5 @@ async def test_a_key_of_a_project_reaches_that_project_alone(bench: Bench) -> No
 async def test_limits_without_arguments_are_those_of_the_agents_own_tree(bench: Bench) -> None:
     session = await bench.session(await bench.project(), live=True)
     key, _ = await bench.key("read")
-    result = await bench.door.call(key, session.id, "config_limits", {})
+    result = await bench.agents.call(key, session.id, "config_limits", {})
     assert result["structuredContent"]["exploration_id"] == session.exploration_id

@@ -19,7 +19,7 @@ from tests.unit.tools import toolkit
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
 
-BOTH = [tool for tool in TABLE.values() if {"http", "socket"} <= tool.doors]
+BOTH = [tool for tool in TABLE.values() if {"http", "socket"} <= tool.transports]
 ID = re.compile(
     r"[a-z]+_[0-9a-hjkmnp-tv-z]{26}(?:_[A-Za-z0-9_-]{43})?|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 )
@@ -85,7 +85,7 @@ async def asked(tool: Any, scope: str, arguments: dict[str, Any]) -> tuple[str, 
             link = known["session_id"]
             if door == "socket":
                 try:
-                    result = await bench.door.call(new.key, link, tool.name, given)
+                    result = await bench.agents.call(new.key, link, tool.name, given)
                 except Forbidden as refused:
                     answers.append(refused.message)
                     continue

@@ -284,7 +284,7 @@ async def test_an_unknown_tool_is_not_found(bench: Bench) -> None:
 @pytest.mark.anyio
 async def test_a_tool_of_another_door_is_not_found(bench: Bench) -> None:
     with pytest.raises(NotFound):
-        await bench.call("caller_listen", {"caller_id": "ant"}, door="socket")
+        await bench.call("caller_listen", {"caller_id": "ant"}, transport="socket")
 
 
 @pytest.mark.anyio

@@ -106,7 +106,7 @@ class Bench:
         self.services.listen = ListenService(
             system.ref("callers"), system.ref, Quotas(config.callers), config.callers
         )
-        self.door = AgentToolEndpoint(self.services)
+        self.agents = AgentToolEndpoint(self.services)
 
     async def _forget(self, project_id: str, session_id: str) -> None:
         self.purged.append((project_id, session_id))
@@ -220,14 +220,14 @@ class Bench:
         *,
         scope: str = "admin",
         principal: str = "alice",
-        door: Any = "http",
+        transport: Any = "http",
         **fields: Any,
     ) -> ToolResult:
         context = CallContext(
             principal=principal,
             token_id="tok_test",
             scope=scopes.parse(scope),
-            door=door,
+            transport=transport,
             **fields,
         )
         return await call(self.services, context, tool, arguments)

@@ -31,7 +31,7 @@ PROJECT = "proj_11111111111111111111111111"
 
 def creator(scope: Scope = WRITE, expires_at: float | None = None) -> CallContext:
     return CallContext(
-        principal="alice", token_id="t", scope=scope, door="http", expires_at=expires_at
+        principal="alice", token_id="t", scope=scope, transport="http", expires_at=expires_at
     )
 
 

@@ -54,16 +54,18 @@ async def arguments_about(bench: Bench, tool: Any, place: str, mine: Any, other:
     return {name: known[name] for name in wanted & named}
 
 
-async def told(bench: Bench, tool: Any, scope: Any, door: str, arguments: Any, link: str) -> str:
+async def told(
+    bench: Bench, tool: Any, scope: Any, transport: str, arguments: Any, link: str
+) -> str:
     """What the call is answered, in the words of the matrix."""
-    if door == "socket":
+    if transport == "socket":
         new = await bench.keys.create(name="k", scope=scope, principal="alice")
         try:
-            result = await bench.door.call(new.key, link, tool.name, arguments)
+            result = await bench.agents.call(new.key, link, tool.name, arguments)
         except Forbidden as refused:
             assert refused.message == NEVER
-            return "no tool" if door not in TABLE[tool.name].doors else "forbidden"
-        listed = {each["name"] for each in await bench.door.tools(new.key, link)}
+            return "no tool" if transport not in TABLE[tool.name].transports else "forbidden"
+        listed = {each["name"] for each in await bench.agents.tools(new.key, link)}
         assert tool.name in listed
         missing = result["isError"] and " not found" in result["content"][0]["text"]
         return "not found" if missing else "yes"
@@ -82,9 +84,9 @@ async def told(bench: Bench, tool: Any, scope: Any, door: str, arguments: Any, l
 HAS_NONE = {"token_revoke", "image_rebuild", "container_refresh"}
 
 
-@pytest.mark.parametrize("door", permission_matrix.DOORS)
+@pytest.mark.parametrize("transport", permission_matrix.TRANSPORTS)
 @pytest.mark.parametrize("tool", TABLE.values(), ids=lambda tool: tool.name)
-async def test_each_cell_of_the_matrix_holds(bench: Bench, tool: Any, door: Any) -> None:
+async def test_each_cell_of_the_matrix_holds(bench: Bench, tool: Any, transport: Any) -> None:
     for place in permission_matrix.places(tool):
         for name in permission_matrix.SCOPES:
             mine, other = (
@@ -92,14 +94,14 @@ async def test_each_cell_of_the_matrix_holds(bench: Bench, tool: Any, door: Any)
                 await bench.project(f"o{name}{place}"),
             )
             scope = permission_matrix.SCOPES[name]
-            wanted = permission_matrix.answer(tool, scope, place, door)
+            wanted = permission_matrix.answer(tool, scope, place, transport)
             bound = type(scope)(level=scope.level, project=scope.project and mine.id)
             arguments = await arguments_about(bench, tool, place, mine, other)
             link = (await bench.session(mine)).id
-            found = await told(bench, tool, bound, door, arguments, link)
+            found = await told(bench, tool, bound, transport, arguments, link)
             if tool.name in HAS_NONE and found == "not found":
                 found = "yes" if wanted == "yes" else found
-            assert found == wanted, (tool.name, name, place, door)
+            assert found == wanted, (tool.name, name, place, transport)
 
 
 def test_the_page_is_made_from_the_table() -> None:

@@ -195,7 +195,7 @@ async def test_a_deleted_project_is_gone_for_every_tool(bench: Bench) -> None:
 async def test_a_session_key_makes_no_tokens(bench: Bench) -> None:
     """They would outlive the session (keys for inner agents can only shrink)."""
     refused = await bench.call(
-        "token_create", {"name": "a", "scope": "read"}, door="socket", minted=True
+        "token_create", {"name": "a", "scope": "read"}, transport="socket", minted=True
     )
     assert refused.code == "forbidden"
 

@@ -38,8 +38,8 @@ SEED_READ = {
 }
 
 
-def names(text: str, door: str = "http") -> set[str]:
-    return {tool.name for tool in listed(scopes.parse(text), door)}
+def names(text: str, transport: str = "http") -> set[str]:
+    return {tool.name for tool in listed(scopes.parse(text), transport)}
 
 
 def test_a_read_key_may_call_exactly_the_seven_of_the_seed_and_the_other_half_of_events() -> None:

@@ -190,7 +190,7 @@ async def test_what_an_agent_spawns_counts_in_its_own_tree(bench: Bench) -> None
     result = await bench.call(
         "session_spawn",
         {"project_id": project.id, "prompt": "p"},
-        door="socket",
+        transport="socket",
         session_id=parent.id,
         principal=f"session:{parent.id}",
     )

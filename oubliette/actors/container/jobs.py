@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from oubliette.errors import OublietteError
-from oubliette.kit import LocalMessage, Message
+from oubliette.kit import Message
 from oubliette.records import Container
 from oubliette.runtime.containers.base import ContainerInfo
 
 
-class ContainerStarted(LocalMessage):
-    """The engine has started it; `seconds` are those of each stage so far.
-
-    Stays in its process: `info` names a folder of this machine.
-    """
+class ContainerStarted(Message):
+    """The engine has started it; `seconds` are those of each stage so far."""
 
     record: Container
     info: ContainerInfo

@@ -1,0 +1,213 @@
+"""The actor of one session, over a store in memory, with an agent played by the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.messages import GetContainer, Release
+from oubliette.actors.messages import EndSession, GetSession, InterruptSession, ReadEvents
+from oubliette.actors.session.actor import SessionActor
+from oubliette.actors.session.memory import SessionMemory
+from oubliette.actors.session.messages import SubmitTurn
+from oubliette.config.schema import Config, SessionsConfig
+from oubliette.errors import LimitExceeded
+from oubliette.kit import UnhandledMessage
+from oubliette.runtime.guest.control_link import ControlLink
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from oubliette.records import Session
+    from tests.unit.actors.fake_guest import FakeProcess
+    from tests.unit.actors.fakes import World
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """One session that was just recorded, with two prompts, and its container."""
+
+    def __init__(self, world: World, record: Session) -> None:
+        self.world, self.record = world, record
+        self.to_container: list[Any] = world.record("container", answer="ctr_x")
+        world.record("socket")
+        self.guest = GuestConnection(
+            socket=world.system.ref("socket"), container=world.system.ref("container")
+        )
+        self.played = world.open_guest(self.guest)
+        self.memory = SessionMemory()
+        self.ref = world.system.ref("session")
+
+    async def connect(self) -> None:
+        assert self.guest.info is not None
+        self.control = await ControlLink.connect(self.played.dial, self.played.key, epoch=1)
+        self.guest.opened(self.control, self.guest.info)
+
+    def begin(self) -> None:
+        self.world.system.spawn(
+            SessionActor,
+            self.world.context,
+            self.guest,
+            self.record.id,
+            self.memory,
+            name="session",
+        )
+
+    async def heard(self, *texts: str) -> FakeProcess:
+        """The agent, once it has heard these prompts and no others."""
+
+        def prompts() -> list[str]:
+            processes = self.played.processes.values()
+            said = [said for process in processes for said in process.heard]
+            return [each["text"] for each in said if each["type"] == "prompt"]
+
+        await self.world.until(lambda: len(prompts()) >= len(texts))
+        assert prompts() == list(texts)
+        return self.played.process
+
+    async def rested(self) -> Session:
+        await self.world.until(lambda: not self.ref.is_alive(), seconds=0.1)
+        return await self.world.stored(self.record)
+
+    async def outcomes(self) -> list[str | None]:
+        return [turn.outcome for turn in await self.world.reader.turns(self.record.id)]
+
+
+@pytest.fixture
+async def scene(world: World) -> AsyncIterator[Scene]:
+    scene = Scene(world, await world.session(await world.project(), prompts=("one", "two")))
+    await scene.connect()
+    yield scene
+    await scene.ref.stop()
+    await scene.control.aclose()
+
+
+def complete(process: FakeProcess, turn: int, text: str) -> None:
+    process.say(type="completion", turn=turn, final_text=text, status="completed")
+
+
+async def test_the_prompts_that_are_stored_are_given_one_after_the_other(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    await scene.world.settle()
+    await scene.heard("one")
+    complete(process, 1, "first")
+    await scene.heard("one", "two")
+    complete(process, 2, "second")
+    await scene.world.until(lambda: process.acked == len(process.output))
+    assert await scene.outcomes() == ["completed", "completed"]
+    record = await scene.ref.ask(GetSession())
+    assert (record.status, record.final_response) == ("idle", "second")
+
+
+async def test_what_the_agent_says_can_be_read_once_it_is_stored(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    process.say(type="message", turn=1, text="hi")
+    await scene.world.until(lambda: process.acked == len(process.output))
+    read = await scene.ref.ask(ReadEvents())
+    assert read.events[-1].type == "message"
+    assert read.events[-1].data["text"] == "hi"
+    log = await scene.world.reader.log(scene.record.id, -1, 100, 1 << 20)
+    assert list(log.events) == list(read.events)
+
+
+async def test_a_successor_goes_on_where_the_log_ends(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    process.say(type="message", turn=1, text="before")
+    await scene.world.until(lambda: process.acked == len(process.output))
+    await scene.ref.kill()
+    process.say(type="message", turn=1, text="meanwhile")
+    scene.begin()
+    complete(process, 1, "done")
+    await scene.heard("one", "two")
+    read = await scene.ref.ask(ReadEvents())
+    said = [event.data["text"] for event in read.events if event.type == "message"]
+    assert said == ["before", "meanwhile"]
+    assert len(scene.played.asked("start")) == 1
+    assert await scene.outcomes() == ["completed", None]
+
+
+async def test_one_more_prompt_than_may_wait_is_refused_and_not_stored(scene: Scene) -> None:
+    scene.world.context.config = Config(sessions=SessionsConfig(max_queued_messages=2))
+    scene.begin()
+    process = await scene.heard("one")
+    submitted = await scene.ref.ask(SubmitTurn(prompt="three"))
+    assert submitted.turn == 3
+    with pytest.raises(LimitExceeded, match="2 messages wait"):
+        await scene.ref.ask(SubmitTurn(prompt="four"))
+    complete(process, 1, "")
+    await scene.heard("one", "two")
+    assert len(await scene.outcomes()) == 3
+
+
+async def test_an_interrupt_ends_the_turn_and_the_next_begins(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    assert await scene.ref.ask(InterruptSession()) == "running"
+    await scene.world.until(lambda: {"type": "interrupt", "turn": 1} in process.heard)
+    process.say(type="completion", turn=1, final_text="", status="interrupted")
+    await scene.heard("one", "two")
+    assert await scene.outcomes() == ["interrupted", None]
+
+
+async def test_an_agent_that_ends_fails_its_session_and_what_waited_did_not_run(
+    scene: Scene,
+) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    process.exit(3)
+    record = await scene.rested()
+    assert record.status == "failed"
+    assert record.status_reason == "the agent ended with exit code 3"
+    assert await scene.outcomes() == ["failed", "failed"]
+    assert Release(session_id=record.id) in scene.to_container
+    assert scene.played.processes == {}
+
+
+async def test_a_session_that_is_ended_ends_its_agent_and_is_over_for_good(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    assert await scene.ref.ask(EndSession(reason="session_end")) == "completed"
+    record = await scene.rested()
+    assert (record.status, record.ended_by) == ("completed", "session_end")
+    assert process.signals[0] == "TERM"
+    assert scene.world.context.session_registry.session(record.id) is None
+
+
+async def test_a_session_that_nobody_speaks_to_comes_to_rest(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    complete(process, 1, "")
+    await scene.heard("one", "two")
+    complete(process, 2, "")
+    await scene.world.until(lambda: process.acked == len(process.output))
+    limit = scene.world.config.sessions.idle_timeout_seconds
+    await scene.world.settle(limit / 2)
+    assert scene.ref.is_alive()
+    await scene.world.settle(limit)
+    record = await scene.rested()
+    assert (record.status, record.ended_by) == ("timed_out", None)
+    assert process.signals[0] == "TERM"
+
+
+async def test_an_actor_that_fails_again_and_again_fails_its_session(scene: Scene) -> None:
+    now = scene.world.clock.monotonic()
+    scene.memory.crashes = [now - 30.0, now - 20.0, now - 10.0, now]
+    scene.begin()
+    record = await scene.rested()
+    assert record.status == "failed"
+    assert "failed repeatedly" in (record.status_reason or "")
+    assert scene.played.asked("start") == []
+
+
+async def test_a_message_for_somebody_else_is_refused_and_changes_nothing(scene: Scene) -> None:
+    scene.begin()
+    await scene.heard("one")
+    with pytest.raises(UnhandledMessage, match="GetContainer"):
+        await scene.ref.ask(GetContainer())
+    assert (await scene.ref.ask(GetSession())).status == "running"

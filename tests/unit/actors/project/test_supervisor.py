@@ -1,0 +1,129 @@
+"""The supervisor of all projects: ProjectsActor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oubliette.actors.container.messages import GetContainer
+from oubliette.actors.messages import CreateProject, DeleteProject, Idempotency, OpenProject
+from oubliette.actors.project.supervisor import ProjectsActor
+from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure
+from oubliette.kit import UnhandledMessage, WhichChildren
+
+if TYPE_CHECKING:
+    from oubliette.kit import Ref
+    from oubliette.records import Project
+    from tests.unit.actors.fakes import World
+
+pytestmark = pytest.mark.anyio
+
+
+def begin(world: World) -> Ref:
+    return world.system.spawn(ProjectsActor, world.context, name="projects")
+
+
+async def create(projects: Ref, name: str = "p", key: str | None = None) -> Project:
+    idempotency = key and Idempotency(key=key, tool="project_create", digest=name.encode())
+    return await projects.ask(
+        CreateProject(principal="alice", name=name, idempotency=idempotency or None)
+    )
+
+
+async def test_a_project_that_is_created_has_a_record_a_workspace_and_a_folder(
+    world: World,
+) -> None:
+    project = await create(begin(world))
+    assert await world.reader.project(project.id) == project
+    assert project.owner == "alice"
+    (workspace,) = await world.reader.workspaces(project.id)
+    assert (workspace.id, workspace.is_default) == (project.default_workspace_id, True)
+    assert world.folders.workspace(project.id, workspace.id).is_dir()
+
+
+async def test_a_name_is_taken_once(world: World) -> None:
+    projects = begin(world)
+    first = await create(projects)
+    with pytest.raises(AlreadyExists):
+        await create(projects)
+    assert [path.name for path in world.folders.projects.iterdir()] == [first.id]
+
+
+async def test_a_request_that_is_sent_again_makes_one_project(world: World) -> None:
+    projects = begin(world)
+    first = await create(projects, key="k")
+    assert await create(projects, key="k") == first
+    with pytest.raises(Conflict, match="idempotency_key"):
+        await create(projects, "q", key="k")
+    assert await world.reader.project_named("q") is None
+
+
+async def test_a_project_whose_folder_cannot_be_made_does_not_exist(world: World) -> None:
+    projects = begin(world)
+    world.folders.projects.rmdir()
+    world.folders.projects.write_text("no folder")
+    with pytest.raises(RuntimeFailure, match="folder cannot be made"):
+        await create(projects)
+    assert await world.reader.project_named("p") is None
+    world.folders.projects.unlink()
+    world.folders.projects.mkdir(mode=0o700)
+    assert (await create(projects)).name == "p"
+
+
+async def test_a_project_is_opened_once_and_only_where_there_is_one(world: World) -> None:
+    projects, project = begin(world), await world.project()
+    name = await projects.ask(OpenProject(project_id=project.id))
+    first = world.system.ref(name).incarnation
+    assert await projects.ask(OpenProject(project_id=project.id)) == name
+    assert world.system.ref(name).incarnation == first
+    with pytest.raises(NotFound, match="no project proj_none"):
+        await projects.ask(OpenProject(project_id="proj_none"))
+    with pytest.raises(NotFound):
+        gone = await world.project(name="gone", deleted_at=1.0)
+        await projects.ask(OpenProject(project_id=gone.id))
+
+
+async def test_at_its_start_it_opens_the_projects_in_which_something_lives(world: World) -> None:
+    alive, resting = await world.project(name="alive"), await world.project(name="resting")
+    await world.session(alive, status="idle")
+    await world.session(resting, status="completed")
+    assert list(await begin(world).ask(WhichChildren())) == [alive.id]
+
+
+async def test_a_project_whose_actor_fails_is_there_again(world: World) -> None:
+    projects, project = begin(world), await world.project()
+    ref = world.system.ref(await projects.ask(OpenProject(project_id=project.id)))
+    first = ref.incarnation
+    await ref.kill()
+    await world.until(ref.is_alive)
+    assert ref.incarnation > first
+
+
+async def test_a_project_in_which_sessions_live_is_not_deleted(world: World) -> None:
+    projects = begin(world)
+    project = await create(projects)
+    await world.session(project, status="idle")
+    with pytest.raises(Conflict, match="session"):
+        await projects.ask(DeleteProject(project_id=project.id))
+    assert world.folders.project(project.id).is_dir()
+    assert await world.reader.project(project.id) == project
+
+
+async def test_a_project_that_is_deleted_is_gone_with_its_actor_and_its_folder(
+    world: World,
+) -> None:
+    projects = begin(world)
+    project = await create(projects)
+    name = await projects.ask(OpenProject(project_id=project.id))
+    await projects.ask(DeleteProject(project_id=project.id))
+    assert world.system.lookup(name) is None
+    assert not world.folders.project(project.id).exists()
+    with pytest.raises(NotFound):
+        await projects.ask(OpenProject(project_id=project.id))
+    assert (await create(projects)).id != project.id, "its name is free"
+
+
+async def test_a_message_for_somebody_else_is_refused(world: World) -> None:
+    with pytest.raises(UnhandledMessage, match="GetContainer"):
+        await begin(world).ask(GetContainer())

@@ -1,0 +1,209 @@
+"""The actor of one project: who may start what in it, and what is recorded of that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oubliette import ids
+from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.exploration.actor import ExplorationsActor
+from oubliette.actors.messages import (
+    DeleteWorkspace,
+    EndSession,
+    Idempotency,
+    OpenContainer,
+    SpawnResult,
+    SpawnSession,
+)
+from oubliette.actors.project.actor import CloseProject, ProjectActor
+from oubliette.config.schema import Config, SessionsConfig
+from oubliette.errors import Conflict, InvalidParameter, LimitExceeded, NotFound
+from oubliette.kit import WhichChildren
+
+if TYPE_CHECKING:
+    from oubliette.records import Project
+    from tests.unit.actors.fakes import World
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """One project, with the actors that it asks for room and for callers."""
+
+    def __init__(self, world: World, project: Project) -> None:
+        self.world, self.project = world, project
+        context = world.context
+        system = world.system
+        system.spawn(CallersActor, world.store, world.reader, world.config.callers, name="callers")
+        system.spawn(ExplorationsActor, context, name="explorations")
+        self.ref = system.ref("project")
+        self.begin()
+
+    def begin(self) -> None:
+        self.world.system.spawn(ProjectActor, self.world.context, self.project, name="project")
+
+    async def spawn(self, prompt: str = "hello", **fields: Any) -> SpawnResult:
+        return await self.ref.ask(SpawnSession(principal="alice", prompt=prompt, **fields))
+
+    def heard(self) -> list[str]:
+        guests = list(self.world.runtime.guests.values())
+        processes = [process for guest in guests for process in guest.processes.values()]
+        return [said["text"] for process in processes for said in process.heard if "text" in said]
+
+    async def end(self, session_id: str) -> None:
+        ref = self.world.context.session_registry.session(session_id)
+        assert ref is not None
+        await ref.ask(EndSession())
+        await self.world.until(lambda: not ref.is_alive(), seconds=0.1)
+
+
+@pytest.fixture
+async def scene(world: World) -> Scene:
+    return Scene(world, await world.project())
+
+
+async def test_a_session_is_recorded_with_its_turn_and_its_agent_is_prompted(
+    scene: Scene,
+) -> None:
+    result = await scene.spawn("build it")
+    assert (result.spawned, result.turn, result.workspace_created) == (True, 1, False)
+    record = await scene.world.reader.session(result.session_id)
+    assert record is not None
+    assert (record.principal, record.workspace_id) == ("alice", scene.project.default_workspace_id)
+    await scene.world.until(scene.heard)
+    assert scene.heard() == ["build it"]
+
+
+async def test_the_next_message_goes_to_the_session_that_lives(scene: Scene) -> None:
+    first = await scene.spawn("one")
+    await scene.world.until(scene.heard)
+    second = await scene.spawn("two")
+    assert (second.session_id, second.spawned, second.turn) == (first.session_id, False, 2)
+    other = await scene.spawn("three", new_session=True)
+    assert other.session_id != first.session_id
+
+
+async def test_a_request_that_is_sent_again_starts_one_session(scene: Scene) -> None:
+    key = Idempotency(key="k", tool="session_spawn", digest=b"d")
+    first = await scene.spawn(idempotency=key)
+    assert await scene.spawn(idempotency=key) == first
+    with pytest.raises(Conflict, match="idempotency_key"):
+        await scene.spawn(idempotency=Idempotency(key="k", tool="session_spawn", digest=b"e"))
+    assert len(await scene.world.reader.live_sessions(scene.project.id)) == 1
+
+
+async def test_more_live_sessions_than_the_configuration_allows_are_refused(
+    scene: Scene,
+) -> None:
+    scene.world.context.config = Config(sessions=SessionsConfig(max_live_per_project=1))
+    await scene.spawn()
+    with pytest.raises(LimitExceeded, match="max_live_per_project"):
+        await scene.spawn(new_session=True)
+    assert len(await scene.world.reader.live_sessions(scene.project.id)) == 1
+
+
+async def test_an_agent_that_is_not_here_is_refused_and_nothing_is_recorded(
+    scene: Scene,
+) -> None:
+    with pytest.raises(InvalidParameter, match="there is no agent"):
+        await scene.spawn(agent="nobody")
+    assert await scene.world.reader.live_sessions(scene.project.id) == []
+
+
+async def test_a_workspace_is_made_only_when_that_is_asked_for(scene: Scene) -> None:
+    workspace_id = ids.new_uuid()
+    with pytest.raises(NotFound, match="no workspace"):
+        await scene.spawn(workspace_id=workspace_id)
+    result = await scene.spawn(workspace_id=workspace_id, create_workspace=True)
+    assert (result.workspace_id, result.workspace_created) == (workspace_id, True)
+    assert scene.world.folders.workspace(scene.project.id, workspace_id).is_dir()
+
+
+async def test_a_session_of_somebody_else_is_not_there(scene: Scene) -> None:
+    result = await scene.spawn()
+    with pytest.raises(NotFound, match="no session"):
+        await scene.ref.ask(
+            SpawnSession(principal="mallory", prompt="hi", session_id=result.session_id)
+        )
+
+
+async def test_a_session_that_failed_is_resumed_and_one_that_was_ended_is_not(
+    scene: Scene,
+) -> None:
+    failed = await scene.world.session(scene.project, prompts=(), status="failed")
+    resumed = await scene.spawn("again", session_id=failed.id)
+    assert (resumed.session_id, resumed.resumed, resumed.turn) == (failed.id, True, 1)
+    await scene.world.until(scene.heard)
+    await scene.end(failed.id)
+    with pytest.raises(Conflict, match="ended"):
+        await scene.spawn("once more", session_id=failed.id)
+
+
+async def test_a_session_that_rests_is_ended_in_the_store(scene: Scene) -> None:
+    resting = await scene.world.session(scene.project, status="failed")
+    assert await scene.ref.ask(EndSession(session_id=resting.id)) == "failed"
+    assert (await scene.world.stored(resting)).ended_by == "session_end"
+
+
+async def test_a_workspace_is_deleted_unless_it_is_the_default_or_something_lives_in_it(
+    scene: Scene,
+) -> None:
+    default = scene.project.default_workspace_id
+    with pytest.raises(Conflict, match="default workspace"):
+        await scene.ref.ask(DeleteWorkspace(workspace_id=default))
+    result = await scene.spawn(create_workspace=True)
+    delete = DeleteWorkspace(workspace_id=result.workspace_id)
+    with pytest.raises(Conflict, match="in this workspace"):
+        await scene.ref.ask(delete)
+    await scene.world.until(scene.heard)
+    await scene.end(result.session_id)
+    await scene.ref.ask(delete)
+    folder = scene.world.folders.workspace(scene.project.id, result.workspace_id)
+    assert not folder.exists()
+
+
+async def test_its_successor_takes_the_live_sessions_over(scene: Scene) -> None:
+    result = await scene.spawn("one")
+    await scene.world.until(scene.heard)
+    await scene.ref.kill()
+    scene.begin()
+    assert list(await scene.ref.ask(WhichChildren())) == ["base"]
+    registry = scene.world.context.session_registry
+
+    def taken_over() -> bool:
+        live = registry.session(result.session_id)
+        return live is not None and live.is_alive()
+
+    await scene.world.until(taken_over)
+    assert (await scene.spawn("two")).turn == 2
+    assert scene.world.runtime.calls.count("start") == 1
+
+
+async def test_a_project_that_is_closed_has_no_container_and_starts_no_session(
+    scene: Scene,
+) -> None:
+    result = await scene.spawn()
+    with pytest.raises(Conflict, match="in this project"):
+        await scene.ref.ask(CloseProject())
+    await scene.world.until(scene.heard)
+    await scene.end(result.session_id)
+    await scene.ref.ask(CloseProject())
+    assert scene.world.runtime.running == {}
+    with pytest.raises(NotFound):
+        await scene.spawn()
+
+
+async def test_isolated_workspaces_have_a_container_each(world: World) -> None:
+    project = await world.project(workspace_isolation=True)
+    other = await world.workspace(project)
+    scene = Scene(world, project)
+    names = [
+        await scene.ref.ask(OpenContainer()),
+        await scene.ref.ask(OpenContainer(workspace_id=other.id)),
+    ]
+    assert names == [
+        f"project/base:{project.default_workspace_id}",
+        f"project/base:{other.id}",
+    ]

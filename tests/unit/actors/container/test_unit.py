@@ -220,6 +220,8 @@ async def test_a_session_that_came_to_rest_is_forgotten(world: World, project: P
     await record_of(world, session)
     assert await ref.ask(EndSession()) == "completed"
     await world.until(lambda: not ref.is_alive(), seconds=0.1)
+    last = ref.incarnation
     await world.settle(30.0)
+    assert ref.incarnation == last
     assert await live(world) == {}
     assert world.context.session_registry.session(session.id) is None

@@ -1,0 +1,99 @@
+"""The actor of one tree over what the store has of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oubliette.actors.exploration.actor import ExplorationActor, GetUsage, Reserve
+from oubliette.actors.session.messages import AgentCost, LimitNotice, SessionFinished
+from oubliette.errors import LimitExceeded
+from oubliette.records import Limits
+
+if TYPE_CHECKING:
+    from oubliette.kit import Ref
+    from oubliette.records import Session
+    from tests.unit.actors.fakes import World
+
+pytestmark = pytest.mark.anyio
+
+TREE = "expl_x"
+
+
+class Scene:
+    """A tree with a root that lives and a child that has ended; three agents are allowed."""
+
+    def __init__(self, world: World, root: Session) -> None:
+        self.world, self.root = world, root
+        self.told: list[Any] = world.record("root", answer=False)
+        world.context.session_registry.enter(root.id, world.system.ref("root"))
+
+    def begin(self, **limits: Any) -> Ref:
+        limited = Limits(max_agents=3, **limits)
+        return self.world.system.spawn(
+            ExplorationActor, self.world.context, TREE, limited, name=f"explorations/{TREE}"
+        )
+
+    def notices(self) -> list[tuple[str, str]]:
+        told = [each for each in self.told if isinstance(each, LimitNotice)]
+        return [(notice.limit, notice.action) for notice in told]
+
+
+@pytest.fixture
+async def scene(world: World) -> Scene:
+    project = await world.project()
+    root = await world.session(project, status="idle", exploration_id=TREE, cost_usd=0.5)
+    await world.session(project, status="completed", exploration_id=TREE, depth=1, cost_usd=0.25)
+    return Scene(world, root)
+
+
+async def test_it_counts_from_the_store_what_there_is(scene: Scene) -> None:
+    scene.world.clock.advance(10.0)
+    usage = await scene.begin().ask(GetUsage())
+    assert usage == {
+        "max_agents": 2,
+        "max_agents_at_once": 0,
+        "max_cost_usd": 0.75,
+        "max_wall_seconds": 10.0,
+    }
+
+
+async def test_places_are_given_as_long_as_there_are_any(scene: Scene) -> None:
+    tree = scene.begin()
+    await tree.ask(Reserve(session_id="gogol_a", depth=1))
+    with pytest.raises(LimitExceeded, match="max_agents"):
+        await tree.ask(Reserve(session_id="gogol_b", depth=1))
+    assert (await tree.ask(GetUsage()))["max_agents"] == 3
+
+
+async def test_the_root_is_warned_of_the_cost_once_and_nobody_starts_above_it(
+    scene: Scene,
+) -> None:
+    tree = scene.begin(max_cost_usd=1.0)
+    tree.tell(AgentCost(session_id=scene.root.id, cost_usd=0.7))
+    tree.tell(AgentCost(session_id=scene.root.id, cost_usd=0.8))
+    with pytest.raises(LimitExceeded, match="max_cost_usd"):
+        await tree.ask(Reserve(session_id="gogol_a", depth=1))
+    await scene.world.settle()
+    assert scene.notices() == [("max_cost_usd", "warn")]
+
+
+async def test_its_time_runs_on_over_a_restart(scene: Scene) -> None:
+    tree = scene.begin(max_wall_seconds=100.0)
+    await scene.world.settle(50.0)
+    await tree.kill()
+    tree = scene.begin(max_wall_seconds=100.0)
+    await tree.ask(GetUsage())
+    await scene.world.settle(31.0)
+    assert scene.notices() == [("max_wall_seconds", "warn")]
+    await scene.world.settle(20.0)
+    assert ("max_wall_seconds", "time_out") in scene.notices()
+
+
+async def test_it_ends_with_the_last_session_that_lives(scene: Scene) -> None:
+    tree = scene.begin()
+    await tree.ask(GetUsage())
+    assert tree.is_alive()
+    tree.tell(SessionFinished(session_id=scene.root.id))
+    await scene.world.until(lambda: not tree.is_alive())

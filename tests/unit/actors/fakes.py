@@ -13,7 +13,7 @@ from oubliette.actors.context import ActorContext
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.config.schema import Config
 from oubliette.errors import NotFound, RuntimeFailure
-from oubliette.kit import Actor, System
+from oubliette.kit import Actor, Down, System, handles
 from oubliette.records import Project, Session, Turn, Workspace
 from oubliette.runtime.agents.scripted.adapter import ScriptedRuntime
 from oubliette.runtime.containers.base import Capabilities, ContainerInfo
@@ -126,6 +126,22 @@ class Recorder(Actor):
     def on_unhandled(self, message: Message) -> Any:
         self._seen.append(message)
         return self._answer
+
+
+class Watcher(Actor):
+    """Notes how another actor ends."""
+
+    def __init__(self, seen: list[Any], other: Ref) -> None:
+        super().__init__()
+        self._seen = seen
+        self._other = other
+
+    def on_start(self) -> None:
+        self.watch(self._other)
+
+    @handles(Down)
+    def _down(self, message: Down) -> None:
+        self._seen.append(message)
 
 
 class World:

@@ -6,16 +6,15 @@ actors, or parts of this one: at once, or in `AfterCommit`, when that transactio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
-    from oubliette.records import Turn
+import msgspec
+
+from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
+from oubliette.records import Turn
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEvent:
+class AppendEvent(msgspec.Struct, frozen=True):
     """Append an event to the log."""
 
     type: str
@@ -23,70 +22,60 @@ class AppendEvent:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRecord:
+class ChangeRecord(msgspec.Struct, frozen=True):
     """Change these fields of the session's record."""
 
     fields: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreTurn:
+class StoreTurn(msgspec.Struct, frozen=True):
     """Store a turn as it is now."""
 
     turn: Turn
 
 
-@dataclass(frozen=True, slots=True)
-class WriteFrame:
+class WriteFrame(msgspec.Struct, frozen=True):
     """Write a frame to the agent."""
 
     frame: StdinFrame
 
 
-@dataclass(frozen=True, slots=True)
-class SendPrompt:
+class SendPrompt(msgspec.Struct, frozen=True):
     """Write the prompt of the running turn to the agent."""
 
     turn: Turn
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyTree:
+class NotifyTree(msgspec.Struct, frozen=True):
     """Send a message to the actor of the session's tree."""
 
     message: AgentBusy | AgentCost
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyParent:
+class NotifyParent(msgspec.Struct, frozen=True):
     """Send the end of a turn to the session whose agent waits for it."""
 
     session_id: str
     message: ChildTurnEnded
 
 
-@dataclass(frozen=True, slots=True)
-class WatchTurn:
+class WatchTurn(msgspec.Struct, frozen=True):
     """Start the deadlines of a turn."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndTurnWatch:
+class EndTurnWatch(msgspec.Struct, frozen=True):
     """Cancel the deadlines and the open permission requests of the turn that has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptTurn:
+class InterruptTurn(msgspec.Struct, frozen=True):
     """Have the agent end the running turn."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class AfterCommit:
+class AfterCommit(msgspec.Struct, frozen=True):
     """An effect that waits until everything before it is in the store."""
 
     effect: SendPrompt | NotifyParent

@@ -284,9 +284,10 @@ class SessionActorState:
 
     def take_in(self, offset: int, ordinal: int) -> bool:
         """Move to this position in the agent's output; False if it was taken in before."""
-        if (offset, ordinal) <= self.seen:
+        position = (offset, ordinal)
+        if position <= self.seen:
             return False
-        self.seen = (offset, ordinal)
+        self.seen = position
         return True
 
 

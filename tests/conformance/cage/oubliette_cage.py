@@ -27,7 +27,7 @@ class Cage(ProcessRuntime):
 def make(setup: RuntimeSetup) -> Cage:
     """A cage, not tried yet."""
     made = Cage(setup.base, setup.zipapp, home=setup.home)
-    made.settings = msgspec.convert(setup.settings, Settings)
+    made.settings = msgspec.convert(setup.settings, Settings, strict=False)
     return made
 
 

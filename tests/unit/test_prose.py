@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DONE = (
     "oubliette/*.py",
+    "oubliette/actors",
     "oubliette/cli",
     "oubliette/config",
     "oubliette/incontainer",

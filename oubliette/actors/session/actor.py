@@ -1,7 +1,7 @@
-"""One agent session: its life, its turns, its log, what its agent asks for.
+"""Actor of one agent session: its status, its turns, its log, its agent's requests.
 
-The actor holds no truth of its own: whatever it must not forget is in the store before anybody is
-told. When it fails, a new one reads the log and takes the agent over where the log ends.
+State that must not be lost is in the store before it is visible to others. When the actor fails,
+a new one reads the log and attaches to the agent where the log ends.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 class SessionActor(RestingSession):
-    """Runs one session until it rests; named `…/sessions/<id>`, found through the Directory."""
+    """Actor of one session until it finishes; named `…/sessions/<id>`, in the SessionRegistry."""
 
     mailbox_size = 10_000
 
@@ -91,8 +91,8 @@ class SessionActor(RestingSession):
     # ------------------------------------------------------------------ life
 
     async def on_start(self) -> None:
-        """Read the log, take over what is open, bring the agent up or attach to it again."""
-        # What an earlier actor was about to store is stored, or never will be, before we read.
+        """Read the log, recover open requests and turns, start the agent or attach to it."""
+        # Pending writes of an earlier actor are stored, or never will be, before this actor reads.
         await self.context.store.ask(Transact(ops=()))
         kept = self.context.config.sessions.event_buffer
         settled_since = self.clock.time() - KEEP_SETTLED
@@ -122,7 +122,7 @@ class SessionActor(RestingSession):
         if self._crashed_too_often():
             self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
-        if record.pairing_secret is None:  # recorded by a server before this one
+        if record.pairing_secret is None:  # recorded by an older release
             self.writer.change(pairing_secret=new_pairing_secret())
         self._open_link()
         if not self.take_over_end():
@@ -130,7 +130,7 @@ class SessionActor(RestingSession):
         self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Leave the directory; whoever waits here is told."""
+        """Leave the registry, and answer the asks that wait here."""
         if reason != "failed":
             self.context.session_registry.leave(self.session_id, self.name)
         if reason == "failed":
@@ -144,7 +144,7 @@ class SessionActor(RestingSession):
 
     @property
     def turn(self) -> int | None:
-        """The number of the turn that runs."""
+        """The number of the running turn."""
         return self.state.turn
 
     @property
@@ -154,7 +154,7 @@ class SessionActor(RestingSession):
 
     @property
     def waits(self) -> bool:
-        """Whether the agent waits for somebody: a caller's tool, a child, a decision."""
+        """Whether the agent waits for a caller's tool, a child or a decision."""
         return self.link.busy or self.permissions.waiting
 
     @handles(GetWaits)
@@ -199,7 +199,7 @@ class SessionActor(RestingSession):
         self._apply(self.state.begin(self.writer.record.status, held_up=self._held_up))
 
     def _apply(self, effects: Effects) -> None:
-        """Apply effects in their order: what is stored first is told only then."""
+        """Apply effects in order; those that depend on a commit come after it."""
         for effect in effects:
             match effect:
                 case AppendEvent():
@@ -273,7 +273,7 @@ class SessionActor(RestingSession):
                     self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
                 offset = item.ack
         except Exception:
-            self._broken = True  # who asked tells us so again, see OutputRefused
+            self._broken = True  # the asker reports it again, see OutputRefused
             raise
         self.active()
         self.watchdog.stepped(message.steps)
@@ -313,7 +313,7 @@ class SessionActor(RestingSession):
                 self.state.last_error = str(data.get("message") or "") or None
                 self.writer.append("error", data, source=source)
             case "system":
-                # What readers are told has a `type` of its own: that of the event.
+                # Readers get a `type` of their own: that of the event.
                 kind = data.get("kind", data.get("type"))
                 told = data if kind is None else {**data, "kind": kind}
                 self.writer.append("system", told, source=source)
@@ -322,13 +322,13 @@ class SessionActor(RestingSession):
                 self.writer.append(item.type, data, source=source)
 
     def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
-        """The running turn is over."""
+        """End the running turn."""
         status = self.writer.record.status
         self._apply(self.state.complete(outcome, text, source, status))
         self.begin_turn()
 
     def end_unheard_turn(self) -> None:
-        """The running turn was interrupted before its agent heard of it."""
+        """End the running turn, which was interrupted before its agent got the prompt."""
         reason = self.watchdog.given_up
         self._complete("failed" if reason else "interrupted", reason or "", None)
 
@@ -344,7 +344,7 @@ class SessionActor(RestingSession):
 
     @handles(AgentGone)
     def agent_gone(self, message: AgentGone) -> None:
-        """The agent is no more, or of no use: the session fails."""
+        """Fail the session, as its agent has ended or cannot be used."""
         self.state.attached = False
         if self.state.finished:
             return
@@ -399,7 +399,7 @@ class SessionActor(RestingSession):
 
     @handles(LimitNotice)
     def _limit_noticed(self, message: LimitNotice) -> None:
-        """A limit of its tree or project: near, or reached."""
+        """Handle a limit of its tree or project that is near or reached."""
         if self.stopping:
             return
         self.writer.append(
@@ -412,7 +412,7 @@ class SessionActor(RestingSession):
             self.finish("time_ran_out", "timed_out", message.message)
 
     def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
-        """Come to rest: settle what is open, write the end, then let go of everything."""
+        """Finish: settle open requests, write the end, then release all resources."""
         self.state.finished = True
         self.link.cancel_all(reason)
         record = self.writer.record

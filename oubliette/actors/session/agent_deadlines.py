@@ -34,7 +34,7 @@ def start_overdue(
 def contact_overdue(record: Session, process_id: str, limit: float) -> str | None:
     """Return why a process that was to start our MCP server by now is given up.
 
-    It works without our tools, which nobody would notice.
+    The agent would work without our tools, which would remain unnoticed.
 
     Args:
         record: Of the session.

@@ -1,6 +1,6 @@
-"""A session's agent: its process, its link, what is written to it.
+"""Agent of a session: its process, its link, its input.
 
-The part of a SessionActor that has an agent and knows nothing of turns.
+The part of a SessionActor that owns an agent and does not depend on turns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CRASHES: Final = 3
 
 
 class AttendedSession(LoggedSession):
-    """Runs the agent's process, opens its link, numbers what is written to it."""
+    """Actor that runs the agent's process, opens its link, numbers its input."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AttendedSession(LoggedSession):
         self.host_gate = guest
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
-        """Set when the agent's actor has ended; there only while somebody waits for it."""
+        """Set when the agent's actor has ended; None unless it is waited for."""
         self.state = SessionActorState(session_id)
         self.starting_since = 0.0
         """Wall second at which the latest stage of the agent's start began."""
@@ -63,7 +63,7 @@ class AttendedSession(LoggedSession):
     # ------------------------------------------------------------------ its life
 
     def _run_agent(self) -> None:
-        """Start the agent's process, or attach to it again, reading on where the log ends."""
+        """Start the agent's process, or attach to it again, reading from where the log ends."""
         self.state.agent_detached()
         self.starting_since = self.clock.time()
         self._agent = self.spawn(
@@ -98,29 +98,29 @@ class AttendedSession(LoggedSession):
             session=self.name,
             secret=record.pairing_secret,
         )
-        # Noted first: a SocketActor that is being restarted hears nothing, and finds it there.
+        # Recorded first: a SocketActor that is being restarted gets no message, but reads this.
         self.host_gate.links[self.session_id] = link
         self.host_gate.socket.tell(link)
 
-    # ------------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------------ input
 
     def write(self, frame: StdinFrame) -> None:
-        """Hand a frame to the agent's process; what it has already is dropped there."""
+        """Send a frame to the agent's process, which drops frames that it already has."""
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(frame)
 
     def next_seq(self) -> int:
-        """The sequence number of one more frame for the agent, which must be attached."""
+        """Return the sequence number of one more frame for the agent, which must be attached."""
         return self.state.next_seq()
 
     @property
     def agent(self) -> Ref | None:
-        """The actor of the agent's process, where there is one."""
+        """The actor of the agent's process, if there is one."""
         return self._agent if self._agent is not None and self._agent.is_alive() else None
 
     @property
     def attached(self) -> bool:
-        """Whether the agent's process takes frames, and we know how many it took."""
+        """Whether the agent's process accepts frames, and it is known how many it has."""
         return self.state.attached
 
     @handles(OutputRefused)
@@ -147,7 +147,7 @@ class AttendedSession(LoggedSession):
         self._tell_stage(message.stage, message)
 
     def _tell_stage(self, stage: str, message: AgentStartProgress | StageChanged) -> None:
-        """How far the start is; what is empty is left out."""
+        """Append the progress of the start as an event; empty fields are left out."""
         if message.state == "done":
             self.starting_since = self.clock.time()
         told = {

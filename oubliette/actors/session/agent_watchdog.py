@@ -1,7 +1,7 @@
-"""What is waited for of an agent, and for how long.
+"""Deadlines of an agent.
 
-That it is ready, that it starts our MCP server, that it gives signs of life in a turn, that a
-model answers within so many tries, that an interrupt is heeded. Lives and dies with its actor.
+It has to be ready, to start our MCP server, to give signs of life in a turn, to get an answer of
+its model within a number of attempts, and to obey an interrupt. Same lifetime as its actor.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class StartOverdue(Message):
-    """The agent should have been ready by now."""
+    """Deadline at which the agent should have been ready."""
 
     process_id: str
 
 
 class ContactOverdue(Message):
-    """The agent should have started our MCP server by now."""
+    """Deadline at which the agent should have started our MCP server."""
 
     process_id: str
 
 
 class InterruptOverdue(Message):
-    """The agent should have ended this turn by now."""
+    """Deadline at which the agent should have ended this turn."""
 
     turn: int
 
@@ -60,7 +60,7 @@ DEADLINES: Final = (
     InterruptOverdue,
     PromptWithdrawn,
 )
-"""What a session has to hand to its `AgentWatchdog`."""
+"""Messages that a session passes on to its `AgentWatchdog`."""
 
 
 class RequestServer(Protocol):
@@ -103,11 +103,11 @@ class AgentWatchdog:
         """Wall second at which the running turn began."""
         self._attached_at = 0.0
         self._retry: str | None = None
-        """How often the model has failed by now, and why."""
+        """Number of the model's failures so far, and the reason."""
         self._interrupt = TurnInterrupt()
 
     def take(self, message: Message) -> None:
-        """One of the messages above."""
+        """Handle one of the messages above."""
         match message:
             case StartOverdue():
                 self._start_overdue(message)
@@ -128,12 +128,12 @@ class AgentWatchdog:
     # ------------------------------------------------------------------ taking over
 
     def take_over(self, stored: StoredSession) -> None:
-        """Take over which tools the running turn waits for, and since when it runs."""
+        """Recover the open tool calls and the start of the running turn."""
         self.silence.take_over(stored.open_tools)
         self._turn_since = stored.turn_since
 
     def attached(self, *, again: bool) -> None:
-        """The agent's streams are open; `again` after we had them already."""
+        """Record that the agent's streams are open; `again` if they were before."""
         session = self._session
         self.silence.broken(session.clock.monotonic())
         if again:
@@ -152,13 +152,13 @@ class AgentWatchdog:
     # ------------------------------------------------------------------ a start
 
     def starting(self) -> None:
-        """Another process of the agent is about to be started."""
+        """Reset for another process of the agent that is about to be started."""
         runtime = self._session.context.agents.get(self._session.writer.record.agent)
         contacts = runtime is not None and runtime.starts_mcp
         self._session.writer.change(agent_ready=False, agent_contacted=not contacts)
 
     def ready(self) -> None:
-        """The agent gave its first sign of life."""
+        """Record the agent's first sign of life."""
         if self._session.writer.record.agent_ready:
             return
         self._session.writer.change(agent_ready=True)
@@ -175,7 +175,7 @@ class AgentWatchdog:
             self._give_up_agent(reason, start_failed=True)
 
     def _give_up_agent(self, reason: str, *, start_failed: bool = False) -> None:
-        """The agent is of no use; what it wrote to standard error last may say why."""
+        """Fail for an unusable agent; the end of its standard error may contain the reason."""
         session = self._session
         gone = AgentGone(reason=reason, start_failed=start_failed)
         session.pipe_to_self(
@@ -195,7 +195,7 @@ class AgentWatchdog:
         session.after(self._config.contact_timeout_seconds, ContactOverdue(process_id=process))
 
     def contacted(self) -> None:
-        """A client of the agent has paired with our link: it has our tools."""
+        """Record that a client of the agent was paired with our link: it has our tools."""
         if not self._session.writer.record.agent_contacted:
             self._session.writer.change(agent_contacted=True)
 
@@ -222,13 +222,13 @@ class AgentWatchdog:
             session.after(left, TurnOverdue(turn=turn))
 
     def turn_ended(self) -> None:
-        """Nothing is expected any more."""
+        """Stop watching."""
         self.silence.turn_ended()
         self._interrupt.turn_ended()
         self._turn_since = self._retry = None
 
     def heard(self, kind: str, data: dict[str, Any]) -> None:
-        """The agent said something."""
+        """Record an item of the agent's output."""
         clock = self._session.clock
         self.silence.heard(kind, data, clock.monotonic(), clock.time())
         self.ready()
@@ -256,17 +256,17 @@ class AgentWatchdog:
                 pass
 
     def stepped(self, steps: int) -> None:
-        """Note how many steps of its model the running turn has taken."""
+        """Record how many steps of its model the running turn has taken."""
         self._limit_reached(self._limits.stepped(steps, self._session.writer.record.limits))
 
     def _limit_reached(self, reached: TurnLimitReached | None) -> None:
         if reached is not None:
             self.give_up(reached.reason, kind="limit", limit=reached.limit)
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ interrupts
 
     def waits(self, *, busy: bool) -> Iterator[Wait]:
-        """What an attached agent is waited for with; `busy` when it waits for others itself."""
+        """Return the waits for an attached agent; `busy` if it waits for others itself."""
         session = self._session
         record = session.writer.record
         if not record.agent_ready:
@@ -302,7 +302,7 @@ class AgentWatchdog:
     # ------------------------------------------------------------------ ending a turn early
 
     def give_up(self, reason: str, **more: str) -> None:
-        """Have the running turn fail; the agent is told to stop."""
+        """Fail the running turn and interrupt the agent."""
         turn = self._interrupt.give_up(self._session.turn, reason)
         if turn is not None:
             self._session.writer.append("error", {"turn": turn, "message": reason, **more})
@@ -310,13 +310,13 @@ class AgentWatchdog:
 
     @property
     def given_up(self) -> str | None:
-        """Why the running turn is to fail."""
+        """Reason for which the running turn is to fail."""
         return self._interrupt.given_up
 
     def interrupt(self, turn: int) -> None:
-        """End this turn, once the agent is there to be told."""
+        """Interrupt this turn, once the agent is attached."""
         self._interrupt.request(turn)
-        # Behind the prompt, which is handed over once its turn is in the log.
+        # After the prompt, which is sent once its turn is in the log.
         self._session.writer.then(lambda: self._end_running(turn))
 
     def _end_running(self, turn: int) -> None:

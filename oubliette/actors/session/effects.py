@@ -84,6 +84,6 @@ class AfterCommit(msgspec.Struct, frozen=True):
 Action = (
     WriteFrame | SendPrompt | NotifyTree | NotifyParent | WatchTurn | EndTurnWatch | InterruptTurn
 )
-"""What is done at once."""
+"""Effects that are applied at once."""
 Effect = AppendEvent | ChangeRecord | StoreTurn | AfterCommit | Action
 Effects = tuple[Effect, ...]

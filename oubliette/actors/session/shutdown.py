@@ -1,4 +1,4 @@
-"""How a session comes to rest: it is ended, it idles, it lets go of what it holds."""
+"""End of a session: it is ended or idles, and releases its resources."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
-FORGET_LIMIT: Final = 2.0  # seconds for the host to forget an agent's process
+FORGET_LIMIT: Final = 2.0  # seconds for the guest to forget an agent's process
 
 log = structlog.get_logger(__name__)
 
 
 class IdleCheck(Message):
-    """Perhaps nothing has happened for too long."""
+    """Time to check whether the session was inactive for too long."""
 
 
 class _ResourcesReleased(Message):
@@ -42,7 +42,7 @@ class _EndOverdue(Message):
 
 
 class RestingSession(AttendedSession, abc.ABC):
-    """Knows when it is over, and what has to be let go of then."""
+    """Actor that ends its session, and then releases its resources."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RestingSession(AttendedSession, abc.ABC):
         self.link: AgentRequestRouter
         """Set by the subclass."""
         self._process: str | None = None
-        """Of a session that has finished: the process that its agent was."""
+        """Process of the agent of a session that has finished."""
         self._ending: list[Deferred] = []
         self._end_reason: str | None = None
         self._end_final = True
@@ -63,22 +63,22 @@ class RestingSession(AttendedSession, abc.ABC):
         """Whether its end is in the log, and nothing more may be written by this actor."""
         self._last_activity = 0.0
         self.ending_since: float | None = None
-        """Wall second at which it was told to end."""
+        """Wall second of the request to end."""
 
     @abc.abstractmethod
     def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
-        """Come to rest: settle what is open and write the end, then `rest`."""
+        """Finish: settle open requests and write the end, then `rest`."""
 
     @property
     def stopping(self) -> bool:
-        """Whether it takes nothing new."""
+        """Whether it accepts nothing new."""
         return self.state.finished or self._end_reason is not None
 
     # ------------------------------------------------------------------ when
 
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
-        self._ending.append(self.defer())  # whoever asks too late is told that the actor ended
+        self._ending.append(self.defer())  # an ask that comes too late gets ActorDead
         for_good = message.final and self.writer.record.ended_by is None
         if self.state.finished:
             if for_good and not self._rests:
@@ -93,9 +93,7 @@ class RestingSession(AttendedSession, abc.ABC):
         self._begin_end()
 
     def _begin_end(self) -> None:
-        """End the agent once it is in the log that it was told to: its end is no failure then,
-        whoever sees it.
-        """
+        """End the agent, once the request is in the log: then its end counts as no failure."""
         record = self.writer.record
         self._end_reason, self._end_final = record.ending, record.ending_final
         self.ending_since = self.clock.time()
@@ -112,18 +110,18 @@ class RestingSession(AttendedSession, abc.ABC):
             self.finish("ended", "completed", self._end_reason or "session_end")
 
     def take_over_end(self) -> bool:
-        """Go on with an end that an earlier actor began; whether there is one."""
+        """Continue an end that an earlier actor began; return whether there is one."""
         record = self.writer.record
         if record.ending is None:
             return False
         if record.status != "created":
-            self._run_agent()  # for its last words
+            self._run_agent()  # for its last output
         self._begin_end()
         return True
 
     @handles(_EndOverdue)
     def _end_overdue(self, _: _EndOverdue) -> None:
-        self._end_agent()  # a store that takes nothing does not keep it alive
+        self._end_agent()  # a store that accepts nothing does not keep it alive
         if not self.state.finished:
             self.finish("ended", "completed", self._end_reason or "session_end")
 
@@ -139,23 +137,23 @@ class RestingSession(AttendedSession, abc.ABC):
             self.finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
 
     def active(self) -> None:
-        """Something happened: it is not idle."""
+        """Record activity: the session is not idle."""
         self._last_activity = self.clock.monotonic()
 
     @property
     def active_at(self) -> float:
-        """Wall second at which something happened last."""
+        """Wall second of the last activity."""
         return self.clock.time() - (self.clock.monotonic() - self._last_activity)
 
-    # ------------------------------------------------------------------ what is let go of
+    # ------------------------------------------------------------------ resources
 
     def rest(self) -> None:
-        """Let go of everything, once its end is in the log."""
-        if not self.writer.settled:  # what was settled meanwhile goes into the log first
+        """Release all resources, once the session's end is in the log."""
+        if not self.writer.settled:  # requests that were settled meanwhile go into the log first
             self.writer.then(self.rest)
             return
         self._rests = True
-        # Who hears of the end may stop the container at once; that it is free is told below.
+        # Readers of the end may stop the container at once; its release is sent below.
         self.host_gate.leases.discard(self.session_id)
         self.host_gate.memory.given_back(self.session_id)
         for answer in self._ending:
@@ -174,10 +172,10 @@ class RestingSession(AttendedSession, abc.ABC):
         )
 
     async def _let_go(self) -> None:
-        """End the agent, where it still lives, and the keys that were minted for it.
+        """End the agent, if it still runs, and the keys that were minted for it.
 
-        The host forgets the process only here: until its end is in the log, a server that takes
-        over has to find it there.
+        The guest forgets the process only here: until its end is in the log, a server that
+        recovers the session has to find it there.
         """
         if self.context.keys is not None:
             await self.context.keys.end_session(self.session_id)
@@ -194,7 +192,7 @@ class RestingSession(AttendedSession, abc.ABC):
             self._process = None
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Have the host forget the process where a message has woken the session up before that."""
+        """Have the guest forget the process if a message resumed the session before that."""
         del reason, error
         if not self._rests:
             return

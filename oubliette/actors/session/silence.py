@@ -1,4 +1,4 @@
-"""How long an agent may be silent in a turn, and what it is busy with meanwhile."""
+"""Limit on the time that an agent may be silent in a turn, and its activity meanwhile."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 _CALLED: Final = "tool_call"
 _RETURNED: Final = "tool_result"
 _OURS: Final = re.compile(r"(mcp[_.:]+oubliette[_.:]+|oubliette_+)[\w-]+")
-"""What agents call tools of our MCP server, which they know as `oubliette`."""
+"""Names that agents use for tools of our MCP server, which they know as `oubliette`."""
 _BASE: Final = frozenset({"session_message", "session_map", "session_events"})
 
 
 class SilenceCheck(Message):
-    """Perhaps the agent has said nothing for too long."""
+    """Time to check whether the agent was silent for too long."""
 
     turn: int
 
 
 @dataclass(frozen=True, slots=True)
 class CheckAgain:
-    """The turn may go on; a `SilenceCheck` is due in so many seconds."""
+    """The turn may continue; a `SilenceCheck` is due in so many seconds."""
 
     seconds: float
 
@@ -46,9 +46,9 @@ class SilentTooLong:
 class Silence:
     """The time since the last sign of life of one session's agent, in its turns.
 
-    It does not count until the agent is ready, and while something else is at work for it: a tool
-    of its own, or we, on a call that has reached us and is not answered. What it makes of an answer
-    is its own business again, whether or not it reports that the call is over.
+    It does not count until the agent is ready, and while something else works for it: a tool of
+    its own, or we, on a call that has reached us and is not answered. After the answer it counts
+    again, whether or not the agent reports the end of the call.
 
     `now` is a monotonic second in all methods, `wall` a wall second.
     """
@@ -61,14 +61,14 @@ class Silence:
         self._watched: int | None = None
         """The turn whose silence is watched."""
         self._tools: dict[str, tuple[str, float]] = {}
-        """Tool calls of the running turn that have no result yet: the tool, and since when."""
+        """Tool calls of the running turn without a result: the tool, and the time of the call."""
 
     def take_over(self, open_tools: dict[str, tuple[str, float]]) -> None:
-        """Take over which tools the running turn waits for."""
+        """Recover the open tool calls of the running turn."""
         self._tools = dict(open_tools)
 
     def broken(self, now: float) -> None:
-        """Note a sign of life of the agent, or that it was given something to go on with."""
+        """Record a sign of life of the agent, or new input for it."""
         self._spoke = now
 
     def turn_started(self, turn: int, now: float) -> float | None:
@@ -128,7 +128,7 @@ class Silence:
     def waits(
         self, now: float, wall: float, record: Session, *, served: bool, model: Wait
     ) -> Iterator[Wait]:
-        """What the agent does by itself, as far as it is known.
+        """Return the waits for the agent's own activity, as far as it is known.
 
         Args:
             now: Monotonic second.
@@ -146,7 +146,7 @@ class Silence:
 
 
 def is_ours(tool: str, record: Session) -> bool:
-    """Whether a tool, as the agent calls it, is one that this session's agent has from us."""
+    """Return whether a tool, by the agent's name for it, is one that we provide."""
     if _OURS.fullmatch(tool) or tool in _BASE:
         return True
     return any(

@@ -40,21 +40,21 @@ NOWHERE = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class EndOfSession:
-    """How a session ends."""
+    """End of a session: the step and its reason."""
 
     step: lifecycle.Step
     outcome: str
-    """What readers of the log are shown as its status."""
+    """Status that readers of the log get."""
     reason: str
 
 
 @dataclass(slots=True)
 class SessionActorState:
-    """What a `SessionActor` knows of its turns and of the streams of its agent."""
+    """State of a `SessionActor`: its turns, and the streams of its agent."""
 
     session_id: str
     queue: list[Turn] = field(default_factory=list[Turn])
-    """Turns that wait, in order; short, and an empty deque takes ten times the room."""
+    """Turns that wait, in order; an empty deque would take ten times the memory."""
     running: Turn | None = None
     last_number: int = 0
     """Of the newest turn, from 1."""
@@ -67,7 +67,7 @@ class SessionActorState:
     attached: bool = False
     """Whether the agent's process accepts frames, and we know how many it has."""
     finished: bool = False
-    """Whether the end is on its way into the log."""
+    """Whether the end is being written to the log."""
 
     # ------------------------------------------------------------------ what there is
 
@@ -78,7 +78,7 @@ class SessionActorState:
 
     @property
     def turn(self) -> int | None:
-        """The number of the turn that runs."""
+        """The number of the running turn."""
         return None if self.running is None else self.running.number
 
     @property
@@ -93,7 +93,7 @@ class SessionActorState:
         return following.number - 1 if following is not None else self.last_number
 
     def take_over(self, turns: Iterable[Turn], count: int, seen: tuple[int, int]) -> None:
-        """Take over what the store has of an earlier actor.
+        """Restore the state of an earlier actor from the store.
 
         Args:
             turns: Those that run or wait, in order.
@@ -163,11 +163,11 @@ class SessionActorState:
 
         Args:
             outcome: `completed`, `interrupted` or `failed`.
-            text: What the agent answered, or why it did not.
-            source: Where in the agent's output it says so.
+            text: The agent's answer, or the reason why there is none.
+            source: Position of the outcome in the agent's output.
             status: Of the session.
         """
-        # Who waits for a turn that failed wants to know why.
+        # The result of a failed turn is the reason.
         result = text or (self.last_error if outcome == "failed" else text)
         effects = (
             *self._end_turn(outcome, result),
@@ -201,7 +201,7 @@ class SessionActorState:
             end: How the session ends, and why.
             status: Of the session so far.
             now: Wall second.
-            final: Whether no message may wake the session up, if somebody ended it.
+            final: Whether no message may resume a session that was ended by request.
         """
         self.finished = True
         ended, reason = end.step == "ended", end.reason

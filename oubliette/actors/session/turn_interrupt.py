@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to heed an interrupt
+INTERRUPT_LIMIT: Final = 10.0  # seconds for an agent to obey an interrupt
 
 
 @dataclass(slots=True)
 class TurnInterrupt:
-    """What is known of the end of the running turn before its time."""
+    """State of the request to end the running turn before its time."""
 
     due: int | None = None
     """The turn to be interrupted once its agent is attached."""
     since: float | None = None
     """Wall second at which the agent was asked to stop."""
     given_up: str | None = None
-    """Why the running turn is to fail; None where it is only interrupted."""
+    """Reason for which the running turn is to fail; None if it is only interrupted."""
 
     def turn_ended(self) -> None:
         """Forget all of it."""
@@ -39,7 +39,7 @@ class TurnInterrupt:
         self.due = turn
 
     def begins(self, turn: int, running: int | None, *, reachable: bool) -> bool:
-        """Whether the prompt of `turn` is to be withdrawn now; says so once.
+        """Return whether the prompt of `turn` is to be withdrawn now; True only once.
 
         Args:
             turn: The turn to interrupt.
@@ -54,7 +54,7 @@ class TurnInterrupt:
     def follows(
         self, turn: int, running: int | None, *, withdrawn: bool, attached: bool, now: float
     ) -> Literal["end_turn", "ask_agent"] | None:
-        """What follows the attempt to withdraw the prompt of a turn.
+        """Return the step that follows the attempt to withdraw the prompt of a turn.
 
         Args:
             turn: The turn to interrupt.

@@ -119,7 +119,7 @@ def installed() -> InstalledRuntimes:
             spec = _checked(point.load(), _taken(specs))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            log.warning("runtime_not_loaded", runtime=point.name, package=package, reason=reason)
+            log.warning("runtime not loaded", runtime=point.name, package=package, reason=reason)
             broken[point.name] = f"the package {package} is no good for this server: {reason}"
         else:
             specs[spec.name] = spec

@@ -189,7 +189,7 @@ async def test_where_workspaces_are_isolated_it_takes_over_those_of_its_workspac
     assert list(await begin_sessions(world, project, project.default_workspace_id)) == [here.id]
 
 
-async def test_a_session_that_runs_is_not_started_twice_unless_anew(
+async def test_a_session_that_runs_is_not_started_twice_unless_it_was_resumed(
     world: World, project: Project
 ) -> None:
     await begin_sessions(world, project)
@@ -198,7 +198,7 @@ async def test_a_session_that_runs_is_not_started_twice_unless_anew(
     first = await live(world)
     await sessions.ask(StartSession(session_id=session.id))
     assert await live(world) == first
-    await sessions.ask(StartSession(session_id=session.id, anew=True))
+    await sessions.ask(StartSession(session_id=session.id, resumed=True))
     assert (await live(world))[session.id] > first[session.id]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -173,6 +174,10 @@ class World:
             started=clock.monotonic(),
             runtime_base=home,
         )
+
+    def configure(self, config: Config) -> None:
+        """Give the actors that are built from here on this configuration."""
+        self.context = dataclasses.replace(self.context, config=config)
 
     # ------------------------------------------------------------ what there is
     async def put(self, *ops: Any) -> None:

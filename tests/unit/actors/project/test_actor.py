@@ -95,9 +95,10 @@ async def test_a_request_that_is_sent_again_starts_one_session(scene: Scene) -> 
 
 
 async def test_more_live_sessions_than_the_configuration_allows_are_refused(
-    scene: Scene,
+    world: World,
 ) -> None:
-    scene.world.context.config = Config(sessions=SessionsConfig(max_live_per_project=1))
+    world.configure(Config(sessions=SessionsConfig(max_live_per_project=1)))
+    scene = Scene(world, await world.project())
     await scene.spawn()
     with pytest.raises(LimitExceeded, match="max_live_per_project"):
         await scene.spawn(new_session=True)

@@ -133,7 +133,7 @@ async def test_a_successor_goes_on_where_the_log_ends(scene: Scene) -> None:
 
 
 async def test_one_more_prompt_than_may_wait_is_refused_and_not_stored(scene: Scene) -> None:
-    scene.world.context.config = Config(sessions=SessionsConfig(max_queued_messages=2))
+    scene.world.configure(Config(sessions=SessionsConfig(max_queued_messages=2)))
     scene.begin()
     process = await scene.heard("one")
     submitted = await scene.ref.ask(SubmitTurn(prompt="three"))

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.runtime.containers.base import LABEL_INSTANCE
+from oubliette.runtime.containers.docker.address import FLAVOURS
 from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import TOOL_REQUEST
 from oubliette.testing.fork_server import Zygote
-from oubliette.testing.server import ENGINES, ServerProcess
+from oubliette.testing.server import ServerProcess
 from tests.faults.history import BROKEN
 from tests.faults.kill_jobs import RUNS, Insistent, Jobs
 
@@ -191,7 +192,7 @@ def left_running(server: ServerProcess) -> list[str]:
     instance = server.instance()
     home = str(server.home)
     found = [f"container {each}" for each in server.containers()]
-    if server.engine in ENGINES:  # those too that never ran
+    if server.engine in FLAVOURS:  # those too that never ran
         with server.api() as api:
             label = f"{LABEL_INSTANCE}={instance}"
             listed = api.containers(all=True, filters={"label": [label]})

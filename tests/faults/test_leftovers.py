@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.runtime.containers.base import LABEL_CONTAINER
+from oubliette.runtime.containers.docker.address import FLAVOURS
 from oubliette.runtime.containers.process import procfs
 from oubliette.runtime.files.home import DATABASE
-from oubliette.testing.server import ENGINES
 from tests.faults.here import Here, until
 from tests.faults.history import BROKEN
 
@@ -155,7 +155,7 @@ async def test_a_container_that_was_removed_while_no_server_ran_leaves_no_spool(
         await server.kill()
         (lost,) = server.containers()
         assert [path.name for path in (server.home / "spool").iterdir()] == [lost]
-        if server.engine in ENGINES:
+        if server.engine in FLAVOURS:
             with server.api() as api:
                 label = f"{LABEL_CONTAINER}={lost}"
                 (listed,) = api.containers(filters={"label": [label]})

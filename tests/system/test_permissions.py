@@ -149,7 +149,8 @@ async def test_a_second_answer_finds_nothing_open(site, caller):
     with pytest.raises(ToolFailed, match=CLOSED):
         await caller.permit(asked)
     assert len(caller.of("permission_settled")) == 1
-    assert "decision on no open request" in site.server.log()
+    assert '"answer": "permission response"' in site.server.log()
+    assert "request not open" in site.server.log()
 
 
 async def test_nobody_but_the_owner_decides(site, caller):

@@ -134,12 +134,15 @@ class FakeGuest:
         for task in self._tasks:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
-        assert [error for error in ended if isinstance(error, Exception)] == []
+        failed = [error for error in ended if isinstance(error, Exception)]
+        assert not failed, repr(failed)
 
     async def _serve(self, far: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=far, limit=1 << 21)
         try:
-            header = wire.parse_header(await reader.readline())
+            if not (line := await reader.readline()):
+                return  # the dialling actor ended before it sent a header
+            header = wire.parse_header(line)
             if isinstance(header, wire.ControlHeader):
                 await self._serve_control(header, reader, writer)
             elif isinstance(header, wire.Attach):

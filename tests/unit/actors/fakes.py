@@ -297,7 +297,9 @@ async def world(home: Path) -> AsyncIterator[World]:
                     await clock.elapse(1.0)
                 await ending
     finally:
-        if made is not None:
-            await made.runtime.aclose()
-        await reader.aclose()
-        database.close()
+        try:
+            if made is not None:
+                await made.runtime.aclose()
+        finally:
+            await reader.aclose()
+            database.close()

@@ -201,12 +201,12 @@ class ControlSocket:
 def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
     """Return a function that reports a call's progress, as far as the peer reads it."""
 
-    def told(line: str) -> None:
+    def report(line: str) -> None:
         waiting = writer.transport.get_write_buffer_size()
         if not writer.is_closing() and waiting < MAX_UNREAD:
             writer.write(_line(number, {"progress": line}))
 
-    return told
+    return report
 
 
 def _error(error: OublietteError) -> dict[str, Any]:

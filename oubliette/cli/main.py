@@ -97,7 +97,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         # The parser's own error output is text; for programs its errors are handled here.
         code = app(args=given, prog_name="oubliette", standalone_mode=not as_json)
     except usage.ParserError as error:
-        refused = usage.told(error)
+        refused = usage.usage_error(error)
         print_error(refused)
         sys.exit(refused.exit_code)
     except OublietteError as error:

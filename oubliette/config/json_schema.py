@@ -25,14 +25,14 @@ from oubliette.durations import PATTERN
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the file, with a description of each key."""
     (root,), parts = msgspec.json.schema_components((Config,), ref_template="{name}")
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": FILE_NAME,
         **parts[root["$ref"]],
     }
-    told["title"] = FILE_NAME
+    document["title"] = FILE_NAME
     for section, kind in sections().items():
-        told["properties"][section] = part = _described(parts, kind, field_docs(kind))
+        document["properties"][section] = part = _described(parts, kind, field_docs(kind))
         for name in duration_keys(kind):
             part["properties"][name] = _or_duration(part["properties"][name])
     tables: dict[type[msgspec.Struct], dict[str, Any]] = {
@@ -42,7 +42,7 @@ def schema() -> dict[str, Any]:
     }
     for section, pattern in SECTIONS_OF_TABLES.items():
         free = {"type": "object"}
-        told["properties"][section] = {
+        document["properties"][section] = {
             "type": "object",
             "description": field_docs(Config)[section],
             "patternProperties": {
@@ -50,7 +50,7 @@ def schema() -> dict[str, Any]:
             },
             "additionalProperties": False,
         }
-    return told
+    return document
 
 
 def _or_duration(number: dict[str, Any]) -> dict[str, Any]:

@@ -51,5 +51,5 @@ async def refuse_oauth(send: Send, path: str) -> None:
     """Answer that there is no OAuth here, and how keys are made (RFC 6749, section 5.2)."""
     # 404 makes a client look elsewhere; registration is the last path that it tries.
     status = 404 if path.startswith(_METADATA) else 400
-    told = {"error": "access_denied", "error_description": _NO_OAUTH}
-    await error_responses.answer_json(send, status, told)
+    body = {"error": "access_denied", "error_description": _NO_OAUTH}
+    await error_responses.answer_json(send, status, body)

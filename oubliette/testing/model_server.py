@@ -122,8 +122,10 @@ class ModelServer:
             asked = api.read(cast("dict[str, Any]", body))
             self._count += 1
             key = request.headers.get("x-api-key") or request.headers.get("authorization", "")
-            told = sys.intern(instructions(cast("dict[str, Any]", body)))  # usually the same text
-            self.requests.append(Received(api.path, asked, key.removeprefix("Bearer "), told))
+            instructed = sys.intern(
+                instructions(cast("dict[str, Any]", body))
+            )  # usually the same text
+            self.requests.append(Received(api.path, asked, key.removeprefix("Bearer "), instructed))
             return await self._answer(api, asked)
 
         return serve

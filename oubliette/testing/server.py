@@ -312,10 +312,10 @@ class ServerProcess:
     def _running(self, api: Any) -> Iterator[tuple[str, procfs.HostProcess]]:
         for listed in self._listed(api):
             with contextlib.suppress(Exception):  # it is being removed
-                told = api.inspect_container(listed["Id"])
-                process = procfs.identify(int(told["State"]["Pid"]))
+                inspected = api.inspect_container(listed["Id"])
+                process = procfs.identify(int(inspected["State"]["Pid"]))
                 if process is not None:
-                    yield told["Config"]["Labels"][LABEL_CONTAINER], process
+                    yield inspected["Config"]["Labels"][LABEL_CONTAINER], process
 
     def _listed(self, api: Any) -> list[dict[str, Any]]:
         label = f"{LABEL_INSTANCE}={self.instance()}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from oubliette.tools.caller_tools import LentTool
+from oubliette.tools.caller_tools import ToolDefinition
 from oubliette.tools.schema import field_types
 from oubliette.tools.spec import Params, Result
 
@@ -23,7 +23,7 @@ class CallerListen(Params, frozen=True, kw_only=True):
         field_types.CallerId, Meta(description="Your id as a caller, chosen by you.")
     ]
     caller_tools: Annotated[
-        tuple[LentTool, ...] | None,
+        tuple[ToolDefinition, ...] | None,
         Meta(description="Tools that you provide to sessions started with this caller_id."),
     ] = None
     after: Annotated[

@@ -28,7 +28,7 @@ _SCHEMA_MAPS: Final = frozenset(
 )
 
 
-class LentTool(Params, frozen=True, kw_only=True):
+class ToolDefinition(Params, frozen=True, kw_only=True):
     """One tool that the caller runs when an agent calls it."""
 
     name: Annotated[
@@ -63,7 +63,7 @@ BASE_TOOLS: Final = frozenset(
 
 
 def normalised(
-    tools: tuple[LentTool, ...],
+    tools: tuple[ToolDefinition, ...],
     caller_id: str,
     limits: CallersConfig,
     where: str = "caller_tools",
@@ -79,7 +79,7 @@ def normalised(
             f"{where}: {len(tools)} tools; at most {limits.max_tools} are allowed", field=where
         )
     names: set[str] = set()
-    lent: list[CallerTool] = []
+    provided: list[CallerTool] = []
     for place, tool in enumerate(tools):
         at = f"{where}[{place}]"
         ids.check_tool_name(tool.name, f"{at}.name")
@@ -91,7 +91,7 @@ def normalised(
                 field=f"{at}.name",
             )
         names.add(tool.name)
-        lent.append(
+        provided.append(
             CallerTool(
                 name=tool.name,
                 description=tool.description,
@@ -99,7 +99,7 @@ def normalised(
                 durable=tool.durable,
             )
         )
-    return tuple(lent)
+    return tuple(provided)
 
 
 def _schema(given: dict[str, Any], most: int, at: str) -> dict[str, Any]:

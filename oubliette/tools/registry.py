@@ -185,10 +185,10 @@ def _check_scope(tool: Tool, context: CallContext) -> None:
 
 def failure(error: OublietteError) -> ToolResult:
     """Return an error as the answer of a tool."""
-    told = {
+    body = {
         "code": error.code,
         "message": error.message,
         "hint": error.hint,
         "field": error.field if isinstance(error, InvalidParameter) else None,
     }
-    return ToolResult(text=str(error), error=told)
+    return ToolResult(text=str(error), error=body)

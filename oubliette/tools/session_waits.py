@@ -37,15 +37,15 @@ async def waiting_of(services: ToolServices, session: records.Session) -> tuple[
     if services.session_ref(session.id) is None:
         return (_unheld(session),)
     try:
-        told: SessionWaits = await services.ask_session(session.id, GetWaits(), ASK_SECONDS)
+        found: SessionWaits = await services.ask_session(session.id, GetWaits(), ASK_SECONDS)
     except (ActorError, NotFound, Unavailable) as error:
         now = await services.reader.session(session.id)
         if now is not None and now.status in TERMINAL:
             return (_ended(now),)
         return (_unheld(session, f"its actor did not answer: {error.message}"),)
-    waits = list(told.waits)
-    if told.container is not None:
-        waits = [await _container(services, told.container, wait) for wait in waits]
+    waits = list(found.waits)
+    if found.container is not None:
+        waits = [await _container(services, found.container, wait) for wait in waits]
     return tuple(await asyncio.gather(*(_view(services, wait) for wait in waits)))
 
 

@@ -11,7 +11,7 @@ from oubliette.actors.caller.messages import GetCaller
 from oubliette.config.agent_config import Autonomy
 from oubliette.errors import InvalidParameter
 from oubliette.tools.auth.api_keys import minted_scope
-from oubliette.tools.caller_tools import LentTool, normalised
+from oubliette.tools.caller_tools import ToolDefinition, normalised
 from oubliette.tools.schema import field_types
 from oubliette.tools.spec import Params
 
@@ -31,7 +31,7 @@ class CallerContext(Params, frozen=True, kw_only=True):
         Meta(description="Id of the caller, for its agents and listeners."),
     ] = None
     caller_tools: Annotated[
-        tuple[LentTool, ...] | None,
+        tuple[ToolDefinition, ...] | None,
         Meta(description="Tools that the agent may call; they replace the tools provided before."),
     ] = None
 
@@ -62,7 +62,7 @@ class AgentSettings(Params, frozen=True, kw_only=True):
         Meta(description="As context.caller_id, which takes precedence."),
     ] = None
     caller_tools: Annotated[
-        tuple[LentTool, ...] | None,
+        tuple[ToolDefinition, ...] | None,
         Meta(description="As context.caller_tools, which takes precedence."),
     ] = None
     agent: Annotated[
@@ -110,7 +110,7 @@ class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
     ] = False
 
 
-async def lent(
+async def provided_tools(
     services: ToolServices, context: CallContext, params: AgentSettings
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
     """Return the caller's id and the tools that it provides; None: the tools are unchanged.

@@ -169,7 +169,7 @@ async def test_an_agent_that_dies_in_its_turn_can_be_resumed(open_site):
 
 @pytest.mark.whole
 async def test_a_session_whose_agent_starts_no_mcp_server_fails(open_site):
-    """It would work without the tools that it is lent, and nobody would know."""
+    """It would work without its caller's tools, and nobody would notice."""
     site = await open_site(agents__contact_timeout_seconds=1.0)
     async with site.caller("http-auto", tools={"add": add}) as caller:
         agent = await site.spawn(caller, "say hello\nwait", agent="deaf")

@@ -37,7 +37,7 @@ from oubliette.actors.session.messages import (
     RootCaller,
 )
 from oubliette.actors.session.ports import AgentPort
-from oubliette.actors.session.tool_listing import LentTools
+from oubliette.actors.session.tool_listing import ProvidedTools
 from oubliette.actors.session.waits import Wait
 from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
 from oubliette.failpoints import failpoint
@@ -90,7 +90,7 @@ class AgentRequestRouter:
         self._session = session
         self._silence = silence
         self._context = session.context
-        self.tools = LentTools(session)
+        self.tools = ProvidedTools(session)
         self.children = ChildCalls(self._session, self._reply)
         self._maps = MapCalls(self._session, self.children, self._reply)
         self._calls = CallerToolCalls()
@@ -105,7 +105,7 @@ class AgentRequestRouter:
 
     # ------------------------------------------------------------------ life
 
-    def take_over(self, stored: StoredSession) -> None:
+    def recover(self, stored: StoredSession) -> None:
         """Recover the requests that an earlier actor left open."""
         for request in stored.requests:
             if request.outcome is None:
@@ -161,9 +161,11 @@ class AgentRequestRouter:
         """Send the tools of the agent's caller over a new connection."""
         self.tools.connected(message.link, bare=message.bare)
 
-    def lend(self, caller_id: str | None, tools: tuple[CallerTool, ...] | None) -> tuple[str, ...]:
+    def provide(
+        self, caller_id: str | None, tools: tuple[CallerTool, ...] | None
+    ) -> tuple[str, ...]:
         """Replace the session's tools by those of a caller; return warnings for the sender."""
-        warnings = self.tools.lend(caller_id, tools)
+        warnings = self.tools.provide(caller_id, tools)
         if warnings is not None and not self._record.parent_session_id:
             # Stored first: a session that starts now reads it there.
             self._session.writer.then(self._tell_root_caller)
@@ -271,7 +273,7 @@ class AgentRequestRouter:
         record = self._record
         tool = find_tool(record, name)
         if record.caller_id is None or tool is None:
-            raise NotFound(f"no caller lends a tool {ids.shown(name)} to this session")
+            raise NotFound(f"no caller provides a tool {ids.shown(name)} to this session")
         if self._session.stopping:
             raise NotFound("the session is ending")
         limit = self._context.config.callers.max_pending_requests

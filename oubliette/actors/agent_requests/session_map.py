@@ -104,7 +104,7 @@ class MapCalls:
         session = self._session
         agent = session.writer.record.agent
         need = need_of(session.context.config, agent, session.context.agents.get(agent))
-        fitting = session.host_gate.memory.fits(need)
+        fitting = session.guest.memory.fits(need)
         return MAX_PARALLEL if fitting is None else fitting
 
     def waits(self) -> Iterator[Wait]:

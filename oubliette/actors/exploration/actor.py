@@ -274,10 +274,10 @@ class ExplorationActor(Actor):
     def _unreserve(self, message: Unreserve) -> None:
         if message.new:
             self._cost.pop(message.session_id, None)
-        self._rests(message)
+        self._leave(message)
 
     @handles(SessionFinished)
-    def _rests(self, message: SessionFinished | Unreserve) -> None:
+    def _leave(self, message: SessionFinished | Unreserve) -> None:
         session_id = message.session_id
         self._lives[session_id] -= 1
         if self._lives[session_id] <= 0:

@@ -464,7 +464,7 @@ class ProjectActor(DynamicSupervisor):
     # ------------------------------------------------------------------ the rest
 
     @handles(EndSession)
-    async def _end_resting(self, message: EndSession) -> str:
+    async def _end_finished(self, message: EndSession) -> str:
         session = await self._context.reader.session(message.session_id)
         if session is None or session.project_id != self._project.id:
             raise NotFound(f"session_id: there is no session {message.session_id}")
@@ -489,8 +489,8 @@ class ProjectActor(DynamicSupervisor):
             raise Conflict("the default workspace of a project cannot be deleted")
         live = await self._context.reader.live_sessions(self._project.id, workspace_id=workspace.id)
         if live:
-            told = f"{lifecycle.living(len(live))} in this workspace"
-            raise Conflict(told, hint="end them with session_end")
+            refusal = f"{lifecycle.living(len(live))} in this workspace"
+            raise Conflict(refusal, hint="end them with session_end")
         if self._project.workspace_isolation:
             await self._stop_unit(ContainerKey(self._kind, workspace.id))
         gone = msgspec.structs.replace(workspace, deleted_at=self.clock.time())
@@ -512,8 +512,8 @@ class ProjectActor(DynamicSupervisor):
     async def _close(self, _: CloseProject) -> None:
         live = await self._context.reader.live_sessions(self._project.id)
         if live:
-            told = f"{lifecycle.living(len(live))} in this project"
-            raise Conflict(told, hint="end them with session_end")
+            refusal = f"{lifecycle.living(len(live))} in this project"
+            raise Conflict(refusal, hint="end them with session_end")
         self._closed = True
         for label in self.children:
             await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))

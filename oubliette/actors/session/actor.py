@@ -51,7 +51,7 @@ from oubliette.actors.session.messages import (
     SubmitTurn,
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
-from oubliette.actors.session.shutdown import IdleCheck, RestingSession
+from oubliette.actors.session.shutdown import EndingSession, IdleCheck
 from oubliette.actors.session.state import EndOfSession, step_of_loss, usage
 from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from oubliette.records import Turn
 
 
-class SessionActor(RestingSession):
+class SessionActor(EndingSession):
     """Actor of one session until it finishes; named `…/sessions/<id>`, in the SessionRegistry."""
 
     mailbox_size = 10_000
@@ -112,20 +112,20 @@ class SessionActor(RestingSession):
             wake=self._wake_flush,
         )
         self._last_activity = self.clock.monotonic()
-        self.state.take_over(stored.turns, record.turn_count, stored.seen)
+        self.state.recover(stored.turns, record.turn_count, stored.seen)
         self._show()
         self.context.session_registry.enter(self.session_id, self.system.ref(self.name))
         self.link = AgentRequestRouter(self, stored, self.watchdog.silence)
-        self.link.take_over(stored)
-        self.permissions.take_over(stored)
-        self.watchdog.take_over(stored)
+        self.link.recover(stored)
+        self.permissions.recover(stored)
+        self.watchdog.recover(stored)
         if self._crashed_too_often():
             self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
             return
         if record.pairing_secret is None:  # recorded by an older release
             self.writer.change(pairing_secret=new_pairing_secret())
         self._open_link()
-        if not self.take_over_end():
+        if not self.recover_end():
             self._run_agent()
         self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
@@ -178,7 +178,7 @@ class SessionActor(RestingSession):
         number = self.state.last_number
         warnings: tuple[str, ...] = ()
         if message.caller_id is not None or message.caller_tools is not None:
-            warnings = self.link.lend(message.caller_id, message.caller_tools)
+            warnings = self.link.provide(message.caller_id, message.caller_tools)
         if message.idempotency is not None:
             self.writer.put(PutIdempotency(message.idempotency))
         self.writer.then(
@@ -315,8 +315,8 @@ class SessionActor(RestingSession):
             case "system":
                 # Readers get a `type` of their own: that of the event.
                 kind = data.get("kind", data.get("type"))
-                told = data if kind is None else {**data, "kind": kind}
-                self.writer.append("system", told, source=source)
+                shown = data if kind is None else {**data, "kind": kind}
+                self.writer.append("system", shown, source=source)
                 self.watchdog.heard("system", data)
             case _:
                 self.writer.append(item.type, data, source=source)
@@ -327,13 +327,13 @@ class SessionActor(RestingSession):
         self._apply(self.state.complete(outcome, text, source, status))
         self.begin_turn()
 
-    def end_unheard_turn(self) -> None:
+    def end_undelivered_turn(self) -> None:
         """End the running turn, which was interrupted before its agent got the prompt."""
         reason = self.watchdog.given_up
         self._complete("failed" if reason else "interrupted", reason or "", None)
 
     @handles(*DEADLINES)
-    def _patience_over(self, message: Message) -> None:
+    def _deadline_over(self, message: Message) -> None:
         if not self.state.finished:
             self.watchdog.take(message)
 
@@ -420,7 +420,7 @@ class SessionActor(RestingSession):
         end = EndOfSession(step, outcome, reason)
         now = self.clock.time()
         self._apply(self.state.finish(end, record.status, now, final=self._end_final))
-        self.writer.then(self.rest)
+        self.writer.then(self.release)
 
     # ------------------------------------------------------------------ the link, the caller
 

@@ -45,7 +45,7 @@ def contact_overdue(record: Session, process_id: str, limit: float) -> str | Non
         return None
     return (
         f"{record.agent} has not started Oubliette's MCP server within {limit:g}"
-        " seconds, so it has none of the tools that it is lent; it has to start the MCP"
+        " seconds, so it has none of its caller's tools; it has to start the MCP"
         " servers that it is given with its session (ACP: mcpServers of session/new)"
         " (or raise agents.contact_timeout_seconds)"
     )

@@ -48,7 +48,7 @@ class AttendedSession(LoggedSession):
         memory: SessionMemory,
     ) -> None:
         super().__init__(context, session_id, memory)
-        self.host_gate = guest
+        self.guest = guest
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
         """Set when the agent's actor has ended; None unless it is waited for."""
@@ -69,7 +69,7 @@ class AttendedSession(LoggedSession):
         self._agent = self.spawn(
             AgentProcessActor,
             self.context,
-            self.host_gate,
+            self.guest,
             self.ref,
             self.writer.record,
             max(self.state.seen[0], 0),
@@ -99,8 +99,8 @@ class AttendedSession(LoggedSession):
             secret=record.pairing_secret,
         )
         # Recorded first: a SocketActor that is being restarted gets no message, but reads this.
-        self.host_gate.links[self.session_id] = link
-        self.host_gate.socket.tell(link)
+        self.guest.links[self.session_id] = link
+        self.guest.socket.tell(link)
 
     # ------------------------------------------------------------------ input
 
@@ -150,7 +150,7 @@ class AttendedSession(LoggedSession):
         """Append the progress of the start as an event; empty fields are left out."""
         if message.state == "done":
             self.starting_since = self.clock.time()
-        told = {
+        payload = {
             name: value
             for name in ("container_id", "detail", "error", "remedy", "warnings")
             if (value := getattr(message, name, None))
@@ -162,7 +162,7 @@ class AttendedSession(LoggedSession):
                 "stage": stage,
                 "state": message.state,
                 "elapsed_ms": message.elapsed_ms,
-                **told,
+                **payload,
             },
         )
 

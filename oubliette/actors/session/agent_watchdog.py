@@ -86,7 +86,7 @@ class WatchedSession(AgentPort, Protocol):
         """Fail, as the agent is of no use."""
         ...
 
-    def end_unheard_turn(self) -> None:
+    def end_undelivered_turn(self) -> None:
         """End the running turn, whose prompt the agent never got."""
         ...
 
@@ -127,9 +127,9 @@ class AgentWatchdog:
 
     # ------------------------------------------------------------------ taking over
 
-    def take_over(self, stored: StoredSession) -> None:
+    def recover(self, stored: StoredSession) -> None:
         """Recover the open tool calls and the start of the running turn."""
-        self.silence.take_over(stored.open_tools)
+        self.silence.recover(stored.open_tools)
         self._turn_since = stored.turn_since
 
     def attached(self, *, again: bool) -> None:
@@ -182,7 +182,7 @@ class AgentWatchdog:
             last_words(
                 session.context,
                 session.writer.record,
-                session.host_gate.info,
+                session.guest.info,
                 api_key=session.memory.api_key,
             ),
             lambda words: msgspec.structs.replace(gone, reason=reason + words),
@@ -341,7 +341,7 @@ class AgentWatchdog:
             now=session.clock.time(),
         ):
             case "end_turn":
-                session.end_unheard_turn()
+                session.end_undelivered_turn()
             case "ask_agent":
                 session.write(StdinFrame(seq=session.next_seq(), kind="interrupt", turn=turn))
                 session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=turn))

@@ -95,7 +95,7 @@ class Permissions:
                 else (request.principal, request.caller_id),
             )
 
-    def take_over(self, stored: StoredSession) -> None:
+    def recover(self, stored: StoredSession) -> None:
         """Recover an earlier actor's open requests, and decisions its agent may not have got."""
         running = stored.running
         for request in stored.permissions:
@@ -136,20 +136,20 @@ class Permissions:
             deadline=now + session.context.config.sessions.permission_timeout_seconds,
             event_index=-1,
         )
-        told = {**data, "request_id": request.id, "asks_for": kind}
+        payload = {**data, "request_id": request.id, "asks_for": kind}
         remembered = session.writer.record.remembered.get(kind)
         if remembered is not None:
-            self._settle_at_once(request, told, source, remembered, REMEMBERED)
+            self._settle_at_once(request, payload, source, remembered, REMEMBERED)
         elif len(self._open) >= MAX_OPEN:
-            self._settle_at_once(request, told, source, "deny", CROWDED)
+            self._settle_at_once(request, payload, source, "deny", CROWDED)
         else:
-            told |= {
+            payload |= {
                 "deadline": request.deadline,
                 "ancestry": session.link.ancestry,
                 "caller_id": caller_id,
             }
             event = session.writer.append(
-                _ASKED, told, source=source, caller_id=caller_id, principal=principal
+                _ASKED, payload, source=source, caller_id=caller_id, principal=principal
             )
             request = msgspec.structs.replace(request, event_index=event.index)
             session.writer.put(PutPermission(request))
@@ -205,13 +205,13 @@ class Permissions:
     def _settle_at_once(
         self,
         request: PermissionRequest,
-        told: dict[str, Any],
+        payload: dict[str, Any],
         source: str,
         decision: Decision,
         reason: str,
     ) -> None:
         """Settle a request without asking a caller; the log contains the decision."""
-        shown = {**told, "kind": "permission", "decision": decision, "reason": reason}
+        shown = {**payload, "kind": "permission", "decision": decision, "reason": reason}
         event = self._session.writer.append("system", shown, source=source)
         request = msgspec.structs.replace(request, event_index=event.index)
         self._store(self._decide(request, decision, reason), tell=True)

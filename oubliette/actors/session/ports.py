@@ -26,7 +26,7 @@ class SessionPort(Protocol):
 
     session_id: str
     context: ActorContext
-    host_gate: GuestConnection
+    guest: GuestConnection
     writer: EventWriter
     system: System
     clock: Clock

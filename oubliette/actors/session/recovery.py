@@ -131,10 +131,10 @@ def _open_tools(connection: sqlite3.Connection, session_id: str) -> dict[str, tu
     )
     found: dict[str, tuple[str, float]] = {}
     for kind, data, ts in rows.fetchall():
-        told = msgspec.json.decode(data)
-        call_id = str(told.get("call_id"))
+        fields = msgspec.json.decode(data)
+        call_id = str(fields.get("call_id"))
         if kind == _CALLED:
-            found[call_id] = (str(told.get("tool")), ts)
+            found[call_id] = (str(fields.get("tool")), ts)
         else:
             found.pop(call_id, None)
     return found

@@ -41,7 +41,7 @@ class _EndOverdue(Message):
     pass
 
 
-class RestingSession(AttendedSession, abc.ABC):
+class EndingSession(AttendedSession, abc.ABC):
     """Actor that ends its session, and then releases its resources."""
 
     def __init__(
@@ -59,7 +59,7 @@ class RestingSession(AttendedSession, abc.ABC):
         self._ending: list[Deferred] = []
         self._end_reason: str | None = None
         self._end_final = True
-        self._rests = False
+        self._released = False
         """Whether its end is in the log, and nothing more may be written by this actor."""
         self._last_activity = 0.0
         self.ending_since: float | None = None
@@ -67,7 +67,7 @@ class RestingSession(AttendedSession, abc.ABC):
 
     @abc.abstractmethod
     def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
-        """Finish: settle open requests and write the end, then `rest`."""
+        """Finish: settle open requests and write the end, then `release`."""
 
     @property
     def stopping(self) -> bool:
@@ -81,7 +81,7 @@ class RestingSession(AttendedSession, abc.ABC):
         self._ending.append(self.defer())  # an ask that comes too late gets ActorDead
         for_good = message.final and self.writer.record.ended_by is None
         if self.state.finished:
-            if for_good and not self._rests:
+            if for_good and not self._released:
                 self.writer.change(ended_by=message.reason)
             return
         if self._end_reason is not None and not (for_good and not self._end_final):
@@ -109,7 +109,7 @@ class RestingSession(AttendedSession, abc.ABC):
         else:
             self.finish("ended", "completed", self._end_reason or "session_end")
 
-    def take_over_end(self) -> bool:
+    def recover_end(self) -> bool:
         """Continue an end that an earlier actor began; return whether there is one."""
         record = self.writer.record
         if record.ending is None:
@@ -147,31 +147,31 @@ class RestingSession(AttendedSession, abc.ABC):
 
     # ------------------------------------------------------------------ resources
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Release all resources, once the session's end is in the log."""
         if not self.writer.settled:  # requests that were settled meanwhile go into the log first
-            self.writer.then(self.rest)
+            self.writer.then(self.release)
             return
-        self._rests = True
+        self._released = True
         # Readers of the end may stop the container at once; its release is sent below.
-        self.host_gate.leases.discard(self.session_id)
-        self.host_gate.memory.given_back(self.session_id)
+        self.guest.leases.discard(self.session_id)
+        self.guest.memory.given_back(self.session_id)
         for answer in self._ending:
             answer.set(self.writer.record.status)
         self._ending.clear()
         self._wake_waiters()
-        self.host_gate.links.pop(self.session_id, None)
-        self.host_gate.socket.tell(CloseLink(session_id=self.session_id))
+        self.guest.links.pop(self.session_id, None)
+        self.guest.socket.tell(CloseLink(session_id=self.session_id))
         self.memory.api_key = None
         self.context.session_registry.leave(self.session_id, self.name)
         tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
         if tree is not None and tree.is_alive():
             tree.tell(SessionFinished(session_id=self.session_id))
         self.pipe_to_self(
-            self._let_go(), lambda _: _ResourcesReleased(), lambda _: _ResourcesReleased()
+            self._release_all(), lambda _: _ResourcesReleased(), lambda _: _ResourcesReleased()
         )
 
-    async def _let_go(self) -> None:
+    async def _release_all(self) -> None:
         """End the agent, if it still runs, and the keys that were minted for it.
 
         The guest forgets the process only here: until its end is in the log, a server that
@@ -187,14 +187,14 @@ class RestingSession(AttendedSession, abc.ABC):
             await self._forget_process()
 
     async def _forget_process(self) -> None:
-        if self._process is not None and (link := self.host_gate.current) is not None:
+        if self._process is not None and (link := self.guest.current) is not None:
             await link.end(self._process)
             self._process = None
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Have the guest forget the process if a message resumed the session before that."""
         del reason, error
-        if not self._rests:
+        if not self._released:
             return
         try:
             async with asyncio.timeout(FORGET_LIMIT):
@@ -203,7 +203,7 @@ class RestingSession(AttendedSession, abc.ABC):
             log.debug("forget failed", session_id=self.session_id, reason=str(failure))
 
     @handles(_ResourcesReleased)
-    def _let_gone(self, _: _ResourcesReleased) -> None:
-        self.host_gate.leases.discard(self.session_id)
-        self.host_gate.container.tell(Release(session_id=self.session_id))
+    def _all_released(self, _: _ResourcesReleased) -> None:
+        self.guest.leases.discard(self.session_id)
+        self.guest.container.tell(Release(session_id=self.session_id))
         self.stop()

@@ -63,7 +63,7 @@ class Silence:
         self._tools: dict[str, tuple[str, float]] = {}
         """Tool calls of the running turn without a result: the tool, and the time of the call."""
 
-    def take_over(self, open_tools: dict[str, tuple[str, float]]) -> None:
+    def recover(self, open_tools: dict[str, tuple[str, float]]) -> None:
         """Recover the open tool calls of the running turn."""
         self._tools = dict(open_tools)
 
@@ -150,5 +150,6 @@ def is_ours(tool: str, record: Session) -> bool:
     if _OURS.fullmatch(tool) or tool in _BASE:
         return True
     return any(
-        tool in {lent.name, f"{record.caller_id}_{lent.name}"} for lent in record.caller_tools
+        tool in {provided.name, f"{record.caller_id}_{provided.name}"}
+        for provided in record.caller_tools
     )

@@ -92,7 +92,7 @@ class SessionActorState:
         following = self.running or (self.queue[0] if self.queue else None)
         return following.number - 1 if following is not None else self.last_number
 
-    def take_over(self, turns: Iterable[Turn], count: int, seen: tuple[int, int]) -> None:
+    def recover(self, turns: Iterable[Turn], count: int, seen: tuple[int, int]) -> None:
         """Restore the state of an earlier actor from the store.
 
         Args:
@@ -206,7 +206,7 @@ class SessionActorState:
         self.finished = True
         ended, reason = end.step == "ended", end.reason
         effects = list(self._end_turn("interrupted" if ended else "failed", reason))
-        why = f"not run: the session came to rest ({reason})"
+        why = f"not run: the session ended ({reason})"
         for turn in self.queue:
             shown = {"message": why, "turn": turn.number, "kind": "not_run"}
             effects += [*_done(turn, "failed", why), AppendEvent("error", shown)]

@@ -29,7 +29,7 @@ class ListingOverdue(Message):
     revision: int
 
 
-class LentTools:
+class ProvidedTools:
     """Sender of `caller_tools_config`, which tracks whether the agent has listed its tools."""
 
     def __init__(self, session: AgentPort) -> None:
@@ -67,7 +67,7 @@ class LentTools:
 
     # ------------------------------------------------------------------ providing tools
 
-    def lend(
+    def provide(
         self, caller_id: str | None, tools: tuple[CallerTool, ...] | None
     ) -> tuple[str, ...] | None:
         """Replace the session's tools by those that came with a message.
@@ -77,12 +77,12 @@ class LentTools:
         """
         session = self._session
         record = session.writer.record
-        lent = tools_after(record, caller_id, tools)
-        if lent == (record.caller_id, record.caller_tools):
+        provided = tools_after(record, caller_id, tools)
+        if provided == (record.caller_id, record.caller_tools):
             return None
-        before = record.caller_tools if lent[0] == record.caller_id else ()
-        added = [tool.name for tool in lent[1] if tool not in before]
-        session.writer.change(caller_id=lent[0], caller_tools=lent[1])
+        before = record.caller_tools if provided[0] == record.caller_id else ()
+        added = [tool.name for tool in provided[1] if tool not in before]
+        session.writer.change(caller_id=provided[0], caller_tools=provided[1])
         warnings: tuple[str, ...] = ()
         if added and session.attached and self._client_runs:
             warnings = self._await(added)

@@ -49,13 +49,13 @@ def waits_of(session: WaitingSession) -> SessionWaits:
     if session.stopping:
         found.append(_end(session))
     elif not session.attached:
-        since = session.host_gate.memory.waits_since(session.session_id)
+        since = session.guest.memory.waits_since(session.session_id)
         if since is not None:
             return SessionWaits(waits=(*found, _memory(session, since)))
-        no_link = session.host_gate.current is None
+        no_link = session.guest.current is None
         found.append(_container(session) if no_link else _process(session))
         if no_link:
-            return SessionWaits(waits=tuple(found), container=session.host_gate.container.name)
+            return SessionWaits(waits=tuple(found), container=session.guest.container.name)
     else:
         found += session.watchdog.waits(busy=bool(found))
         if session.turn is None and not found:
@@ -100,7 +100,7 @@ def _container(session: WaitingSession) -> Wait:
         kind="container",
         what="the link into its container",
         since=session.starting_since,
-        detail=session.host_gate.why_lost,
+        detail=session.guest.why_lost,
     )
 
 
@@ -119,7 +119,7 @@ def _listing(session: WaitingSession) -> Wait:
     since = session.link.tools.awaited_since
     return Wait(
         kind="agent",
-        what="its agent to list the tools that it was lent",
+        what="its agent to list the tools that its caller provides",
         since=since,
         until=None if since is None else since + LISTING_SECONDS,
         detail="the turn begins without them then",
@@ -133,5 +133,5 @@ def _message(session: WaitingSession) -> Wait:
         what="a message",
         since=since,
         until=since + session.context.config.sessions.idle_timeout_seconds,
-        detail="without one it comes to rest then, and a message wakes it up",
+        detail="without one the session ends then, and a message resumes it",
     )

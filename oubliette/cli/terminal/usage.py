@@ -39,7 +39,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return False
 
 
-def told(error: Any) -> WrongUsage:
+def usage_error(error: Any) -> WrongUsage:
     """Return the parser's error as one of ours."""
     where = error.ctx.command_path if error.ctx is not None else "oubliette"
     return WrongUsage(error.format_message(), hint=f"{where} --help")

@@ -60,8 +60,8 @@ MAX_SUBSCRIPTIONS = 64
 CAPABILITIES = {"tools": {"listChanged": True}}
 INSTRUCTIONS = (
     "You run in a container of Oubliette. session_message gives work to further agents. Tools "
-    "named oubliette_* act on Oubliette itself; other tools named <caller>_<tool> are lent by the "
-    "program that sent you and run on its side."
+    "named oubliette_* act on Oubliette itself; other tools named <caller>_<tool> are provided by "
+    "the program that sent you and run on its side."
 )
 
 

@@ -181,8 +181,8 @@ class Catalog:
         timeout: object = params.get("call_timeout_seconds")
         if isinstance(timeout, (int, float)) and timeout > 0:
             self.call_timeout_seconds = float(min(timeout, LONGEST_TIMEOUT_SECONDS))
-        lent_by = f"Lent by {prefix}."
-        self._caller = self._read(params.get("tools"), CALLER, f"{prefix}_", lent_by)
+        provided_by = f"Provided by {prefix}."
+        self._caller = self._read(params.get("tools"), CALLER, f"{prefix}_", provided_by)
         return self._merge()
 
     def configure_oubliette(self, tools: object) -> bool:

@@ -182,8 +182,8 @@ class DirectPath:
                 raise
             task.uncancel()
             status, code, message = flight.ended_by
-            told = call.id if status == 200 else None
-            document = plain_answer.with_error(told, code, message)
+            answered = call.id if status == 200 else None
+            document = plain_answer.with_error(answered, code, message)
         finally:
             self._flights.discard(flight)
             if key is not None and self._by_id.get(key) is flight:

@@ -37,7 +37,7 @@ class _McpSession:
     principal: str
     cursors: dict[str, int] = field(default_factory=dict[str, int])
     """Bound caller_ids, each with the cursor of its last event on a stream."""
-    told: set[str] = field(default_factory=set[str])
+    resumed: set[str] = field(default_factory=set[str])
     """Those of them with an earlier stream: the events that it lost are unknown."""
     stream: RequestStream | None = None
     pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
@@ -131,8 +131,8 @@ class GetStreams:
 
     async def _pump(self, session: _McpSession, stream: RequestStream, caller_id: str) -> None:
         link = self._listening.link(stream.who.context, caller_id)
-        cursor, again = session.cursors[caller_id], caller_id in session.told
-        session.told.add(caller_id)
+        cursor, again = session.cursors[caller_id], caller_id in session.resumed
+        session.resumed.add(caller_id)
         stream.on_end(lambda: link.close(GONE))
         try:
             async with self._listening.counted(link):

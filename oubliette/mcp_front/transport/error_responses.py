@@ -93,5 +93,5 @@ def tool_failure(error: BaseException, tool: str) -> dict[str, Any]:
 def _failure(
     code: str, message: str, hint: str | None, field: str | None, text: str
 ) -> dict[str, Any]:
-    told = {"code": code, "message": message, "hint": hint, "field": field}
-    return tool_result({"error": told}, text, is_error=True)
+    content = {"code": code, "message": message, "hint": hint, "field": field}
+    return tool_result({"error": content}, text, is_error=True)

@@ -189,13 +189,18 @@ class HandshakeAdapter(abc.ABC):
         if call.reported:
             return []
         call.reported = True
-        told = {"call_id": call_id, "tool": call.tool, "arguments": call.arguments}
-        return [("tool_call", {"turn": self._turn, **told})]
+        payload = {"call_id": call_id, "tool": call.tool, "arguments": call.arguments}
+        return [("tool_call", {"turn": self._turn, **payload})]
 
     def _call_ended(self, call_id: str, call: ToolCall, *, is_error: bool) -> Event:
         call.ended, self._answering = True, False
-        told = {"call_id": call_id, "tool": call.tool, "is_error": is_error, "result": call.result}
-        return ("tool_result", {"turn": self._turn, **told})
+        payload = {
+            "call_id": call_id,
+            "tool": call.tool,
+            "is_error": is_error,
+            "result": call.result,
+        }
+        return ("tool_result", {"turn": self._turn, **payload})
 
     def _calls_over(self) -> list[Event]:
         """Return failed results for the calls left open at the turn's end."""

@@ -37,12 +37,12 @@ def prices_of(config: Mapping[str, Any], section: str) -> Prices | None:
     Raises:
         ConfigError: the section has prices for a model whose prices the agent has.
     """
-    told = [key for key in KEYS if config.get(key) is not None]
-    if not told:
+    given = [key for key in KEYS if config.get(key) is not None]
+    if not given:
         return None
     if not config.get("base_url"):
         raise ConfigError(
-            f"{section}.{told[0]}: prices the model at {section}.base_url, which is not set",
+            f"{section}.{given[0]}: prices the model at {section}.base_url, which is not set",
             hint="set base_url, or take the price out: agents know those of other models",
         )
     plain = float(config.get("price_input") or 0.0)

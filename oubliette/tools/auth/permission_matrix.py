@@ -97,8 +97,8 @@ def markdown() -> str:
             if transport not in tool.transports:
                 continue
             for place in places(tool):
-                told = [MARKS[answer(tool, scope, place, transport)] for scope in SCOPES.values()]
-                lines.append(f"| `{tool.name}` | {place} | {' | '.join(told)} |")
+                marks = [MARKS[answer(tool, scope, place, transport)] for scope in SCOPES.values()]
+                lines.append(f"| `{tool.name}` | {place} | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -249,10 +249,10 @@ class _FanOut:
         )
 
     async def _put_to_rest(self, session_id: str) -> None:
-        resting = EndSession(
+        ending = EndSession(
             session_id=session_id, reason="its part of session_map is done", final=False
         )
         try:
-            await self._services.ask_session(session_id, resting, END_SECONDS)
+            await self._services.ask_session(session_id, ending, END_SECONDS)
         except (ActorDead, NotFound, Unavailable, TimeoutError):
             return  # it is stopped already, or will be after its idle timeout

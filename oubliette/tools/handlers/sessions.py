@@ -24,7 +24,7 @@ from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import SessionDetail, SessionView, session_view
 from oubliette.tools.services import session_not_found
 from oubliette.tools.session_waits import waiting_of
-from oubliette.tools.spawn_options import SpawnSettings, lent, session_key
+from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session_key
 from oubliette.tools.spec import Params, Result, tool
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ async def spawn(
         OublietteError: as `session_spawn` answers.
     """
     check_offer(services, "agent", params.agent)
-    caller_id, tools = await lent(services, context, params)
+    caller_id, tools = await provided_tools(services, context, params)
     ref = await services.project_ref(project_id)
     async with session_key(services, context, params, project_id) as key:
         message = SpawnSession(

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from oubliette.config.schema import CallersConfig
 from oubliette.errors import InvalidParameter
-from oubliette.tools.caller_tools import LentTool, normalised
+from oubliette.tools.caller_tools import ToolDefinition, normalised
 
 LIMITS = CallersConfig()
 
 
 def lend(*schemas: Any, caller_id: str = "ant") -> list[dict[str, Any]]:
-    tools = tuple(LentTool(name=f"t{n}", input_schema=each) for n, each in enumerate(schemas))
+    tools = tuple(ToolDefinition(name=f"t{n}", input_schema=each) for n, each in enumerate(schemas))
     return [tool.input_schema for tool in normalised(tools, caller_id, LIMITS)]
 
 
-def refusal(*tools: LentTool, caller_id: str = "ant") -> str:
+def refusal(*tools: ToolDefinition, caller_id: str = "ant") -> str:
     with pytest.raises(InvalidParameter) as refused:
         normalised(tools, caller_id, LIMITS, "context.caller_tools")
     return refused.value.message
@@ -35,13 +35,13 @@ def test_a_schema_without_a_type_is_one_of_an_object() -> None:
 
 
 def test_a_tool_may_come_without_a_schema() -> None:
-    tool = msgspec.convert({"name": "t"}, LentTool)
+    tool = msgspec.convert({"name": "t"}, ToolDefinition)
     assert normalised((tool,), "ant", LIMITS)[0].input_schema == {"type": "object"}
 
 
 @pytest.mark.parametrize("kind", ["string", "array", ["object", "null"], None, 3])
 def test_arguments_of_any_other_type_are_refused(kind: Any) -> None:
-    text = refusal(LentTool(name="t", input_schema={"type": kind}))
+    text = refusal(ToolDefinition(name="t", input_schema={"type": kind}))
     assert text.startswith('context.caller_tools[0].inputSchema: its "type" must be "object"')
 
 
@@ -64,7 +64,7 @@ def test_arguments_of_any_other_type_are_refused(kind: Any) -> None:
 def test_a_reference_to_another_document_is_refused_wherever_it_stands(
     reference: Any, place: Any
 ) -> None:
-    text = refusal(LentTool(name="t", input_schema=place({"$ref": reference})))
+    text = refusal(ToolDefinition(name="t", input_schema=place({"$ref": reference})))
     assert "refers to another document" in text
 
 
@@ -98,23 +98,23 @@ def test_data_in_a_schema_is_left_alone() -> None:
 
 
 def test_too_many_tools_are_refused() -> None:
-    tools = [LentTool(name=f"t{n}") for n in range(129)]
+    tools = [ToolDefinition(name=f"t{n}") for n in range(129)]
     assert refusal(*tools) == "context.caller_tools: 129 tools; at most 128 are allowed"
 
 
 def test_a_schema_that_is_too_large_is_refused() -> None:
-    text = refusal(LentTool(name="t", input_schema={"description": "x" * 70_000}))
+    text = refusal(ToolDefinition(name="t", input_schema={"description": "x" * 70_000}))
     assert text.startswith("context.caller_tools[0].inputSchema: 700")
 
 
 def test_a_name_twice_is_refused() -> None:
-    text = refusal(LentTool(name="t"), LentTool(name="t"))
+    text = refusal(ToolDefinition(name="t"), ToolDefinition(name="t"))
     assert text == "context.caller_tools[1].name: t is there twice"
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "ä", "a\n", "x" * 129])
 def test_names_that_agents_clients_refuse_are_refused(name: str) -> None:
-    assert refusal(LentTool(name=name)).startswith("context.caller_tools[0].name: ")
+    assert refusal(ToolDefinition(name=name)).startswith("context.caller_tools[0].name: ")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_names_that_agents_clients_refuse_are_refused(name: str) -> None:
     [("session", "message"), ("session", "events"), ("context", "write"), ("session", "map")],
 )
 def test_a_tool_cannot_pose_as_one_of_ours(caller: str, tool: str) -> None:
-    assert "is a tool of ours" in refusal(LentTool(name=tool), caller_id=caller)
+    assert "is a tool of ours" in refusal(ToolDefinition(name=tool), caller_id=caller)
 
 
 PARTS = st.recursive(

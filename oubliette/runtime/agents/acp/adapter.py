@@ -121,9 +121,9 @@ class AcpAdapter(AcpHandshake):
         if reason == "cancelled" or self._interrupted == number:
             status = "interrupted"
         elif "error" in fields or reason in _STOPPED:
-            told = _STOPPED.get(reason) or reason_of(fields.get("error"))
-            status, text = "failed", text if reason in _STOPPED else told
-            events.append(("error", {"turn": number, "message": told}))
+            message = _STOPPED.get(reason) or reason_of(fields.get("error"))
+            status, text = "failed", text if reason in _STOPPED else message
+            events.append(("error", {"turn": number, "message": message}))
         events.append(("completion", {"turn": number, "final_text": text, "status": status}))
         self._cost = self._cost_now
         self._turn_over(number)
@@ -160,7 +160,7 @@ class AcpAdapter(AcpHandshake):
         self._permissions[request_id] = request
         title = str(call.get("title") or "")
         named = known.tool if (known := self._calls.get(str(call.get("toolCallId")))) else title
-        told = {
+        payload = {
             "turn": self._turn,
             "request_id": request_id,
             "text": title or "the agent asks for permission",
@@ -169,8 +169,8 @@ class AcpAdapter(AcpHandshake):
         }
         if self._opening.autonomy == "off":
             self._say(self.permission(request_id, "allow"))
-            return [*self._started(), ("system", {**told, "kind": "permission", "given": True})]
-        return [*self._started(), ("permission_request", told)]
+            return [*self._started(), ("system", {**payload, "kind": "permission", "given": True})]
+        return [*self._started(), ("permission_request", payload)]
 
     # ------------------------------------------------------------------ input
 

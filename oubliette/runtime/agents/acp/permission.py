@@ -29,13 +29,13 @@ def asks_for(tool: str, call: Json, arguments: Json) -> str:
         arguments: arguments from earlier messages about the call.
     """
     head = f"{_line(tool)[:_HEAD] or 'a tool'}: {_line(word(call.get('kind')))[:_HEAD] or 'other'}"
-    told: Any = object_of(call.get("rawInput")) or arguments
-    if _COMMAND & told.keys():
-        told = {name: value for name, value in told.items() if name not in _COMMENTS}
-    told = told or call.get("locations") or call.get("content")
-    if not told:
+    subject: Any = object_of(call.get("rawInput")) or arguments
+    if _COMMAND & subject.keys():
+        subject = {name: value for name, value in subject.items() if name not in _COMMENTS}
+    subject = subject or call.get("locations") or call.get("content")
+    if not subject:
         return f"{head}, this call alone ({_line(word(call.get('toolCallId')))[:_HEAD]})"
-    exact = msgspec.json.encode(told, order="sorted")
+    exact = msgspec.json.encode(subject, order="sorted")
     shown = exact.decode()
     if len(shown) > _DETAIL or _line(shown) != shown:
         shown = f"{_line(shown)[:_DETAIL]}… #{hashlib.sha256(exact).hexdigest()[:16]}"

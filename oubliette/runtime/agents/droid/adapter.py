@@ -121,12 +121,12 @@ class DroidAdapter(HandshakeAdapter):
                 self.failed = "the agent opened a session without a name"
                 return []
             self._open_rest()
-            told = {"turn": 0, "agent": "droid", "version": ""}
+            payload = {"turn": 0, "agent": "droid", "version": ""}
             resumed = answered == _SETTINGS
-            return [("ready", {**told, "agent_session_id": self._session, "resumed": resumed})]
+            return [("ready", {**payload, "agent_session_id": self._session, "resumed": resumed})]
         number = turn_number(answered.removeprefix(_PROMPT))
         if answered.startswith(_PROMPT) and number is not None:
-            return [] if error is None else self._ended(number, reason, {}, told=False)
+            return [] if error is None else self._ended(number, reason, {}, error_sent=False)
         return [] if answered.startswith("interrupt-") else None
 
     def _noted(self, note: Json) -> list[Event] | None:
@@ -144,14 +144,14 @@ class DroidAdapter(HandshakeAdapter):
             case "agent_turn_completed":
                 return self._completed(note)
             case "error":
-                told = {"turn": self._turn, "message": str(note.get("message") or "error")}
-                self._error = told["message"]
-                return [*self._started(), ("error", told)]
+                payload = {"turn": self._turn, "message": str(note.get("message") or "error")}
+                self._error = payload["message"]
+                return [*self._started(), ("error", payload)]
             case "tool_call":
                 return []  # repeated, with all its input, in the message that it is part of
             case "llm_retry":
-                told = {"attempt": note.get("attempt"), "message": str(note.get("reason"))}
-                return [*self._started(), system("retry", told)]
+                payload = {"attempt": note.get("attempt"), "message": str(note.get("reason"))}
+                return [*self._started(), system("retry", payload)]
             case "thinking_text_delta" | "tool_progress_update":
                 return [*self._started(), system(kind, note)]
             case _:
@@ -197,9 +197,9 @@ class DroidAdapter(HandshakeAdapter):
         number = _turn_of(note.get("turnId")) or self._turn
         usage = object_of(note.get("tokenUsage"))
         reason = str(note.get("reason"))
-        return self._ended(number, reason, usage, told=self._error is not None)
+        return self._ended(number, reason, usage, error_sent=self._error is not None)
 
-    def _ended(self, number: int, reason: str, usage: Json, *, told: bool) -> list[Event]:
+    def _ended(self, number: int, reason: str, usage: Json, *, error_sent: bool) -> list[Event]:
         self._prompted = number
         events = [*self._started(), *self._message(), *self._calls_over()]
         read, written = count(usage.get("inputTokens")), count(usage.get("outputTokens"))
@@ -218,7 +218,7 @@ class DroidAdapter(HandshakeAdapter):
             status = "interrupted"
         elif reason != "completed":
             status, text = "failed", str(self._error or reason)
-            if not told:
+            if not error_sent:
                 events.append(("error", {"turn": number, "message": reason}))
         events.append(("completion", {"turn": number, "final_text": text, "status": status}))
         self._turn_over(number)
@@ -237,7 +237,7 @@ class DroidAdapter(HandshakeAdapter):
         tool, told_by = str(use.get("name") or "a tool"), object_of(use.get("input"))
         about = told_by.get("command") or told_by.get("file_path") or first.get("confirmationType")
         level = object_of(first.get("details")).get("impactLevel")
-        told = {
+        payload = {
             "turn": self._turn,
             "request_id": asked,
             "text": f"{tool}: {about or 'may I?'}",
@@ -248,8 +248,8 @@ class DroidAdapter(HandshakeAdapter):
         }
         if self._opening.autonomy == "off":
             self._say(self.permission(asked, "allow"))
-            return [*self._started(), ("system", {**told, "kind": "permission", "given": True})]
-        return [*self._started(), ("permission_request", told)]
+            return [*self._started(), ("system", {**payload, "kind": "permission", "given": True})]
+        return [*self._started(), ("permission_request", payload)]
 
     # ------------------------------------------------------------------ input
 

@@ -202,8 +202,8 @@ class OpencodeAdapter(PartsAdapter):
         servers = {name: object_of(each) for name, each in object_of(message.get("body")).items()}
         ours = servers.pop(MCP_SERVER, {})
         if ours.get("status") != "connected":
-            told = ours.get("error") or ours.get("status") or "it does not know of it"
-            self.failed = f"OpenCode did not connect to the MCP server of Oubliette: {told}"
+            status = ours.get("error") or ours.get("status") or "it does not know of it"
+            self.failed = f"OpenCode did not connect to the MCP server of Oubliette: {status}"
             return []
         events: list[Event] = [
             ("system", {**each, "kind": "mcp_server", "server": name})
@@ -211,14 +211,14 @@ class OpencodeAdapter(PartsAdapter):
             if each.get("status") != "connected"
         ]
         self._open_rest()
-        told = {
+        payload = {
             "turn": 0,
             "agent": "OpenCode",
             "version": self._version,
             "agent_session_id": self._session,
             "resumed": self._resumed,
         }
-        return [*events, *self._warned(), ("ready", told)]
+        return [*events, *self._warned(), ("ready", payload)]
 
     def _prompt_answered(self, turn: int, message: Json) -> list[Event]:
         if _good(message):
@@ -327,7 +327,7 @@ class OpencodeAdapter(PartsAdapter):
             map(str, cast("list[Any]", patterns) if isinstance(patterns, list) else [])
         )
         permission = str(properties.get("permission") or "a tool")
-        told: Json = {
+        payload: Json = {
             "turn": self._turn,
             "request_id": request_id,
             "text": f"{permission}: {about}" if about else permission,
@@ -336,8 +336,8 @@ class OpencodeAdapter(PartsAdapter):
         }
         if self._opening.autonomy == "off":
             self._say(self.permission(request_id, "allow"))
-            return [*self._started(), ("system", {**told, "kind": "permission", "given": True})]
-        return [*self._started(), ("permission_request", told)]
+            return [*self._started(), ("system", {**payload, "kind": "permission", "given": True})]
+        return [*self._started(), ("permission_request", payload)]
 
     # ------------------------------------------------------------------ input
 
@@ -391,8 +391,8 @@ def _reason(message: Json) -> str:
     if "error" in message:
         return str(message["error"])
     body = object_of(message.get("body"))
-    told = body.get("text") or error_text(body) if body else ""
-    return f"{told or 'no reason was given'} (HTTP {message.get('status')})"
+    detail = body.get("text") or error_text(body) if body else ""
+    return f"{detail or 'no reason was given'} (HTTP {message.get('status')})"
 
 
 def _list(value: object) -> list[Any]:

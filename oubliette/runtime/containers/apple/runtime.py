@@ -321,7 +321,7 @@ class AppleRuntime:
 
     async def _reset(self, container: _AppleContainer) -> None:
         """Undo a failed start: restore the state after `create`."""
-        await self._let_go(container)
+        await self._release(container)
         with contextlib.suppress(OublietteError):
             await self._services.delete(container.name)
             runtime_dirs.disarm(container.spec, started=False)
@@ -367,7 +367,7 @@ class AppleRuntime:
                 container.exit_watch = await ExitWatch.open(self._cli, container.name)
             return container.exit_watch
 
-    async def _let_go(self, container: _AppleContainer) -> None:
+    async def _release(self, container: _AppleContainer) -> None:
         exit_watch, container.exit_watch = container.exit_watch, None
         if exit_watch is not None:
             await exit_watch.close()
@@ -416,7 +416,7 @@ class AppleRuntime:
         async with container.lock:
             container.removed = True
             await self._services.delete(container.name)
-            await self._let_go(container)
+            await self._release(container)
             await asyncio.to_thread(shared_dirs.clear, container.spec)
             self._containers.pop(container_id, None)
 
@@ -519,4 +519,4 @@ class AppleRuntime:
         """Close the exit watches; containers go on."""
         containers = list(self._containers.values())
         self._containers.clear()
-        await asyncio.gather(*(self._let_go(container) for container in containers))
+        await asyncio.gather(*(self._release(container) for container in containers))

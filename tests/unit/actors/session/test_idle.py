@@ -1,4 +1,4 @@
-"""When a session that nobody speaks to comes to rest."""
+"""End of a session without activity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.shutdown import IdleCheck, RestingSession
+from oubliette.actors.session.shutdown import EndingSession, IdleCheck
 from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 LIMIT = 60.0
 
 
-class TakenOver(RestingSession):
+class TakenOver(EndingSession):
     """A session after a restart of the server, whose agent has not been reached."""
 
     def __init__(self, ended: asyncio.Future[str]) -> None:
@@ -74,12 +74,12 @@ class Woken(TakenOver):
     def __init__(self, ended: asyncio.Future[str], link: Link) -> None:
         super().__init__(ended)
         self.context.keys = None
-        self.host_gate = cast("Any", SimpleNamespace(current=link))
+        self.guest = cast("Any", SimpleNamespace(current=link))
         self._process = "proc_1"
-        self._rests = True
+        self._released = True
 
     async def on_start(self) -> None:
-        self.pipe_to_self(self._let_go(), lambda _: IdleCheck(), lambda _: IdleCheck())
+        self.pipe_to_self(self._release_all(), lambda _: IdleCheck(), lambda _: IdleCheck())
 
 
 async def test_the_host_forgets_the_process_of_a_session_that_is_woken_up_at_once() -> None:

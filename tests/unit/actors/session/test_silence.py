@@ -131,7 +131,7 @@ def test_a_check_of_an_earlier_turn_says_nothing(session: Session) -> None:
 
 def test_calls_of_an_earlier_actor_are_open_still() -> None:
     session = Session()
-    session.silence.take_over({"c": ("bash", WALL)})
+    session.silence.recover({"c": ("bash", WALL)})
     assert session.passes(20 * LIMIT) is None
     session.hears("tool_result", call_id="c")
     assert session.passes(LIMIT) is not None

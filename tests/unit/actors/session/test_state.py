@@ -104,7 +104,7 @@ def test_a_prompt_of_a_parent_keeps_the_call_that_waits_for_it() -> None:
 
 def test_numbers_of_turns_go_on_after_a_restart() -> None:
     state = SessionActorState(ID)
-    state.take_over((), 7, NOWHERE)
+    state.recover((), 7, NOWHERE)
     assert stored(state.submit("more", None, NOW))[0].number == 8
 
 
@@ -306,7 +306,7 @@ def test_the_end_of_a_session_ends_its_turn(step: Any, outcome: str) -> None:
 def test_turns_that_wait_are_not_run_and_the_log_says_so() -> None:
     state = running("two", "three")
     effects = finish(state, "agent_lost", "gone")
-    why = "not run: the session came to rest (gone)"
+    why = "not run: the session ended (gone)"
     assert [(each.number, each.outcome, each.result) for each in stored(effects)] == [
         (1, "failed", "gone"),
         (2, "failed", why),
@@ -322,7 +322,7 @@ def test_turns_that_wait_are_not_run_and_the_log_says_so() -> None:
 def test_the_parent_learns_that_its_turn_is_not_run() -> None:
     state = SessionActorState(ID)
     state.submit("go", "gogol_0/c1", NOW)
-    why = "not run: the session came to rest (gone)"
+    why = "not run: the session ended (gone)"
     assert answer("failed", why) in finish(state, "agent_lost", "gone")
 
 
@@ -398,7 +398,7 @@ def recovered(seq: int) -> SessionActorState:
     """A new actor of a session whose running turn has its prompt in frame `seq`."""
     state = SessionActorState(ID)
     one = turn(4, state="running", stdin_seq=seq)
-    state.take_over((one, turn(5), turn(6)), 6, (120, 1))
+    state.recover((one, turn(5), turn(6)), 6, (120, 1))
     state.agent_detached()
     return state
 
@@ -489,5 +489,5 @@ def test_turns_are_done_up_to_the_first_that_runs_or_waits(
     turns: tuple[int, ...], count: int, done: int
 ) -> None:
     state = SessionActorState(ID)
-    state.take_over([turn(number) for number in turns], count, NOWHERE)
+    state.recover([turn(number) for number in turns], count, NOWHERE)
     assert state.turns_done == done

@@ -33,7 +33,7 @@ def test_base_tools_win_a_clash_then_oubliettes_then_the_callers_first():
     assert names(catalog) == [*BASE, "oubliette_ping", "session_x"]
     tool = catalog.find("session_x")
     assert tool is not None
-    assert tool.entry["description"] == "Lent by session."
+    assert tool.entry["description"] == "Provided by session."
     assert catalog.find("session_message").kind == "base"
     assert sum("session_message" in line for line in logged) == 1
     catalog.configure_caller({"caller_id": "oubliette", "tools": [{"name": "ping"}]})

@@ -15,7 +15,7 @@ import pytest
 from oubliette.errors import InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import ContainerLimits, Mount
 from oubliette.runtime.containers.apple.runtime import AppleRuntime
-from oubliette.runtime.containers.docker.create_body import Hardening
+from oubliette.runtime.containers.base import Hardening
 from oubliette.runtime.guest import Exit, pieces
 from oubliette.runtime.guest.control_link import ControlLink
 from oubliette.runtime.guest.errors import GuestAbsent

@@ -14,7 +14,7 @@ import pytest
 from oubliette import ids
 from oubliette.errors import ContainerLost, InvalidParameter, RuntimeFailure
 from oubliette.runtime.containers import ContainerLimits, dockerfile
-from oubliette.runtime.containers.docker.create_body import Hardening
+from oubliette.runtime.containers.base import Hardening
 from oubliette.runtime.containers.docker.runtime import DockerRuntime
 from oubliette.runtime.guest import Exit
 from tests.conformance.engines import SECONDS, Bench, container_program, zipapp

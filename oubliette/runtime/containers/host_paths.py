@@ -282,3 +282,15 @@ def clear_away(folder: Path) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
+
+
+def beside(runtime_dir: Path, suffix: str) -> Path:
+    """Return the path of the file or folder `<8 hex>.<suffix>`."""
+    return runtime_dir.with_name(f"{runtime_dir.name}.{suffix}")
+
+
+def forget_beside(runtime_dir: Path) -> None:
+    """Remove everything beside the runtime folder, the record last."""
+    clear_away(beside(runtime_dir, "spool"))
+    for suffix in ("log", "status", "json"):
+        beside(runtime_dir, suffix).unlink(missing_ok=True)

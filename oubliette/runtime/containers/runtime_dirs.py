@@ -17,8 +17,7 @@ import msgspec
 
 from oubliette.runtime.containers import host_paths
 from oubliette.runtime.containers.base import KEY_FILE, LABEL_INSTANCE, RELAY_SOCKET
-from oubliette.runtime.containers.docker.create_body import READY
-from oubliette.runtime.containers.process import state_file
+from oubliette.runtime.containers.layout import READY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +38,7 @@ _marks = msgspec.json.Decoder(Mark)  # made before threads start: see store/code
 
 def spool_of(spec: ContainerSpec) -> Path:
     """Return the folder for unread output."""
-    return spec.spool_dir or state_file.beside(spec.runtime_dir, "spool")
+    return spec.spool_dir or host_paths.beside(spec.runtime_dir, "spool")
 
 
 def make(spec: ContainerSpec, *, engine: str, uid: int | None) -> None:
@@ -49,7 +48,7 @@ def make(spec: ContainerSpec, *, engine: str, uid: int | None) -> None:
         RuntimeFailure, OSError: another file has their name.
     """
     mark = Mark(engine=engine, container=spec.id, instance=spec.labels[LABEL_INSTANCE])
-    host_paths.write_private(state_file.beside(spec.runtime_dir, "json"), msgspec.json.encode(mark))
+    host_paths.write_private(host_paths.beside(spec.runtime_dir, "json"), msgspec.json.encode(mark))
     spool = spool_of(spec)
     for folder in (spec.runtime_dir, spool):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ def clear(spec: ContainerSpec) -> None:
     """Remove all of it, the mark last."""
     host_paths.clear_away(spool_of(spec))
     host_paths.clear_away(spec.runtime_dir)
-    state_file.forget(spec.runtime_dir)
+    host_paths.forget_beside(spec.runtime_dir)
 
 
 def marked(base: Path, engine: str, instance: str) -> Iterator[tuple[Path, str]]:

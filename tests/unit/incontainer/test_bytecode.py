@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oubliette.incontainer import bytecode
-from oubliette.runtime.containers.process import bubblewrap
+from oubliette.runtime.containers import layout
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_it_is_kept_where_the_image_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     library(monkeypatch, tmp_path / "lib", compiled=False)
-    bytecode.keep(bubblewrap.ZIPAPP)
+    bytecode.keep(layout.ZIPAPP)
     assert sys.pycache_prefix == str(own(tmp_path))
     assert not sys.dont_write_bytecode
     assert own(tmp_path).stat().st_mode & 0o777 == 0o700
@@ -46,7 +46,7 @@ def test_it_is_not_kept_where_the_image_has_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     library(monkeypatch, tmp_path / "lib", compiled=True)
-    bytecode.keep(bubblewrap.ZIPAPP)
+    bytecode.keep(layout.ZIPAPP)
     assert (sys.pycache_prefix, sys.dont_write_bytecode) == (None, True)
     assert not own(tmp_path).exists()
 
@@ -65,7 +65,7 @@ def test_a_folder_that_was_chosen_already_stays(
 ) -> None:
     library(monkeypatch, tmp_path / "lib", compiled=False)
     monkeypatch.setattr(sys, "pycache_prefix", "/elsewhere")
-    bytecode.keep(bubblewrap.ZIPAPP)
+    bytecode.keep(layout.ZIPAPP)
     assert sys.pycache_prefix == "/elsewhere"
 
 

@@ -13,18 +13,16 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import InvalidParameter
+from oubliette.runtime.containers import layout
 from oubliette.runtime.containers.base import ISOLATED, KEY_FILE, MIB, RELAY_DIR, RELAY_SOCKET
-from oubliette.runtime.containers.docker import create_body
-from oubliette.runtime.containers.process import bubblewrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from oubliette.runtime.containers.base import ContainerSpec, Mount
-    from oubliette.runtime.containers.docker.create_body import Hardening
+    from oubliette.runtime.containers.base import ContainerSpec, Hardening, Mount
 
-KIT: Final = f"{bubblewrap.OPT}/kit"
+KIT: Final = f"{layout.OPT}/kit"
 """Inside: the zipapp and its wrappers, as one shared folder; agents' programs lie beside it."""
 ZIPAPP: Final = f"{KIT}/oubliette.pyz"
 KEY_DIR: Final = "/var/lib/oubliette"
@@ -118,13 +116,13 @@ def network(name: str) -> list[str]:
 
 def inside_environment() -> dict[str, str]:
     """Return the environment variables that every program inside needs."""
-    found = create_body.inside_environment()
-    return {**found, "PATH": found["PATH"].replace(bubblewrap.BIN, f"{KIT}/bin")}
+    found = layout.inside_environment()
+    return {**found, "PATH": found["PATH"].replace(layout.BIN, f"{KIT}/bin")}
 
 
 def environment(spec: ContainerSpec) -> dict[str, str]:
     """Return the environment of the guest, inherited by all that it starts except for HOME."""
-    return {**create_body.environment(spec), **inside_environment(), **spec.env}
+    return {**layout.environment(spec), **inside_environment(), **spec.env}
 
 
 def host_command(spec: ContainerSpec) -> list[str]:
@@ -132,7 +130,7 @@ def host_command(spec: ContainerSpec) -> list[str]:
     if spec.command is not None:
         return list(spec.command)
     command = ["python3", *ISOLATED, ZIPAPP, "host", "--socket", RELAY]
-    command += ["--key", f"{KEY_DIR}/{KEY_FILE}", "--spool", bubblewrap.SPOOL]
+    command += ["--key", f"{KEY_DIR}/{KEY_FILE}", "--spool", layout.SPOOL]
     command += ["--orphan-grace", f"{spec.orphan_grace:g}", "--ready", READY]
     if spec.accept_bare:
         command.append("--accept-bare")
@@ -177,8 +175,8 @@ def create(
     argv += tmpfs(RELAY_DIR, _RELAY_DIR_BYTES)
     argv += tmpfs("/tmp", limits.tmp_bytes or 256 * MIB)  # noqa: S108 -- inside
     argv += tmpfs("/run", 16 * MIB, "755")
-    if not any(mount.target == bubblewrap.AGENT_HOME for mount in spec.mounts):
-        argv += tmpfs(bubblewrap.AGENT_HOME, hard.home_bytes)
+    if not any(mount.target == layout.AGENT_HOME for mount in spec.mounts):
+        argv += tmpfs(layout.AGENT_HOME, hard.home_bytes)
     # A mount below another one's target must come after it.
     for mount in sorted((*folders, *spec.mounts), key=lambda each: each.target.count("/")):
         argv += volume(mount)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 from oubliette.errors import OublietteError
 from oubliette.runtime.containers.apple import argv as apple_argv
 from oubliette.runtime.containers.base import ISOLATED
-from oubliette.runtime.containers.docker.exec_bridge import OPEN_SECONDS, BridgeTransport
-from oubliette.runtime.containers.docker.exec_stream import STDERR
+from oubliette.runtime.containers.bridge_transport import OPEN_SECONDS, STDERR, BridgeTransport
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.runtime.containers import host_paths, runtime_dirs
 from oubliette.runtime.containers.base import KEY_FILE, RELAY_SOCKET
-from oubliette.runtime.containers.process import state_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +50,7 @@ def arm(spec: ContainerSpec, key: bytes, *, uid: int | None) -> None:
     runtime_dirs.empty(key_dir(spec))
     socket_of(spec).unlink(missing_ok=True)
     host_paths.write_private(key_dir(spec) / KEY_FILE, key, uid=uid)
-    host_paths.write_private(state_file.beside(spec.runtime_dir, _STARTED), b"started\n")
+    host_paths.write_private(host_paths.beside(spec.runtime_dir, _STARTED), b"started\n")
 
 
 def published(spec: ContainerSpec) -> bool:
@@ -72,9 +71,9 @@ def disarm(spec: ContainerSpec, *, started: bool) -> None:
     if not started:
         with contextlib.suppress(OSError):
             socket_of(spec).unlink(missing_ok=True)
-        state_file.beside(spec.runtime_dir, _STARTED).unlink(missing_ok=True)
+        host_paths.beside(spec.runtime_dir, _STARTED).unlink(missing_ok=True)
 
 
 def was_started(spec: ContainerSpec) -> bool:
     """Return whether a start was begun, and not undone."""
-    return state_file.beside(spec.runtime_dir, _STARTED).exists()
+    return host_paths.beside(spec.runtime_dir, _STARTED).exists()

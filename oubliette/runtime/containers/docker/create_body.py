@@ -10,26 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oubliette.runtime.containers import layout
 from oubliette.runtime.containers.base import (
-    ISOLATED,
-    KEY_FILE,
     MIB,
     RELAY_DIR,
-    RELAY_SOCKET,
     Hardening,
 )
-from oubliette.runtime.containers.process import bubblewrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.containers.base import ContainerSpec
     from oubliette.runtime.containers.docker.client import Flavour
-
-__all__ = ("READY", "Hardening", "HostPaths", "host_command", "request")
-
-READY: Final = "ready"
-"""Name of the FIFO in the runtime folder on which the guest reports that it listens."""
 
 STOP_SIGNAL: Final = "SIGTERM"
 PODMAN_PROCESSES: Final = 16_384
@@ -41,32 +33,6 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     zipapp: Path
     wrappers: Path
     spool: Path
-
-
-def host_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
-    """Return the command of the container: the guest of the zipapp, or the spec's command."""
-    if spec.command is not None:
-        return list(spec.command)
-    command = ["python3", *ISOLATED, bubblewrap.ZIPAPP, "host"]
-    command += ["--socket", f"{RELAY_DIR}/{RELAY_SOCKET}", "--key", f"{RELAY_DIR}/{KEY_FILE}"]
-    command += ["--spool", bubblewrap.SPOOL, "--orphan-grace", f"{spec.orphan_grace:g}"]
-    command += ["--ready", f"{RELAY_DIR}/{READY}"]
-    if spec.accept_bare:
-        command.append("--accept-bare")
-    if not hard.no_new_privileges:
-        command.append("--new-privileges")  # the guest forbids them to the programs it starts
-    # Shown by `ps`.
-    return [*command, "--label", f"dev.oubliette.container={spec.id}"]
-
-
-def environment(spec: ContainerSpec) -> dict[str, str]:
-    """Return the environment of the guest, inherited by all that it starts except for HOME."""
-    return {**inside_environment(), "HOME": bubblewrap.AGENT_HOME, **spec.env}
-
-
-def inside_environment() -> dict[str, str]:
-    """Return the environment variables that every program inside needs."""
-    return {"PATH": bubblewrap.PATH, "LANG": "C.UTF-8"}
 
 
 def request(
@@ -83,7 +49,7 @@ def request(
     `hard` is for specs without their own hardening.
     """
     hard = spec.hardening or hard
-    command = host_command(spec, hard)
+    command = layout.guest_command(spec, hard)
     # podman without systemd complains of a health check, even of none
     healthcheck = {"Healthcheck": {"Test": ["NONE"]}} if flavour == "docker" else {}
     return {
@@ -94,7 +60,7 @@ def request(
         "Cmd": command[1:],
         "User": user,
         "WorkingDir": "/",
-        "Env": [f"{name}={value}" for name, value in sorted(environment(spec).items())],
+        "Env": [f"{name}={value}" for name, value in sorted(layout.environment(spec).items())],
         "Labels": dict(labels),
         "StopSignal": STOP_SIGNAL,
         "AttachStdin": False,
@@ -167,10 +133,10 @@ def _log_config(hard: Hardening, flavour: Flavour) -> dict[str, Any]:
 
 def _mounts(spec: ContainerSpec, place: HostPaths) -> list[dict[str, Any]]:
     wanted = [
-        (place.zipapp, bubblewrap.ZIPAPP, True),
-        (place.wrappers, bubblewrap.BIN, True),
+        (place.zipapp, layout.ZIPAPP, True),
+        (place.wrappers, layout.BIN, True),
         (spec.runtime_dir, RELAY_DIR, False),
-        (place.spool, bubblewrap.SPOOL, False),
+        (place.spool, layout.SPOOL, False),
         # A mount below another one's target must come after it.
         *sorted(
             ((mount.source, mount.target, mount.read_only) for mount in spec.mounts),
@@ -191,6 +157,6 @@ def _tmpfs(spec: ContainerSpec, hard: Hardening) -> dict[str, str]:
         "/tmp": f"rw,nosuid,nodev,exec,size={room},mode=1777",  # noqa: S108 -- inside
         "/run": f"rw,nosuid,nodev,size={16 * MIB},mode=755",
     }
-    if not any(mount.target == bubblewrap.AGENT_HOME for mount in spec.mounts):
-        found[bubblewrap.AGENT_HOME] = f"rw,nosuid,nodev,exec,size={hard.home_bytes},mode=1777"
+    if not any(mount.target == layout.AGENT_HOME for mount in spec.mounts):
+        found[layout.AGENT_HOME] = f"rw,nosuid,nodev,exec,size={hard.home_bytes},mode=1777"
     return found

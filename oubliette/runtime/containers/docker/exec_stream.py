@@ -12,13 +12,12 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from oubliette.runtime.containers.bridge_transport import STDERR, STDOUT
 from oubliette.runtime.containers.errors import EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     from oubliette.runtime.containers.docker.client import Engine
 
-STDOUT: Final = 1
-STDERR: Final = 2
 
 _FRAME: Final = struct.Struct(">B3xI")
 _KINDS: Final = frozenset({0, STDOUT, STDERR})

@@ -15,11 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from oubliette.errors import RuntimeFailure
-from oubliette.runtime.containers import runtime_dirs
+from oubliette.runtime.containers import layout, runtime_dirs
 from oubliette.runtime.containers.base import RELAY_DIR, RELAY_SOCKET
 from oubliette.runtime.containers.docker import exec_bridge
 from oubliette.runtime.containers.docker.exec_stream import STDOUT, open_stream
-from oubliette.runtime.containers.process import bubblewrap
 from oubliette.runtime.containers.readiness import read_ready
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class _FirstLine:
 
 def shape_bridged(body: dict[str, Any], flavour: Flavour) -> None:
     """Change the body of a create call so that only regular files are shared."""
-    own = {RELAY_DIR: _RELAY_MIB, bubblewrap.SPOOL: _SPOOL_MIB}
+    own = {RELAY_DIR: _RELAY_MIB, layout.SPOOL: _SPOOL_MIB}
     host: dict[str, Any] = body["HostConfig"]
     host["Mounts"] = [mount for mount in host["Mounts"] if mount["Target"] not in own]
     uid, _, gid = str(body["User"]).partition(":")

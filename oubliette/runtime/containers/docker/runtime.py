@@ -14,23 +14,24 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
 import structlog
 import tenacity
 
 from oubliette.errors import (
-    ContainerLost,
-    DeadlineExceeded,
     InvalidParameter,
-    NotFound,
     OublietteError,
     RuntimeFailure,
 )
 from oubliette.failpoints import failpoint
-from oubliette.runtime.containers import guest_bundle, image_errors, runtime_dirs, validation
+from oubliette.runtime.containers import (
+    guest_bundle,
+    image_errors,
+    layout,
+    runtime_dirs,
+    validation,
+)
 from oubliette.runtime.containers import labels as container_labels
 from oubliette.runtime.containers.base import (
-    LABEL_CONTAINER,
     LABEL_INSTANCE,
     Capabilities,
     ContainerInfo,
@@ -45,9 +46,8 @@ from oubliette.runtime.containers.docker import api, create_body, images, relay_
 from oubliette.runtime.containers.docker.client import Engine, Facts
 from oubliette.runtime.containers.docker.create_body import Hardening, HostPaths
 from oubliette.runtime.containers.docker.events import EngineEvents
+from oubliette.runtime.containers.engine_runtime import EngineContainer, EngineRuntime, Listed
 from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
-from oubliette.runtime.containers.process import bubblewrap
-from oubliette.runtime.containers.process.sandbox_plan import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,22 +62,18 @@ LOG_BYTES: Final = 1 << 20
 log = structlog.get_logger(__name__)
 
 
-class _EngineContainer:
-    """State of one known container."""
-
+class _DockerContainer(EngineContainer):
     def __init__(self, spec: ContainerSpec, engine_id: str, *, bridged: bool) -> None:
-        self.spec = spec
+        super().__init__(spec)
         self.engine_id = engine_id
+        """Its id, or the name that it will have."""
         self.bridged = bridged
         """Its `/mcp` is not on this machine."""
-        self.lock = asyncio.Lock()
-        self.removed = False
         self.fresh = False
         """Just created, so it need not be inspected before it is started."""
-        self.last: ContainerInfo | None = None
 
 
-class DockerRuntime:
+class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
     """`ContainerRuntime` on docker, or, with `flavour="podman"`, on podman's socket.
 
     Args:
@@ -89,6 +85,9 @@ class DockerRuntime:
         hard: hardening of containers.
     """
 
+    KILL_SECONDS = api.KILL_TIMEOUT
+    HANG_HINT = "a process in it hangs in the kernel, often on a network file system"
+
     def __init__(
         self,
         base: Path,
@@ -99,20 +98,13 @@ class DockerRuntime:
         hard: Hardening | None = None,
         sockets: Sockets = "auto",
     ) -> None:
-        self._base = base
-        self._zipapp = zipapp
+        super().__init__(base, zipapp, hard)
         self._flavour: Flavour = flavour
-        self._hard = hard or Hardening()
         self._engine = Engine(flavour, host)
         self._events = EngineEvents(self._engine)
         self._sockets: Sockets = sockets
         self._bridged = sockets == "bridge"
-        self._root = os.geteuid() == 0
-        self._containers: dict[str, _EngineContainer] = {}
-        self._creating: set[str] = set()
         self._facts: Facts | None = None
-        self._usable = False
-        """Nothing about the engine prevents containers from running."""
 
     @property
     def name(self) -> str:
@@ -169,20 +161,7 @@ class DockerRuntime:
         self._bridged = bridged
         return None
 
-    async def _ready(self) -> Facts:
-        """Return the engine's facts; whether it still answers is shown by the next call."""
-        if self._usable and self._facts is not None:
-            return self._facts
-        status = await self.ping()
-        if not status.ok or self._facts is None:
-            raise RuntimeFailure(f"containers cannot run: {status.reason}", hint=status.remedy)
-        return self._facts
-
     # ------------------------------------------------------------------ images
-
-    async def image_exists(self, image: str) -> bool:
-        """Return whether the engine has it."""
-        return await self.image(image) is not None
 
     async def image(self, image: str) -> ImageInfo | None:
         """Return the engine's details of it."""
@@ -218,36 +197,28 @@ class DockerRuntime:
 
     # ------------------------------------------------------------------ create
 
-    async def create(self, spec: ContainerSpec) -> ContainerInfo:
-        """Check the spec, create the folders and the container."""
-        facts = await self._ready()
-        validation.check_oci_runtime(spec, self._flavour, facts.runtimes)
-        if spec.id in self._containers or spec.id in self._creating:
-            raise InvalidParameter(f"id: there is a container {spec.id} already", field="id")
-        await asyncio.to_thread(validation.check_spec, spec, self._base)
-        if spec.image is None:
-            raise InvalidParameter(
-                f"image: {self._flavour} needs one", field="image", hint="set containers.image"
-            )
-        await self._check_network(spec.network)
-        self._creating.add(spec.id)
+    async def _check(self, spec: ContainerSpec) -> None:
+        assert self._facts is not None
+        validation.check_oci_runtime(spec, self._flavour, self._facts.runtimes)
+        if spec.network in {"none", "host", "bridge"}:
+            return
         try:
-            await self._make_folders(spec)
-            bridged = self._bridged
-            container = _EngineContainer(
-                spec, await self._make(spec, bridged=bridged), bridged=bridged
-            )
-            container.fresh = True
-            info = container.last = self._info(container, {"State": {"Status": "created"}})
-        except BaseException as error:
-            await self._cleanup(spec)
-            if isinstance(error, OSError) and not isinstance(error, OublietteError):
-                raise RuntimeFailure(f"the container's folders: {error}") from error
-            raise
-        finally:
-            self._creating.discard(spec.id)
-        self._containers[spec.id] = container
-        return info
+            await self._engine.call("look for a network", api.network, spec.network)
+        except EngineNotFound as error:
+            raise InvalidParameter(
+                f"network: {self._flavour} has no network {spec.network}",
+                field="network",
+                hint=f"{self._flavour} network create {spec.network}",
+            ) from error
+
+    def _new(
+        self, spec: ContainerSpec, listed: Listed[Mapping[str, Any]] | None = None
+    ) -> _DockerContainer:
+        if listed is None:
+            name = container_labels.name_of(spec.id)
+            return _DockerContainer(spec, name, bridged=self._bridged)
+        bridged = container_labels.LABEL_BRIDGED in listed.labels
+        return _DockerContainer(spec, listed.engine_id, bridged=bridged)
 
     async def _make_folders(self, spec: ContainerSpec) -> None:
         await asyncio.to_thread(
@@ -256,14 +227,14 @@ class DockerRuntime:
 
     def _host_paths(self, spec: ContainerSpec) -> HostPaths:
         tools = guest_bundle.install(
-            self._base, self._zipapp, python="python3", inside=bubblewrap.ZIPAPP
+            self._base, self._zipapp, python="python3", inside=layout.ZIPAPP
         )
         return HostPaths(
             zipapp=tools.zipapp, wrappers=tools.wrappers, spool=runtime_dirs.spool_of(spec)
         )
 
-    async def _make(self, spec: ContainerSpec, *, bridged: bool) -> str:
-        """Create the container at the engine; return its id there."""
+    async def _make(self, container: _DockerContainer) -> None:
+        spec = container.spec
         paths = await asyncio.to_thread(self._host_paths, spec)
         body = create_body.request(
             spec,
@@ -273,13 +244,13 @@ class DockerRuntime:
             labels={
                 **spec.labels,
                 container_labels.LABEL_MADE_OF: container_labels.write_spec(spec),
-                **({container_labels.LABEL_BRIDGED: ""} if bridged else {}),
+                **({container_labels.LABEL_BRIDGED: ""} if container.bridged else {}),
             },
             flavour=self._flavour,
         )
         if self._facts is not None and self._facts.rootless and self._flavour == "podman":
             body["HostConfig"]["UsernsMode"] = "keep-id"
-        if bridged:
+        if container.bridged:
             relay_transport.shape_bridged(body, self._flavour)
         try:
             made = await self._engine.call(
@@ -289,23 +260,11 @@ class DockerRuntime:
             raise images.not_there(self._flavour, spec.image or "") from error
         except EngineRefused as error:
             raise relay_transport.explained(self._engine, error) from error
-        return str(made["Id"])
+        container.engine_id = str(made["Id"])
+        container.fresh = True
 
-    async def _cleanup(self, spec: ContainerSpec) -> None:
-        with contextlib.suppress(OublietteError):
-            await self._engine.call(
-                "remove a container", api.remove, container_labels.name_of(spec.id)
-            )
-        await asyncio.to_thread(runtime_dirs.clear, spec)
-
-    def _owner(self, spec: ContainerSpec) -> int | None:
-        """Return the user of this machine that owns the container's folders; None = ours."""
-        return self._uid(spec) if self.capabilities.uid_per_container else None
-
-    def _uid(self, spec: ContainerSpec) -> int:
-        if not self.capabilities.uid_per_container:
-            return os.geteuid() or NOBODY
-        return NOBODY if spec.uid is None else spec.uid
+    def _created(self, container: _DockerContainer) -> ContainerInfo:
+        return self._info(container, {"State": {"Status": "created"}})
 
     def _user(self, spec: ContainerSpec) -> str:
         if self._facts is not None and self._facts.rootless and self._flavour == "docker":
@@ -314,77 +273,38 @@ class DockerRuntime:
         uid = self._uid(spec)
         return f"{uid}:{uid if self._root else os.getegid()}"
 
-    async def _check_network(self, network: str) -> None:
-        if network in {"none", "host", "bridge"}:
-            return
-        try:
-            await self._engine.call("look for a network", api.network, network)
-        except EngineNotFound as error:
-            raise InvalidParameter(
-                f"network: {self._flavour} has no network {network}",
-                field="network",
-                hint=f"{self._flavour} network create {network}",
-            ) from error
-
     # ------------------------------------------------------------------ start
 
-    async def start(self, container_id: str, *, key: bytes, timeout: float = 30.0) -> ContainerInfo:
-        """Start the guest and wait until it listens."""
-        container = self._get(container_id)
-        async with container.lock:
-            await self._ready()
-            if not container.fresh and (await self._inspect(container)).state == "running":
-                raise RuntimeFailure(f"container {container_id} is running already")
-            container.fresh = False
-            try:
-                return await self._start(container, key, timeout)
-            except (OSError, OublietteError) as error:
-                said = await self._tail_of_log(container)
-                await self._reset(container)
-                kind = type(error) if isinstance(error, OublietteError) else RuntimeFailure
-                hint = error.hint if isinstance(error, OublietteError) else None
-                hint = image_errors.python_hint(container.spec.image, f"{error}{said}") or hint
-                message = error.message if isinstance(error, OublietteError) else str(error)
-                raise kind(
-                    f"container {container_id} did not start: {message}{said}", hint=hint
-                ) from error
-            except BaseException:
-                await self._reset(container)
-                raise
+    async def _runs(self, container: _DockerContainer) -> bool:
+        fresh, container.fresh = container.fresh, False
+        return not fresh and await super()._runs(container)
 
-    async def _start(
-        self, container: _EngineContainer, key: bytes, timeout: float
-    ) -> ContainerInfo:
+    async def _prepare(self, container: _DockerContainer, key: bytes) -> None:
+        del key
+        await asyncio.to_thread(self._restore, container.spec)
+
+    async def _launch(self, container: _DockerContainer, key: bytes) -> ContainerInfo:
         spec = container.spec
-        await asyncio.to_thread(self._prepare, spec)
         if container.bridged:
-            way = relay_transport.bridged(self._engine, container.engine_id, key)
+            transport = relay_transport.bridged(self._engine, container.engine_id, key)
         else:
-            way = relay_transport.mounted(spec, key, self._owner(spec))
-        try:
-            async with asyncio.timeout(timeout), way as listening:
-                self._events.listen()
-                await self._engine.call("start the container", api.start, container.engine_id)
-                failpoint("container.launched")
-                if spec.command is None:
-                    return await self._until_listening(container, listening)
-                return await self._inspect(container)
-        except TimeoutError as error:
-            if isinstance(error, OublietteError):
-                raise
-            raise DeadlineExceeded(
-                f"the container's host was not ready in {timeout:g} s"
-            ) from error
+            transport = relay_transport.mounted(spec, key, self._owner(spec))
+        async with transport as listening:
+            self._events.listen()
+            await self._engine.call("start the container", api.start, container.engine_id)
+            failpoint("container.launched")
+            if spec.command is None:
+                return await self._until_listening(container, listening)
+            return await self._inspect(container)
 
-    def _prepare(self, spec: ContainerSpec) -> None:
-        """Restore missing mount sources: cleaners of /tmp remove folders and zipapp."""
+    def _restore(self, spec: ContainerSpec) -> None:
         for mount in spec.mounts:
             validation.check_mount(mount)
         runtime_dirs.make(spec, engine=self._flavour, uid=self._owner(spec))
         self._host_paths(spec)
 
     async def _until_listening(
-        self, container: _EngineContainer, listening: Listening
+        self, container: _DockerContainer, listening: Listening
     ) -> ContainerInfo:
         before = container.last
         ready = asyncio.create_task(listening())
@@ -406,7 +326,7 @@ class DockerRuntime:
             return now
         return await self._inspect(container)
 
-    async def _tail_of_log(self, container: _EngineContainer) -> str:
+    async def _tail_of_log(self, container: _DockerContainer) -> str:
         # Podman's log of a container that has just ended may be complete a moment after its end.
         again = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(operator.not_),
@@ -423,19 +343,18 @@ class DockerRuntime:
             return f": {text[-500:]}" if text else ""
         return ""
 
-    async def _reset(self, container: _EngineContainer) -> None:
-        """Undo a failed start: restore the state after `create`."""
-        spec = container.spec
+    def _start_hint(self, container: _DockerContainer, error: str, tail: str) -> str | None:
+        return image_errors.python_hint(container.spec.image, f"{error}{tail}")
+
+    async def _reset(self, container: _DockerContainer) -> None:
         with contextlib.suppress(OublietteError):
-            await self._engine.call("remove a container", api.remove, container.engine_id)
-            container.engine_id = await self._make(spec, bridged=container.bridged)
-            container.fresh = True
-        runtime_dirs.disarm(spec.runtime_dir, started=False)
+            await self._delete(container)
+            await self._make(container)
+        runtime_dirs.disarm(container.spec.runtime_dir, started=False)
 
     # ------------------------------------------------------------------ exit
 
-    async def _until_ended(self, container: _EngineContainer) -> ContainerInfo:
-        """Wait until it does not run, or until its state is known again."""
+    async def _until_ended(self, container: _DockerContainer) -> ContainerInfo:
         while True:
             hint = self._events.hint(container.engine_id)
             try:
@@ -447,37 +366,17 @@ class DockerRuntime:
             finally:
                 self._events.drop(container.engine_id, hint)
 
-    async def watch(self, container_id: str) -> ContainerInfo:
-        """Wait until it has ended.
+    async def _terminate(self, container: _DockerContainer, timeout: float) -> ContainerInfo | None:
+        await self._signal(container, "SIGTERM")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                return await self._until_ended(container)
+        return None
 
-        Raises:
-            ContainerLost: another program has removed it.
-        """
-        return await self._until_ended(self._get(container_id))
+    async def _kill(self, container: _DockerContainer) -> None:
+        await self._signal(container, "SIGKILL")
 
-    async def stop(self, container_id: str, *, timeout: float = 10.0) -> ContainerInfo:
-        """End it: SIGTERM, `timeout` seconds, SIGKILL; the kernel ends all that is in it."""
-        container = self._get(container_id)
-        async with container.lock:
-            info = await self._inspect(container)
-            if info.state != "running":
-                return info
-            if timeout > 0:
-                await self._signal(container, "SIGTERM")
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout):
-                        return await self._until_ended(container)
-            await self._signal(container, "SIGKILL")
-            try:
-                async with asyncio.timeout(api.KILL_TIMEOUT):
-                    return await self._until_ended(container)
-            except TimeoutError as error:
-                raise RuntimeFailure(
-                    f"container {container_id} does not end",
-                    hint="a process in it hangs in the kernel, often on a network file system",
-                ) from error
-
-    async def _signal(self, container: _EngineContainer, name: str) -> None:
+    async def _signal(self, container: _DockerContainer, name: str) -> None:
         try:
             await self._engine.call("end the container", api.kill, container.engine_id, name)
         except EngineNotFound:
@@ -487,47 +386,25 @@ class DockerRuntime:
             if (await self._inspect(container)).state == "running":
                 raise error from None
 
-    async def remove(self, container_id: str) -> None:
-        """Kill it, and remove it, its runtime folder and its spool."""
-        container = self._containers.get(container_id)
-        if container is None:
-            return
-        async with container.lock:
-            container.removed = True
-            await self._engine.call("remove a container", api.remove, container.engine_id)
-            await asyncio.to_thread(runtime_dirs.clear, container.spec)
-            self._containers.pop(container_id, None)
+    async def _delete(self, container: _DockerContainer) -> None:
+        await self._delete_unreadable(container.engine_id)
+
+    async def _delete_unreadable(self, engine_id: str) -> None:
+        await self._engine.call("remove a container", api.remove, engine_id)
 
     # ------------------------------------------------------------------ inspect
 
-    async def inspect(self, container_id: str) -> ContainerInfo:
-        """Query the engine.
-
-        Raises:
-            ContainerLost: another program has removed it.
-        """
-        return await self._inspect(self._get(container_id))
-
-    def _get(self, container_id: str) -> _EngineContainer:
-        container = self._containers.get(container_id)
-        if container is None:
-            raise NotFound(f"there is no container {container_id}")
-        return container
-
-    async def _inspect(self, container: _EngineContainer) -> ContainerInfo:
+    async def _look(self, container: _DockerContainer) -> Mapping[str, Any] | None:
         try:
-            said = await self._engine.call("look at a container", api.inspect, container.engine_id)
-        except EngineNotFound as error:
-            if container.removed and container.last is not None:
-                return msgspec.structs.replace(container.last, state="exited", handle={})
-            raise ContainerLost(
-                f"container {container.spec.id} is gone: somebody else has removed it"
-            ) from error
-        container.last = self._info(container, said)
-        return container.last
+            return cast(
+                "Mapping[str, Any]",
+                await self._engine.call("look at a container", api.inspect, container.engine_id),
+            )
+        except EngineNotFound:
+            return None
 
-    def _info(self, container: _EngineContainer, said: Mapping[str, Any]) -> ContainerInfo:
-        now: dict[str, Any] = said.get("State") or {}
+    def _info(self, container: _DockerContainer, seen: Mapping[str, Any]) -> ContainerInfo:
+        now: dict[str, Any] = seen.get("State") or {}
         state = container_labels.state_of(now)
         handle: dict[str, Any] = {"engine_id": container.engine_id}
         pid = int(now.get("Pid") or 0)
@@ -541,7 +418,7 @@ class DockerRuntime:
             labels=container.spec.labels,
             runtime_dir=container.spec.runtime_dir,
             handle=handle,
-            inside=Inside(env=create_body.inside_environment()),
+            inside=Inside(env=layout.inside_environment()),
             started_at=container_labels.seconds(now.get("StartedAt"))
             if state != "created"
             else None,
@@ -552,7 +429,7 @@ class DockerRuntime:
         """Return the end of what the guest wrote to its standard streams."""
         return await self._logs(self._get(container_id), tail)
 
-    async def _logs(self, container: _EngineContainer, tail: int) -> Logs:
+    async def _logs(self, container: _DockerContainer, tail: int) -> Logs:
         if tail <= 0:
             return Logs(text="")
         raw = await self._engine.call("read the logs", api.read_logs, container.engine_id, tail + 1)
@@ -566,49 +443,14 @@ class DockerRuntime:
 
     # ------------------------------------------------------------------ adoption
 
-    async def adopt(self, instance: str) -> list[ContainerInfo]:
-        """Find the instance's containers by label; remove folders without one."""
-        await self._ready()
+    async def _list(self, instance: str) -> list[Listed[Mapping[str, Any]]]:
         listed = await self._engine.call(
             "list containers", api.labelled, f"{LABEL_INSTANCE}={instance}"
         )
-        found: list[_EngineContainer] = []
-        for entry in listed:
-            container = await self._recognise(entry)
-            if container is not None:
-                found.append(container)
-        known = {container.spec.id for container in found} | self._creating
-        marked = await asyncio.to_thread(
-            lambda: list(runtime_dirs.marked(self._base, self._flavour, instance))
-        )
-        for folder, container_id in marked:
-            if container_id not in known and container_id not in self._containers:
-                spec = ContainerSpec(id=container_id, labels={}, runtime_dir=folder)
-                await asyncio.to_thread(runtime_dirs.clear, spec)
-        infos: list[ContainerInfo] = []
-        for container in found:
-            with contextlib.suppress(ContainerLost):
-                infos.append(await self._inspect(container))
-        return infos
-
-    async def _recognise(self, entry: Mapping[str, Any]) -> _EngineContainer | None:
-        labels = cast("dict[str, str]", entry.get("Labels") or {})
-        container_id = labels.get(LABEL_CONTAINER)
-        if container_id is None or container_id in self._creating:
-            return None
-        known = self._containers.get(container_id)
-        if known is not None:
-            return known
-        try:
-            spec = container_labels.read_spec(labels)
-        except msgspec.MsgspecError:
-            # Ours by its instance, but of a release with another format: it cannot be used.
-            await self._engine.call("remove a container", api.remove, str(entry["Id"]))
-            return None
-        bridged = container_labels.LABEL_BRIDGED in labels
-        known = _EngineContainer(spec, str(entry["Id"]), bridged=bridged)
-        self._containers[container_id] = known
-        return known
+        return [
+            Listed(str(entry["Id"]), cast("dict[str, str]", entry.get("Labels") or {}), None)
+            for entry in listed
+        ]
 
     async def aclose(self) -> None:
         """Close the connections to the engine; containers go on."""

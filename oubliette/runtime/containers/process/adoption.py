@@ -55,7 +55,7 @@ def clear_empty(base: Path) -> None:
     Only empty ones are removed, so their owner does not matter: `create` makes them again.
     """
     for folder in base.iterdir():
-        if _RUNTIME_DIR.fullmatch(folder.name) and not state_file.beside(folder, "json").exists():
+        if _RUNTIME_DIR.fullmatch(folder.name) and not host_paths.beside(folder, "json").exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

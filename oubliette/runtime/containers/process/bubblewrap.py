@@ -13,17 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from oubliette.runtime.containers import layout
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oubliette.runtime.containers.base import Mount
-
-OPT: Final = "/opt/oubliette"
-ZIPAPP: Final = f"{OPT}/oubliette.pyz"
-BIN: Final = f"{OPT}/bin"
-SPOOL: Final = "/var/spool/oubliette"
-AGENT_HOME: Final = "/home/agent"
-PATH: Final = f"{BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _SYSTEM_FOLDERS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC: Final = (
@@ -101,7 +96,7 @@ def arguments(
         argv += ["--json-status-fd", str(status_fd)]
     prefix = [] if sandbox.python_prefix is None else [str(sandbox.python_prefix)]
     targets = [mount.target for mount in mounts]
-    given = [ZIPAPP, SPOOL, AGENT_HOME, *prefix, *targets, *(data or {})]
+    given = [layout.ZIPAPP, layout.SPOOL, layout.AGENT_HOME, *prefix, *targets, *(data or {})]
     argv += _folders([*given, *(path for path in _tried() if Path(path).exists())])
     argv += _system()
     for folder in prefix:
@@ -113,12 +108,13 @@ def arguments(
     argv += _tmpfs("/dev/shm", "1777", tmp_bytes, sizes=sandbox.sizes)  # noqa: S108
     argv += _tmpfs("/run", "0755", 16 << 20, sizes=sandbox.sizes)
     argv += ["--symlink", "../tmp", "/var/tmp"]  # noqa: S108
-    argv += ["--perms", "0755", "--dir", AGENT_HOME]
-    argv += ["--ro-bind", str(sandbox.zipapp), ZIPAPP, "--ro-bind", str(sandbox.wrappers), BIN]
+    argv += ["--perms", "0755", "--dir", layout.AGENT_HOME]
+    argv += ["--ro-bind", str(sandbox.zipapp), layout.ZIPAPP]
+    argv += ["--ro-bind", str(sandbox.wrappers), layout.BIN]
     if runtime_dir is not None:
         argv += ["--bind", str(runtime_dir), "/mcp"]
     if spool is not None:
-        argv += ["--bind", str(spool), SPOOL]
+        argv += ["--bind", str(spool), layout.SPOOL]
     argv += _binds(mounts, sources or {})
     # Last: everything not bound writable is read-only, the root of the sandbox included.
     argv += ["--remount-ro", "/", "--chdir", "/"]
@@ -194,7 +190,7 @@ def passwd(uid: int) -> bytes:
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
     ]
     if uid not in {0, 65534}:
-        lines.append(f"agent:x:{uid}:{uid}:agent:{AGENT_HOME}:/bin/sh")
+        lines.append(f"agent:x:{uid}:{uid}:agent:{layout.AGENT_HOME}:/bin/sh")
     return ("\n".join(lines) + "\n").encode()
 
 

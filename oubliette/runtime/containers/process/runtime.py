@@ -20,7 +20,7 @@ import msgspec
 
 from oubliette.errors import InvalidParameter, NotFound, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
-from oubliette.runtime.containers import guest_bundle, host_paths
+from oubliette.runtime.containers import guest_bundle, host_paths, layout
 from oubliette.runtime.containers.base import (
     KEY_FILE,
     LABEL_INSTANCE,
@@ -220,7 +220,7 @@ class ProcessRuntime:
             self._base,
             self._zipapp,
             python=str(found.python),
-            inside=bubblewrap.ZIPAPP if self._sandboxed else None,
+            inside=layout.ZIPAPP if self._sandboxed else None,
         )
         return self._bundle
 
@@ -414,7 +414,7 @@ class ProcessRuntime:
     def _clear(self, plan: SandboxPlan) -> None:
         host_paths.clear_away(plan.spool)
         host_paths.clear_away(plan.spec.runtime_dir)
-        state_file.forget(plan.spec.runtime_dir)
+        host_paths.forget_beside(plan.spec.runtime_dir)
 
     # ------------------------------------------------------------------ inspect
 

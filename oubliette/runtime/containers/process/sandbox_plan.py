@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oubliette.errors import InvalidParameter
-from oubliette.runtime.containers import host_paths
+from oubliette.runtime.containers import host_paths, layout
 from oubliette.runtime.containers.base import (
     KEY_FILE,
     LABEL_CONTAINER,
@@ -19,8 +19,8 @@ from oubliette.runtime.containers.base import (
     ContainerSpec,
     Inside,
 )
-from oubliette.runtime.containers.process import bubblewrap, state_file, unsandboxed
-from oubliette.runtime.containers.process.unsandboxed import NOBODY
+from oubliette.runtime.containers.layout import NOBODY
+from oubliette.runtime.containers.process import unsandboxed
 
 if TYPE_CHECKING:
     from oubliette.runtime.containers.base import Mount
@@ -53,17 +53,17 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spool(self) -> Path:
         """Folder where the guest keeps unread output."""
-        return self.spec.spool_dir or state_file.beside(self.spec.runtime_dir, "spool")
+        return self.spec.spool_dir or host_paths.beside(self.spec.runtime_dir, "spool")
 
     @property
     def log(self) -> Path:
         """File with the standard streams of bwrap and the guest."""
-        return state_file.beside(self.spec.runtime_dir, "log")
+        return host_paths.beside(self.spec.runtime_dir, "log")
 
     @property
     def status(self) -> Path:
         """File where bwrap writes how it ended."""
-        return state_file.beside(self.spec.runtime_dir, "status")
+        return host_paths.beside(self.spec.runtime_dir, "status")
 
     def prepare(self) -> None:
         """Make the folders; give the agents' user access to the relay socket, and to nothing else.
@@ -82,11 +82,11 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def inside(self, python: str, kit: Kit) -> Inside:
         """Return the view of the container from inside."""
-        wrappers = bubblewrap.BIN if self.sandboxed else str(kit.wrappers)
-        path = bubblewrap.PATH.replace(bubblewrap.BIN, wrappers)
+        wrappers = layout.BIN if self.sandboxed else str(kit.wrappers)
+        path = layout.PATH.replace(layout.BIN, wrappers)
         env = {"PATH": path, "LANG": "C.UTF-8", unsandboxed.COOKIE: self.spec.id}
         if self.sandboxed:
-            return Inside(python=python, zipapp=bubblewrap.ZIPAPP, env=env, uid=self.agent_uid)
+            return Inside(python=python, zipapp=layout.ZIPAPP, env=env, uid=self.agent_uid)
         socket = str(self.spec.runtime_dir / RELAY_SOCKET)
         return Inside(
             python=python,
@@ -103,7 +103,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
         if spec.command is not None:
             return list(spec.command)
         folder = RELAY_DIR if self.sandboxed else str(spec.runtime_dir)
-        spool = bubblewrap.SPOOL if self.sandboxed else str(self.spool)
+        spool = layout.SPOOL if self.sandboxed else str(self.spool)
         command = [*inside.program("host")]
         command += ["--socket", f"{folder}/{RELAY_SOCKET}", "--key", f"{folder}/{KEY_FILE}"]
         command += ["--spool", spool, "--orphan-grace", f"{spec.orphan_grace:g}"]

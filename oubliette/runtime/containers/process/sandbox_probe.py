@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from oubliette.runtime.containers import host_paths
+from oubliette.runtime.containers import host_paths, layout
 from oubliette.runtime.containers.process import bubblewrap
 
 PROBE_TIMEOUT: Final = 15.0  # seconds
@@ -62,7 +62,7 @@ def _run(argv: list[str], timeout: float = PROBE_TIMEOUT) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"PATH": bubblewrap.PATH, "LANG": "C.UTF-8"},
+            env={"PATH": layout.PATH, "LANG": "C.UTF-8"},
             cwd="/",
             timeout=timeout,
             check=False,

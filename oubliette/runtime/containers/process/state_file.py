@@ -34,11 +34,6 @@ class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
 
 
-def beside(runtime_dir: Path, suffix: str) -> Path:
-    """Return the path of the file or folder `<8 hex>.<suffix>`."""
-    return runtime_dir.with_name(f"{runtime_dir.name}.{suffix}")
-
-
 def _encode(value: object) -> Any:
     if isinstance(value, Path):
         return str(value)
@@ -57,14 +52,9 @@ _decoder = msgspec.json.Decoder(StoredContainer, dec_hook=_decode)
 
 def save(record: StoredContainer) -> None:
     """Write it atomically."""
-    host_paths.write_private(beside(record.spec.runtime_dir, "json"), _encoder.encode(record))
-
-
-def forget(runtime_dir: Path) -> None:
-    """Remove everything beside the runtime folder, the record last."""
-    host_paths.clear_away(beside(runtime_dir, "spool"))
-    for suffix in ("log", "status", "json"):
-        beside(runtime_dir, suffix).unlink(missing_ok=True)
+    host_paths.write_private(
+        host_paths.beside(record.spec.runtime_dir, "json"), _encoder.encode(record)
+    )
 
 
 def load_all(base: Path) -> Iterator[StoredContainer]:

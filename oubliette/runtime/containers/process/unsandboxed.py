@@ -10,6 +10,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
+from oubliette.runtime.containers.layout import NOBODY
 from oubliette.runtime.containers.process import procfs
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ WARNING: Final = (
     " user can; install bubblewrap to isolate them"
 )
 
-NOBODY: Final = 65534
-"""User of agents under root if the spec names none."""
 
 _SWEEPS: Final = 20
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.containers import ContainerLimits, ContainerSpec, Mount
 from oubliette.runtime.containers.apple import argv as apple_argv
-from oubliette.runtime.containers.docker.create_body import Hardening
+from oubliette.runtime.containers.base import Hardening
 from tests.conformance.apple_standin import grammar
 
 BASE = ContainerSpec(id="cont_1", labels={}, runtime_dir=Path("/run/oubliette-0/01234567"))

@@ -17,9 +17,17 @@ import msgspec
 import pytest
 
 from oubliette.errors import DeadlineExceeded, InvalidParameter, RuntimeFailure
-from oubliette.runtime.containers import ContainerSpec, Inside, Mount, ProcessRuntime, guest_bundle
+from oubliette.runtime.containers import (
+    ContainerSpec,
+    Inside,
+    Mount,
+    ProcessRuntime,
+    guest_bundle,
+    host_paths,
+)
 from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE
 from oubliette.runtime.containers.host_paths import make_owned, new_runtime_dir, runtime_base
+from oubliette.runtime.containers.layout import NOBODY
 from oubliette.runtime.containers.process import (
     adoption,
     bubblewrap,
@@ -27,7 +35,7 @@ from oubliette.runtime.containers.process import (
     sandbox_probe,
     state_file,
 )
-from oubliette.runtime.containers.process.sandbox_plan import NOBODY, SandboxPlan
+from oubliette.runtime.containers.process.sandbox_plan import SandboxPlan
 from oubliette.runtime.guest import Exit
 from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance.engines import ENGINES, Bench, zipapp_cache
@@ -267,8 +275,8 @@ def test_a_record_is_read_back_as_it_was_and_a_broken_one_is_left_alone(short: P
     (short / "ffffffff.json").write_text('{"of": "another release"}', encoding="utf-8")
     (short / "eeeeeeee.json").write_bytes(b"\xff")
     assert list(state_file.load_all(short)) == [kept]
-    assert stat.S_IMODE(state_file.beside(spec.runtime_dir, "json").stat().st_mode) == 0o600
-    state_file.forget(spec.runtime_dir)
+    assert stat.S_IMODE(host_paths.beside(spec.runtime_dir, "json").stat().st_mode) == 0o600
+    host_paths.forget_beside(spec.runtime_dir)
     assert list(state_file.load_all(short)) == []
     assert (short / "ffffffff.json").exists()
 

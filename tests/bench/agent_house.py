@@ -11,7 +11,7 @@ from oubliette.runtime.containers.docker.client import Engine
 from oubliette.testing.callers import HttpCaller
 from oubliette.testing.host_image import ensure_image
 from oubliette.testing.server import ServerProcess
-from tests import requirements
+from tests.system.real_agents import PROGRAMS, program_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -92,13 +92,8 @@ async def agent_house(engine: str, model: ModelServer) -> AsyncIterator[AgentHou
     }
     if engine != "process":
         settings |= {"containers.image": ensure_image(engine), "containers.network": "host"}
-    for program in ("opencode", "droid"):
-        if requirements.missing(program) is None:
-            settings |= {
-                f"{program}.path": requirements.program(program),
-                f"{program}.model": "scripted",
-                f"{program}.base_url": model.url,
-            }
+    for program in PROGRAMS:
+        settings |= program_settings(program, model)
     async with ServerProcess(settings=settings) as server:
         await server.start()
         try:

@@ -13,7 +13,7 @@ from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess
 from tests.faults.here import Here
 from tests.faults.history import check_log
-from tests.system.test_real_agents import AGENTS, KEY, SLOW, Agent, settings_for
+from tests.system.real_agents import AGENTS, KEY, SLOW, Agent, settings_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.requires("docker")]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from oubliette.testing.fork_server import Zygote
+from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess
 from tests.system.site import KINDS, Site
 
@@ -47,6 +48,13 @@ def anyio_backend() -> str:
 def zygote() -> Iterator[Zygote]:
     """Forks servers; one for all tests of this process."""
     with Zygote() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
+    """A scripted model, for real agents."""
+    async with ModelServer() as started:
         yield started
 
 

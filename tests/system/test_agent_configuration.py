@@ -12,11 +12,9 @@ import pytest
 
 from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import ToolFailed
-from oubliette.testing.model_server import ModelServer
-from tests.system.test_real_agents import KEY, SLOW, site_on
+from tests.system.real_agents import KEY, SLOW, site_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.system.site import Site
@@ -30,12 +28,6 @@ REAL = [
     pytest.param("opencode", marks=pytest.mark.requires("opencode")),
     pytest.param("opencode-acp", marks=pytest.mark.requires("opencode")),
 ]
-
-
-@pytest.fixture(scope="module")
-async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
-    async with ModelServer() as started:
-        yield started
 
 
 def environments(session_id: str) -> list[dict[str, str]]:

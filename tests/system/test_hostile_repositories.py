@@ -16,7 +16,7 @@ from oubliette.runtime.containers.process import procfs
 from oubliette.testing.model_server import ModelServer
 from tests import requirements
 from tests.system.hostile_repository import found, plant
-from tests.system.test_real_agents import KEY, SLOW, site_on
+from tests.system.real_agents import KEY, SLOW, site_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -42,12 +42,6 @@ TOOLS = {
     "droid": ['call Execute {"command": "true", "riskLevel": "low", "summary": "x"}'],
 }
 """Prompts that have an agent use its own tools: some ways in are opened by these."""
-
-
-@pytest.fixture(scope="module")
-async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
-    async with ModelServer() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 from oubliette.testing.server import ServerProcess
 from tests.images import ensure_image
 from tests.system.conftest import ROOMY
+from tests.system.real_agents import remove_containers
 from tests.system.site import Agent, Site
-from tests.system.test_real_agents import remove_containers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -18,6 +18,7 @@ from oubliette.testing.server import ServerProcess
 from oubliette.tools.registry import TABLE
 from tests import requirements
 from tests.system.conftest import ROOMY
+from tests.system.real_agents import SLOW, program_settings
 from tests.system.site import Agent, Site
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-SLOW = 150.0  # seconds that a cold agent may take on a busy machine
 FOR_AGENTS = {name for name, tool in TABLE.items() if "socket" in tool.transports}
 READ = {name for name in FOR_AGENTS if TABLE[name].scope == "read"}
 
@@ -66,11 +66,7 @@ async def both(zygote: Any, anyio_backend: str) -> AsyncIterator[Site]:
         settings: dict[str, Any] = {**ROOMY, "agents.start_timeout_seconds": SLOW}
         if requirements.missing("opencode") is None:
             model = await stack.enter_async_context(ModelServer())
-            settings |= {
-                "opencode.path": requirements.program("opencode"),
-                "opencode.model": "scripted",
-                "opencode.base_url": model.url,
-            }
+            settings |= program_settings("opencode", model)
         server = await stack.enter_async_context(ServerProcess(zygote=zygote, settings=settings))
         await server.start()
         site = Site(server)

@@ -7,22 +7,17 @@ next gets a new session.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.containers.docker.client import Engine
 from oubliette.runtime.containers.process import procfs
 from oubliette.testing.callers import ToolFailed, spec_of
 from oubliette.testing.model_server import ModelServer
-from oubliette.testing.server import ServerProcess
 from tests import requirements
-from tests.images import ensure_image
-from tests.system.conftest import ROOMY
+from tests.system.real_agents import AGENTS, KEY, SLOW, Agent, site_on
 from tests.system.site import Site
 
 if TYPE_CHECKING:
@@ -33,34 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
-SLOW = 150.0  # seconds that a cold agent may take in a container on a busy machine
-KEY = "a-secret-key"
-
-
-@dataclass(frozen=True)
-class Agent:
-    """How a test says to an agent what it wants."""
-
-    name: str
-    prefix: str = ""
-    """What its tools begin with that come from our MCP server."""
-    program: str = "scripted-agent"
-    """A word of its command line in a container; without one it is where the tests found it."""
-    requires: str | None = None
-    wait: str = "slow 1000"
-    """A prompt that says something and takes very long."""
-    remember: tuple[str, str] = ("say the colour is blue", "history")
-    """A prompt to keep something, and one to recall it."""
-
-
-AGENTS = [
-    Agent(
-        "scripted", wait="emit 1\nsleep 1000", remember=("remember colour blue", "recall colour")
-    ),
-    Agent("opencode", "oubliette_", "/opt/oubliette/agents/opencode", "opencode"),
-    Agent("opencode-acp", "oubliette_", "/opt/oubliette/agents/opencode", "opencode"),
-    Agent("droid", "oubliette___", "/opt/oubliette/agents/droid", "droid"),
-]
 ENGINES = {"process": None, "docker": "docker"}
 
 
@@ -72,63 +39,6 @@ def send_notification(message: str) -> dict[str, str]:
 def late(n: int) -> dict[str, int]:
     """Lent later."""
     return {"late": n}
-
-
-def settings_for(engine: str, model: ModelServer) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        **ROOMY,
-        "containers.runtime": engine,
-        "agents.start_timeout_seconds": SLOW,
-        "sessions.caller_tool_timeout_seconds": SLOW,
-    }
-    if engine != "process":
-        # The scripted model listens on the machine's loopback.
-        settings |= {"containers.image": ensure_image(engine), "containers.network": "host"}
-    for name in ("opencode", "droid"):
-        if requirements.missing(name) is None:
-            settings |= {
-                f"{name}.path": requirements.program(name),
-                f"{name}.model": "scripted",
-                f"{name}.base_url": model.url,
-                f"{name}.api_key": "env:MODEL_KEY",
-            }
-    return settings
-
-
-@contextlib.asynccontextmanager
-async def site_on(engine: str, zygote: Any, model: ModelServer, **more: Any) -> AsyncIterator[Site]:
-    async with ServerProcess(
-        zygote=zygote, settings={**settings_for(engine, model), **more}
-    ) as server:
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("MODEL_KEY", KEY)
-                await server.start()
-                site = Site(server)
-                async with site.eyes:
-                    await site.open()
-                    yield site
-                    await site.tidy()
-        finally:
-            await server.kill()
-            if engine != "process":
-                remove_containers(engine, server.instance())
-
-
-def remove_containers(engine: str, instance: str) -> None:
-    api = Engine("podman" if engine == "podman" else "docker").connect()
-    try:
-        labels = {"label": [f"dev.oubliette.instance={instance}"]}
-        for container in api.containers(all=True, filters=labels):
-            api.remove_container(container["Id"], force=True, v=True)
-    finally:
-        api.close()
-
-
-@pytest.fixture(scope="module")
-async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
-    async with ModelServer() as started:
-        yield started
 
 
 @pytest.fixture(

@@ -11,7 +11,7 @@ import pytest
 
 from oubliette.runtime.containers.process import procfs
 from tests.conformance.agents import execute
-from tests.system.test_real_agents import SLOW, model, site_on
+from tests.system.real_agents import SLOW, site_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tests.system.site import Site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
-
-__all__ = ["model"]
 
 LONG = 2 * SLOW
 ECHO = 'call bash {"command": "echo hi", "description": "x"}'

@@ -107,27 +107,25 @@ def tasks() -> list[Task]:
 
 def descendants(pid: int) -> list[int]:
     """Return all live processes below this one, none of them before its parent."""
-    children: dict[int, list[int]] = {}
-    for task in tasks():
-        children.setdefault(task.parent, []).append(task.pid)
-    below = list(children.get(pid, ()))
-    for parent in below:
-        below.extend(children.get(parent, ()))
-    return below
+    return trees([pid], tasks())[1:]
 
 
-def parents_first(found: set[int], tasks: list[Task]) -> list[int]:
-    """Return the pids in `found` that are in `tasks`, none of them before its parent.
+def trees(roots: list[int], tasks: list[Task]) -> list[int]:
+    """Return `roots` and all processes in `tasks` below them, none of them before its parent.
 
     In this order a signal for a whole tree reaches a shell before the child it waits for: one
     that sees its child end first may leave without running its trap.
     """
     children: dict[int, list[int]] = {}
-    ordered: list[int] = []
     for task in tasks:
-        if task.pid in found:
-            place = children.setdefault(task.parent, []) if task.parent in found else ordered
-            place.append(task.pid)
+        children.setdefault(task.parent, []).append(task.pid)
+    below: set[int] = set()
+    unvisited = list(roots)
+    while unvisited:
+        fresh = [pid for pid in children.get(unvisited.pop(), ()) if pid not in below]
+        below.update(fresh)
+        unvisited.extend(fresh)
+    ordered = [pid for pid in roots if pid not in below]
     for pid in ordered:
         ordered.extend(children.get(pid, ()))
     return ordered

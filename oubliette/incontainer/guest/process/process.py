@@ -228,23 +228,15 @@ class GuestProcess:
     def _members(self) -> list[int]:
         """Return our group and session, orphans with our cookie, and all their descendants."""
         own = os.getpid()
-        children: dict[int, list[int]] = {}
+        tasks = [task for task in linux.tasks() if task.pid != own]
         members: list[int] = []
-        tasks = linux.tasks()
         for task in tasks:
-            children.setdefault(task.parent, []).append(task.pid)
             ours = self.pid in (task.pid, task.group, task.session)
             # Once the leader is reaped its number may be another's, so the cookie decides
             sure = ours and self._status is None
             if sure or ((ours or task.parent == own) and linux.carries_cookie(task.pid, self.proc)):
                 members.append(task.pid)
-        found: set[int] = set()
-        while members:
-            pid = members.pop()
-            if pid not in found and pid != own:
-                found.add(pid)
-                members.extend(children.get(pid, ()))
-        return linux.parents_first(found, tasks)
+        return linux.trees(members, tasks)
 
     def record(self) -> Event:
         """Return the process as `hello` lists it."""

@@ -35,8 +35,20 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
 
 def test_processes_are_listed_with_parents_before_children_whatever_their_numbers() -> None:
     tasks = [linux.Task(pid, parent, 40, 40) for pid, parent in ((8, 40), (9, 1), (40, 1), (41, 8))]
-    assert linux.parents_first({8, 9, 40, 41}, tasks) == [9, 40, 8, 41]
-    assert linux.parents_first({8, 41, 77}, tasks) == [8, 41]
+    assert linux.trees([8, 9, 40, 41], tasks) == [9, 40, 8, 41]
+    assert linux.trees([41, 8], tasks) == [8, 41]
+
+
+def test_a_tree_has_all_that_is_below_its_root_and_nothing_beside_it() -> None:
+    tasks = [linux.Task(pid, parent, 0, 0) for pid, parent in ((9, 8), (8, 4), (5, 4), (7, 5))]
+    assert linux.trees([8], tasks) == [8, 9]
+    assert linux.trees([7, 8], tasks) == [7, 8, 9]
+    assert linux.trees([4], tasks) == [4, 8, 5, 9, 7]
+
+
+def test_numbers_given_again_during_a_scan_make_no_endless_tree() -> None:
+    tasks = [linux.Task(8, 9, 0, 0), linux.Task(9, 8, 0, 0), linux.Task(5, 1, 0, 0)]
+    assert linux.trees([8, 9, 5], tasks) == [5]
 
 
 def test_descendants_are_found_with_parents_before_children(

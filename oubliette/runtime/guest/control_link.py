@@ -18,15 +18,9 @@ from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation
 from oubliette.failpoints import failpoint
 from oubliette.incontainer import wire
 from oubliette.runtime.guest import dial as dialing
-from oubliette.runtime.guest.errors import (
-    CommandFailed,
-    GuestImpostor,
-    GuestRefused,
-    GuestUnreachable,
-    LinkClosed,
-    VersionMismatch,
-)
-from oubliette.runtime.guest.messages import CommandAnswer, GuestEvent, Hello, StartProcess
+from oubliette.runtime.guest.errors import CommandFailed, GuestUnreachable, LinkClosed
+from oubliette.runtime.guest.handshake import handshake
+from oubliette.runtime.guest.messages import CommandAnswer, GuestEvent, StartProcess
 from oubliette.runtime.guest.process_stream import ProcessStream
 
 if TYPE_CHECKING:
@@ -34,16 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from oubliette.runtime.containers.base import Dial
+    from oubliette.runtime.guest.messages import Hello
 
 CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
 REQUEST_TIMEOUT: Final = 30.0  # seconds for an answer
-NO_COMMON_VERSION: Final = "no common version"  # sent by a guest that has none of our versions
 MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
 
 _encoder: Final = msgspec.json.Encoder()
 _events: Final = msgspec.json.Decoder(GuestEvent)
 _answers: Final = msgspec.json.Decoder(CommandAnswer)
-_hello: Final = msgspec.json.Decoder(Hello)
 
 
 class ControlLink:
@@ -101,7 +94,7 @@ class ControlLink:
             async with asyncio.timeout(timeout):
                 reader, writer = await dialing.open_link(dial, header, wire.MAX_CONTROL_LINE)
                 try:
-                    hello = await _handshake(reader, writer, key, nonce, epoch)
+                    hello = await handshake(reader, writer, key, nonce, epoch)
                 except BaseException:
                     writer.close()
                     raise
@@ -340,34 +333,3 @@ class ControlLink:
         ticket = (await self.ticket("bare" if bare else "upstream"))[0]
         header = wire.Upstream(session, project, depth, ticket).line()
         return await dialing.open_link(self._dial, header, limit)
-
-
-async def _handshake(
-    reader: StreamReader, writer: StreamWriter, key: bytes, nonce: str, epoch: int
-) -> Hello:
-    try:
-        offer = wire.decode_json(await dialing.read_line(reader))
-        challenge = wire.check_hex(str(offer.get("challenge")), wire.NONCE_HEX, "challenge")
-    except wire.WireError as error:
-        raise ProtocolViolation(f"the relay does not speak our protocol: {error}") from error
-    if not wire.same(offer.get("proof"), wire.host_proof(key, nonce, challenge)):
-        raise GuestImpostor("what listens at the relay socket does not hold the container's key")
-    proof = {
-        "proof": wire.server_proof(key, challenge, nonce),
-        "epoch": epoch,
-        "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],
-    }
-    writer.write(wire.encode_json(proof))
-    ours = f"this server speaks {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}"
-    try:
-        hello = _hello.decode(await dialing.read_line(reader))
-    except GuestRefused as error:
-        if error.reason == NO_COMMON_VERSION:
-            raise VersionMismatch(f"it speaks another version of the protocol, {ours}") from error
-        raise
-    except msgspec.MsgspecError as error:
-        raise ProtocolViolation(f"the host's hello cannot be read: {error}") from error
-    low, high = hello.versions
-    if high < wire.PROTOCOL_MIN or low > wire.PROTOCOL_MAX:
-        raise VersionMismatch(f"it speaks versions {low} to {high} of the protocol, {ours}")
-    return hello

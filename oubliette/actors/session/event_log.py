@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred
 
 RETRY_COMMIT: Final = 0.5  # seconds between attempts while the store is paused
+LATE_SECONDS: Final = 30.0  # of a commit, after which readers are told that the store is waited for
+COMMIT_SECONDS: Final = 3600.0
+"""Seconds for a commit. One that is late is not tried again: both would go through, and the store
+refuses the second. The store itself refuses what it cannot write, within seconds; past this limit
+the outcome is unknown, and the actor is restarted from what is stored.
+"""
 
 
 class _Committed(Message):
@@ -67,9 +73,9 @@ class LoggedSession(Actor):
     """
 
     # With these as attributes, a session's dict would have more keys than instances can share.
-    __slots__ = ("_batch", "_broken", "_flush_due", "_held", "_stored", "_under_way", "_waiter_ids",
-                 "_waiters", "context", "memory", "session_id", "unstored_since",
-                 "writer")  # fmt: skip
+    __slots__ = ("_batch", "_broken", "_committing_since", "_flush_due", "_held", "_refused_since",
+                 "_stored", "_under_way", "_waiter_ids", "_waiters", "context", "memory",
+                 "session_id", "writer")  # fmt: skip
 
     def __init__(self, context: ActorContext, session_id: str, memory: SessionMemory) -> None:
         super().__init__()
@@ -80,8 +86,8 @@ class LoggedSession(Actor):
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = 0
         self._held: list[Deferred] = []
-        self.unstored_since: float | None = None
-        """Wall second since which the store does not accept its events."""
+        self._refused_since: float | None = None
+        self._committing_since: float | None = None
         self._batch: WriteBatch | None = None
         self._flush_due = False
         self._broken = False
@@ -94,6 +100,14 @@ class LoggedSession(Actor):
     def quiet(self) -> bool:
         """Whether no turn runs and none waits."""
         return True
+
+    @property
+    def unstored_since(self) -> float | None:
+        """Wall second since which the store does not accept its events; None: it does."""
+        began = self._committing_since
+        if self._refused_since is None and began is not None:
+            return began if self.clock.time() >= began + LATE_SECONDS else None
+        return self._refused_since
 
     def _show(self) -> None:
         """Publish the current state to readers; afterwards, the state after each commit."""
@@ -120,13 +134,15 @@ class LoggedSession(Actor):
         if not batch.ops:
             self.ref.tell(_Committed(events=()))
             return
+        self._committing_since = self.clock.time()
         self.ask_to_self(
             self.context.store,
             Transact(ops=batch.ops),
             lambda results: _Committed(events=_appended(results)),
             lambda error: _CommitFailed(
-                reason=str(error), retry=isinstance(error, StorageUnavailable | TimeoutError)
+                reason=str(error), retry=isinstance(error, StorageUnavailable)
             ),
+            COMMIT_SECONDS,
         )
 
     @handles(_Committed, at_once=True)
@@ -134,7 +150,7 @@ class LoggedSession(Actor):
         failpoint("session.committed")
         callbacks = self.writer.committed(message.events)
         self._batch = None
-        self.unstored_since = None
+        self._refused_since = self._committing_since = None
         self._stored = self._under_way
         if message.events:
             self._wake_waiters()
@@ -149,8 +165,8 @@ class LoggedSession(Actor):
     def _commit_failed(self, message: _CommitFailed) -> None:
         if not message.retry:
             raise CommitFailedError(message.reason)
-        if self.unstored_since is None:
-            self.unstored_since = self.clock.time()
+        if self._refused_since is None:
+            self._refused_since = self.clock.time()
         self.after(RETRY_COMMIT, _TryAgain())
 
     @handles(_TryAgain)

@@ -29,8 +29,12 @@ class WaitingSession(AgentPort, Protocol):
     permissions: Permissions
     link: AgentRequestRouter
     starting_since: float
-    unstored_since: float | None
     ending_since: float | None
+
+    @property
+    def unstored_since(self) -> float | None:
+        """Wall second since which the store does not accept its events; None: it does."""
+        ...
 
     @property
     def quiet(self) -> bool:

@@ -13,9 +13,11 @@ from oubliette.actors.session.event_log import LoggedSession
 from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.write_batch import EventWriter
 from oubliette.actors.store.actor import Transact
-from oubliette.kit import Actor, Message, System, handles
+from oubliette.errors import Conflict
+from oubliette.kit import Actor, Message, Reply, System, handles
 from oubliette.records import Session
 from oubliette.runtime.store.operations import AppendEvents
+from oubliette.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -25,21 +27,33 @@ RECORD = Session(
 )  # fmt: skip
 
 
+ASK_SECONDS = 30.0  # that an ask waits unless it says otherwise
+
+
 class EndTurn(Message):
     """The turn is over, as far as the actor knows."""
 
 
+class WaitsForStore(Message, Reply[float | None]):
+    """Since when readers are told that the store does not take its events."""
+
+
 class SlowStore(Actor):
-    """Answers when it is told to."""
+    """Answers when it is told to, and takes the same index of a log once."""
 
     def __init__(self, asked: asyncio.Event, commit: asyncio.Event) -> None:
         super().__init__()
         self._asked, self._commit = asked, commit
+        self._taken: set[int] = set()
 
     @handles(Transact)
     async def _transact(self, message: Transact) -> Any:
         self._asked.set()
         await self._commit.wait()
+        indexes = {e.index for op in message.ops if isinstance(op, AppendEvents) for e in op.events}
+        if indexes & self._taken:
+            raise Conflict("the log goes on with another index")
+        self._taken |= indexes
         return tuple(op.events if isinstance(op, AppendEvents) else None for op in message.ops)
 
 
@@ -55,6 +69,10 @@ class OneTurn(LoggedSession):
     @property
     def quiet(self) -> bool:
         return not self.running
+
+    @handles(WaitsForStore)
+    def _waits(self, _: WaitsForStore) -> float | None:
+        return self.unstored_since
 
     @handles(EndTurn)
     def _over(self, _: EndTurn) -> None:
@@ -79,3 +97,25 @@ async def test_a_turn_is_over_for_readers_when_its_end_is_stored_not_before():
         after = await waits
         assert ([event.type for event in after.events], after.turn_done) == (["completion"], True)
         assert (after.session.status, after.session.final_response) == ("idle", "done")
+
+
+async def test_a_commit_that_takes_longer_than_an_ask_is_waited_for_and_not_made_twice():
+    asked, commit, clock = asyncio.Event(), asyncio.Event(), VirtualClock()
+    async with asyncio.timeout(5), System("test", clock, watchdog=None) as system:
+        store = system.spawn(SlowStore, asked, commit)
+        context: Any = SimpleNamespace(store=store)
+        session = system.spawn(OneTurn, context, RECORD.id, SessionMemory(), name="session")
+        session.tell(EndTurn())
+        await asked.wait()
+        began = clock.time()
+        await clock.elapse(ASK_SECONDS - 1)
+        assert await session.ask(WaitsForStore()) is None
+        for _ in range(3):  # past the deadline of an ask, and of what is asked again after it
+            await clock.elapse(ASK_SECONDS + 1)
+        assert await session.ask(WaitsForStore()) == began
+        commit.set()
+        await clock.elapse(ASK_SECONDS)
+        assert await session.ask(WaitsForStore()) is None
+        assert system.lookup("session") is session, "it goes on: its state of the log is right"
+        found = await session.ask(ReadEvents(since_index=-1))
+        assert [event.type for event in found.events] == ["completion"]

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.caller_tools import ToolDefinition
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import Params, Result
+from oubliette.tools.spec import Result
 
 MAX_LISTEN: Final = 86_400.0  # seconds
 POLL_SECONDS: Final = 25.0

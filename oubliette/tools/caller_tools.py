@@ -10,8 +10,8 @@ from msgspec import Meta, field
 from oubliette import ids
 from oubliette.errors import InvalidParameter
 from oubliette.records import CallerTool
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import Params
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 
 if TYPE_CHECKING:
     from oubliette.config.schema import CallersConfig

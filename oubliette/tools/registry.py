@@ -13,6 +13,7 @@ from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteErr
 from oubliette.ids import shown
 from oubliette.kit import ActorDead
 from oubliette.runtime.store.codec import decode_payload, encode
+from oubliette.tool_params import json_schema, validation
 from oubliette.tools.audit import note_call
 from oubliette.tools.handlers import (
     callers,
@@ -26,7 +27,6 @@ from oubliette.tools.handlers import (
     tokens,
     workspaces,
 )
-from oubliette.tools.schema import json_schema, validation
 
 if TYPE_CHECKING:
     from oubliette.tools.auth.scopes import Scope

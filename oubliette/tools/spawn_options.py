@@ -10,10 +10,10 @@ from msgspec import Meta
 from oubliette.actors.caller.messages import GetCaller
 from oubliette.config.agent_config import Autonomy
 from oubliette.errors import InvalidParameter
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.auth.api_keys import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import Params
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

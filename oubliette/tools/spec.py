@@ -98,9 +98,5 @@ def tool(
     return make
 
 
-class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of parameters: unknown ones are refused by name."""
-
-
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of results."""

@@ -9,10 +9,11 @@ from msgspec import Meta
 from oubliette import ids
 from oubliette.actors.messages import AnswerCallerTool
 from oubliette.errors import NotFound, Unavailable
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.caller_listen import CallerListen, CallerListenResult
 from oubliette.tools.request_answers import Accepted, deliver
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import HTTP_ONLY, Params, tool
+from oubliette.tools.spec import HTTP_ONLY, tool
 
 if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices

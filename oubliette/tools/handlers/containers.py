@@ -20,9 +20,10 @@ from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.messages import OpenContainer
 from oubliette.errors import Conflict, InvalidParameter, NotFound, Unavailable
 from oubliette.runtime.files.git_identity import variables
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import check_offer, visible_project
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette.kit import Ref

@@ -10,12 +10,14 @@ from msgspec import Meta
 from oubliette.actors.messages import ReadEvents
 from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorDead
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.event_queries import event_piece, last_error, tree_log
 from oubliette.tools.handlers.sessions import visible_session
-from oubliette.tools.schema import field_types, response_size
+from oubliette.tools.schema import response_size
 from oubliette.tools.schema.views import event_view
 from oubliette.tools.services import session_not_found
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

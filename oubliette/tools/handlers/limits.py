@@ -8,10 +8,11 @@ from msgspec import Meta
 
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import visible_session
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Limits, Project, Session

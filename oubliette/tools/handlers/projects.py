@@ -12,14 +12,15 @@ from oubliette.config import agent_config
 from oubliette.config.agent_config import Autonomy
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import Limits
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.auth import scopes
 from oubliette.tools.idempotency import claim
 from oubliette.tools.models import known
-from oubliette.tools.schema import field_types
 from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import LimitsView, ProjectView, project_view
 from oubliette.tools.services import project_not_found
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette import records

@@ -22,11 +22,12 @@ from oubliette.errors import (
 from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.agents.memory import need_of
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import END_SECONDS, SessionSpawn, spawn
-from oubliette.tools.schema import field_types
 from oubliette.tools.spawn_options import AgentSettings
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,17 +15,18 @@ from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.idempotency import claim
 from oubliette.tools.models import model_of
-from oubliette.tools.schema import field_types
 from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import SessionDetail, SessionView, session_view
 from oubliette.tools.services import session_not_found
 from oubliette.tools.session_waits import waiting_of
 from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session_key
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette import records

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from oubliette.errors import Forbidden
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.auth import scopes
 from oubliette.tools.handlers.projects import Nothing, visible_project
-from oubliette.tools.schema import field_types
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Token

@@ -8,10 +8,11 @@ from msgspec import Meta
 
 from oubliette.actors.messages import DeleteWorkspace
 from oubliette.errors import NotFound
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import visible_project
-from oubliette.tools.schema import field_types
 from oubliette.tools.schema.views import WorkspaceView, workspace_view
-from oubliette.tools.spec import Params, Result, tool
+from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter
+from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE, input_schema
-from oubliette.tools.schema.validation import decode
 from tests.unit.tools.test_registry import GOOD
 
 if TYPE_CHECKING:

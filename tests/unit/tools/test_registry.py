@@ -10,8 +10,8 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter, NotFound
+from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE, input_schema, listed, output_schema
-from oubliette.tools.schema.validation import decode
 from oubliette.tools.spec import Tool
 
 if TYPE_CHECKING:

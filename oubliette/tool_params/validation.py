@@ -15,7 +15,7 @@ import msgspec
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter
-from oubliette.tools.schema import field_types, json_schema
+from oubliette.tool_params import field_types, json_schema
 
 S = TypeVar("S", bound=msgspec.Struct)
 

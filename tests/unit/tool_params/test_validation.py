@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import InvalidParameter
+from oubliette.tool_params.validation import MAX_DEPTH, check_values, decode
 from oubliette.tools.registry import TABLE
-from oubliette.tools.schema.validation import MAX_DEPTH, check_values, decode
 
 PROJECT, SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"
 

@@ -6,39 +6,40 @@ and because an adapter has to know the place of each line. So the types stand he
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
 
-import acp
 import pytest
-from acp.schema import (
-    CancelNotification,
-    InitializeRequest,
-    LoadSessionRequest,
-    NewSessionRequest,
-    PromptRequest,
-    RequestPermissionRequest,
-    RequestPermissionResponse,
-    ResumeSessionRequest,
-    SessionNotification,
-)
-from droid_sdk.schemas.cli import CliRequestOrNotification, RequestPermissionResult
-from droid_sdk.schemas.client import ClientRequest
 
 from oubliette.runtime.agents import AcpAdapter, AgentSession, DroidAdapter, DroidRuntime
 from oubliette.runtime.agents.acp.runtime import opening
 from oubliette.runtime.containers import Inside
 
 WIRE = Path(__file__).parents[3] / "conformance" / "wire"
-METHODS: dict[str, Any] = {
-    "initialize": InitializeRequest,
-    "session/new": NewSessionRequest,
-    "session/load": LoadSessionRequest,
-    "session/resume": ResumeSessionRequest,
-    "session/prompt": PromptRequest,
-    "session/cancel": CancelNotification,
+METHODS = {
+    "initialize": "InitializeRequest",
+    "session/new": "NewSessionRequest",
+    "session/load": "LoadSessionRequest",
+    "session/resume": "ResumeSessionRequest",
+    "session/prompt": "PromptRequest",
+    "session/cancel": "CancelNotification",
 }
+
+
+def acp(model: str) -> Any:
+    """A model of ACP's library.
+
+    It and Droid's are imported by the tests that run: at collection both would cost every process
+    more than a second.
+    """
+    return getattr(importlib.import_module("acp.schema"), model)
+
+
+def droid(module: str, model: str) -> Any:
+    """A model of Droid's library."""
+    return getattr(importlib.import_module(f"droid_sdk.schemas.{module}"), model)
 
 
 def session(**fields: Any) -> AgentSession:
@@ -67,7 +68,7 @@ def line(message: dict[str, Any]) -> bytes:
 
 def check(message: dict[str, Any]) -> Any:
     assert message["jsonrpc"] == "2.0"
-    return METHODS[message["method"]].model_validate(message["params"])
+    return acp(METHODS[message["method"]]).model_validate(message["params"])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def check(message: dict[str, Any]) -> Any:
 def test_what_we_say_to_acp_agents_is_the_protocol(can: dict[str, Any], method: str) -> None:
     adapter = AcpAdapter(opening(session(agent_session_id="before", autonomy="ask"), Inside()))
     (hello,) = said(adapter.writes())
-    assert check(hello).protocol_version == acp.PROTOCOL_VERSION == 1
+    assert check(hello).protocol_version == importlib.import_module("acp").PROTOCOL_VERSION == 1
     answer = {"protocolVersion": 1, "agentCapabilities": can}
     offset = line({"id": "initialize", "result": answer})
     adapter.feed(offset, 0)
@@ -109,16 +110,16 @@ def test_our_decisions_are_the_protocol(decision: Any) -> None:
             {"optionId": "r", "name": "No", "kind": "reject_once"},
         ],
     }
-    RequestPermissionRequest.model_validate(request)
+    acp("RequestPermissionRequest").model_validate(request)
     asked = line({"id": 7, "method": "session/request_permission", "params": request})
     (event,) = [each for each in adapter.feed(asked, 0) if each.type == "permission_request"]
     another = AcpAdapter(opening(session(), Inside()), {"ready": True})
     (answer,) = said([another.permission(event.data["request_id"], decision)])
     assert answer["id"] == 7
-    outcome = RequestPermissionResponse.model_validate(answer["result"]).outcome
+    outcome = acp("RequestPermissionResponse").model_validate(answer["result"]).outcome
     assert getattr(outcome, "option_id", None) == {"allow": "a2", "deny": "r"}[decision]
     (cancelled,) = said([another.permission("of nobody", decision)])
-    assert RequestPermissionResponse.model_validate(cancelled["result"])
+    assert acp("RequestPermissionResponse").model_validate(cancelled["result"])
 
 
 def test_a_recording_of_acp_is_read_as_the_library_reads_it() -> None:
@@ -128,7 +129,7 @@ def test_a_recording_of_acp_is_read_as_the_library_reads_it() -> None:
         message = json.loads(raw)
         if message.get("method") != "session/update":
             continue
-        update = SessionNotification.model_validate(message["params"]).update
+        update = acp("SessionNotification").model_validate(message["params"]).update
         if update.session_update == "agent_message_chunk":
             chunks.append(update.content.text)
         elif update.session_update == "tool_call_update" and update.status in {
@@ -151,7 +152,7 @@ def test_a_recording_of_acp_is_read_as_the_library_reads_it() -> None:
 
 def judged(frame: bytes) -> Any:
     (message,) = said([frame])
-    return ClientRequest.model_validate(message).root
+    return droid("client", "ClientRequest").model_validate(message).root
 
 
 @pytest.mark.parametrize("autonomy", ["off", "high", "medium", "low", "ask"])
@@ -177,7 +178,7 @@ def test_what_we_say_to_droid_is_the_protocol(autonomy: str, known: str | None) 
     assert judged(adapter.interrupt(3) or b"").method.endswith("interrupt_session")
     for decision in ("allow", "deny"):
         (answer,) = said([adapter.permission("id", decision)])
-        RequestPermissionResult.model_validate(answer["result"])
+        droid("cli", "RequestPermissionResult").model_validate(answer["result"])
 
 
 def test_a_recording_of_droid_is_read_as_the_library_reads_it() -> None:
@@ -187,7 +188,7 @@ def test_a_recording_of_droid_is_read_as_the_library_reads_it() -> None:
         message = json.loads(raw)
         if "method" not in message:
             continue
-        root = CliRequestOrNotification.model_validate(message).root
+        root = droid("cli", "CliRequestOrNotification").model_validate(message).root
         if not str(message["method"]).endswith("session_notification"):
             continue
         note = root.params.notification

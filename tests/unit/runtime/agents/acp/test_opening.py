@@ -6,25 +6,19 @@ import json
 from typing import Any
 
 import pytest
-from acp.schema import (
-    LoadSessionRequest,
-    NewSessionRequest,
-    ResumeSessionRequest,
-    SetSessionConfigOptionSelectRequest,
-    SetSessionModeRequest,
-)
 
 from oubliette.runtime.agents import AcpAdapter
 from oubliette.runtime.agents.handshake_adapter import FRAMES, Opening
 
 BOTH = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
-SCHEMAS: dict[str, Any] = {
-    "session/new": NewSessionRequest,
-    "session/load": LoadSessionRequest,
-    "session/resume": ResumeSessionRequest,
-    "session/set_mode": SetSessionModeRequest,
-    "session/set_config_option": SetSessionConfigOptionSelectRequest,
+SCHEMAS = {
+    "session/new": "NewSessionRequest",
+    "session/load": "LoadSessionRequest",
+    "session/resume": "ResumeSessionRequest",
+    "session/set_mode": "SetSessionModeRequest",
+    "session/set_config_option": "SetSessionConfigOptionSelectRequest",
 }
+"""Names in `acp.schema`, whose import takes a second: not at collection, in every process."""
 OPTIONS = [
     {
         "id": "llm",
@@ -81,9 +75,10 @@ class Exchange:
     def asked(self) -> dict[str, Any]:
         """The last request."""
         said = json.loads(next(frame for frame in reversed(self.frames) if frame))
-        SCHEMAS[said["method"]].model_validate(said["params"]) if said[
-            "method"
-        ] in SCHEMAS else None
+        if said["method"] in SCHEMAS:
+            from acp import schema
+
+            getattr(schema, SCHEMAS[said["method"]]).model_validate(said["params"])
         return said
 
     def say(self, message: dict[str, Any]) -> None:

@@ -64,7 +64,6 @@ class Principal(Record, frozen=True):
     id: str
     name: str
     created_at: float
-    tenant: str = "default"
 
 
 class Token(Record, frozen=True):
@@ -178,9 +177,8 @@ class Session(Record, frozen=True):
     limits: Limits = Limits()
     container_id: str | None = None
     process_id: str | None = None
-    process_out: int = 0
-    """Offsets of the agent's output up to which its events are in the log."""
     process_err: int = 0
+    """Offset of the agent's standard error up to which it is kept."""
     process_frames: int = 3
     """Number of frames of the process's input before its first prompt; 3 in earlier releases."""
     pairing_secret: str | None = None

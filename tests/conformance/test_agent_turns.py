@@ -91,7 +91,6 @@ async def test_a_crash_is_told_with_its_exit_code(bench: Bench, agent: Agent) ->
 async def test_a_new_process_of_the_session_goes_on_where_the_old_one_stopped(
     bench: Bench, agent: Agent
 ) -> None:
-    assert agent.runtime().resume
     running = await agent.start(bench)
     keep, recall, said = agent.remember
     async with talking(agent, running) as talk:

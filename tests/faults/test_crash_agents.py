@@ -1,4 +1,4 @@
-"""The crash test with real agents in containers: each that declares `reattach`.
+"""The crash test with real agents in containers: each whose process a new server takes over.
 
 The server is killed at a failpoint in the middle of a call; the agent lives on in its container, and
 its turn ends as if nothing had happened. tests/faults/test_crash.py has all the other points, with

@@ -232,16 +232,6 @@ class AgentRuntime(Protocol):
         ...
 
     @property
-    def reattach(self) -> bool:
-        """Whether a new server can take a running process over from any `ack_offset`."""
-        ...
-
-    @property
-    def resume(self) -> bool:
-        """Whether a new process can continue an ended one of the same session."""
-        ...
-
-    @property
     def starts_mcp(self) -> bool:
         """Whether a process starts our MCP server unprompted, not only when it needs a tool."""
         ...

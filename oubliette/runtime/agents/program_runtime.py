@@ -30,16 +30,6 @@ class ConfiguredProgram(StreamExecution):
         self._config: dict[str, Any] = dict(config or {})
         self._take()
 
-    @property
-    def reattach(self) -> bool:
-        """Whether a turn's output is read again from its beginning: yes."""
-        return True
-
-    @property
-    def resume(self) -> bool:
-        """Whether conversations are kept, in its HOME: yes."""
-        return True
-
     async def initialize(self, config: Mapping[str, Any]) -> None:
         """Apply its section of the configuration.
 

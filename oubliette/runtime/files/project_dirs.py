@@ -78,10 +78,6 @@ class Folders:
         """Return the folder with the HOMEs of a project's sessions, mounted at /home/agent."""
         return self.homes / project_id
 
-    def session_home(self, project_id: str, session_id: str) -> Path:
-        """Return the HOME of one session."""
-        return self.homes / project_id / session_id
-
     def stderr_log(self, session_id: str) -> Path:
         """Return the path of an agent's stderr log."""
         return self.logs / f"{session_id}.stderr.log"

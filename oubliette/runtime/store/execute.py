@@ -100,15 +100,6 @@ def _purge_session(connection: sqlite3.Connection, operation: ops.PurgeSession) 
     return True
 
 
-def _delete_turns(connection: sqlite3.Connection, operation: ops.DeleteTurns) -> int:
-    return _count(
-        connection,
-        "DELETE FROM turns WHERE session_id = ? AND number <= ? AND state = 'done'",
-        operation.session_id,
-        operation.up_to_number,
-    )
-
-
 def _put_request(connection: sqlite3.Connection, operation: ops.PutCallerRequest) -> None:
     sql = "SELECT outcome FROM caller_requests WHERE id = ?"
     row = connection.execute(sql, (operation.record.id,)).fetchone()
@@ -139,14 +130,6 @@ def _settle(connection: sqlite3.Connection, operation: ops.SettleCallerRequest) 
     return True
 
 
-def _delete_settled(connection: sqlite3.Connection, operation: ops.DeleteSettledRequests) -> int:
-    return _count(
-        connection,
-        "DELETE FROM caller_requests WHERE outcome IS NOT NULL AND settled_at < ?",
-        operation.before,
-    )
-
-
 def _put_permission(connection: sqlite3.Connection, operation: ops.PutPermission) -> None:
     sql = "SELECT decision FROM permissions WHERE id = ?"
     row = connection.execute(sql, (operation.record.id,)).fetchone()
@@ -163,14 +146,6 @@ def _put_idempotency(connection: sqlite3.Connection, operation: ops.PutIdempoten
     _put(connection, operation)
 
 
-def _answer_idempotency(connection: sqlite3.Connection, operation: ops.AnswerIdempotency) -> bool:
-    held = _idempotency(connection, operation.principal, operation.tool, operation.key)
-    if held is None:
-        return False
-    put(connection, msgspec.structs.replace(held, answer=operation.answer))
-    return True
-
-
 def _idempotency(
     connection: sqlite3.Connection, principal: str, tool: str, key: str
 ) -> IdempotencyKey | None:
@@ -179,11 +154,6 @@ def _idempotency(
         (principal, tool, key),
     ).fetchone()
     return decode(IdempotencyKey, row[0]) if row else None
-
-
-def _delete_idempotency(connection: sqlite3.Connection, operation: ops.DeleteIdempotency) -> bool:
-    sql = "DELETE FROM idempotency_keys WHERE principal = ? AND tool = ? AND key = ?"
-    return _count(connection, sql, operation.principal, operation.tool, operation.key) > 0
 
 
 def _expire_idempotency(connection: sqlite3.Connection, operation: ops.ExpireIdempotency) -> int:
@@ -279,14 +249,10 @@ _HANDLERS: Final[dict[type[ops.Operation], Callable[[sqlite3.Connection, Any], A
     ops.PutSession: _put,
     ops.PurgeSession: _purge_session,
     ops.PutTurn: _put,
-    ops.DeleteTurns: _delete_turns,
     ops.PutCallerRequest: _put_request,
     ops.SettleCallerRequest: _settle,
-    ops.DeleteSettledRequests: _delete_settled,
     ops.PutPermission: _put_permission,
     ops.PutIdempotency: _put_idempotency,
-    ops.AnswerIdempotency: _answer_idempotency,
-    ops.DeleteIdempotency: _delete_idempotency,
     ops.ExpireIdempotency: _expire_idempotency,
     ops.AppendEvents: _append,
     ops.DeleteSessionEvents: _delete_events,

@@ -105,13 +105,6 @@ class PutTurn(Operation, frozen=True):
     record: Turn
 
 
-class DeleteTurns(Operation, frozen=True):
-    """Delete the session's finished turns up to `up_to_number`; the result is their count."""
-
-    session_id: str
-    up_to_number: int
-
-
 class PutCallerRequest(Operation, frozen=True):
     """Insert or replace by id; the result is None. Fails with Conflict if it is settled."""
 
@@ -133,12 +126,6 @@ class SettleCallerRequest(Operation, frozen=True):
     only_once: bool = False
 
 
-class DeleteSettledRequests(Operation, frozen=True):
-    """Delete requests settled before `before` (wall seconds); the result is their count."""
-
-    before: float
-
-
 class PutPermission(Operation, frozen=True):
     """Insert or replace by id; the result is None. Fails with Conflict if it is decided."""
 
@@ -152,23 +139,6 @@ class PutIdempotency(Operation, frozen=True):
     """
 
     record: IdempotencyKey
-
-
-class AnswerIdempotency(Operation, frozen=True):
-    """Set the answer of a claimed key; the result is whether it exists."""
-
-    principal: str
-    tool: str
-    key: str
-    answer: dict[str, Any]
-
-
-class DeleteIdempotency(Operation, frozen=True):
-    """Free one key, whose request failed without effect; the result is whether it was claimed."""
-
-    principal: str
-    tool: str
-    key: str
 
 
 class ExpireIdempotency(Operation, frozen=True):
@@ -223,14 +193,10 @@ Op = (
     | PutSession
     | PurgeSession
     | PutTurn
-    | DeleteTurns
     | PutCallerRequest
     | SettleCallerRequest
-    | DeleteSettledRequests
     | PutPermission
     | PutIdempotency
-    | AnswerIdempotency
-    | DeleteIdempotency
     | ExpireIdempotency
     | AppendEvents
     | DeleteSessionEvents

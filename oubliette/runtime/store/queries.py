@@ -179,14 +179,6 @@ def last_seq(connection: sqlite3.Connection) -> int:
     return row[0] if row else 0
 
 
-def has_source(connection: sqlite3.Connection, session_id: str, source: str) -> bool:
-    """Return whether an event from that source is in the log."""
-    row = connection.execute(
-        "SELECT 1 FROM events WHERE session_id = ? AND source = ?", (session_id, source)
-    ).fetchone()
-    return row is not None
-
-
 def last_source(
     connection: sqlite3.Connection, session_id: str, process_id: str
 ) -> tuple[int, int]:
@@ -245,13 +237,6 @@ def workspaces(connection: sqlite3.Connection, project_id: str) -> list[Workspac
         " ORDER BY created_at, id"
     )
     return _records(Workspace, connection.execute(sql, (project_id,)))
-
-
-def container(connection: sqlite3.Connection, container_id: str) -> Container | None:
-    """Return one container."""
-    return _one(
-        Container, connection.execute("SELECT data FROM containers WHERE id = ?", (container_id,))
-    )
 
 
 def containers(connection: sqlite3.Connection, project_id: str | None = None) -> list[Container]:
@@ -404,17 +389,6 @@ def request(connection: sqlite3.Connection, request_id: str) -> CallerRequest | 
     return _one(CallerRequest, connection.execute(sql, (request_id,)))
 
 
-def request_of_call(
-    connection: sqlite3.Connection, session_id: str, call_id: str
-) -> CallerRequest | None:
-    """Return the newest request made by this call of this session."""
-    sql = (
-        "SELECT data FROM caller_requests WHERE session_id = ? AND call_id = ?"
-        " ORDER BY created_at DESC LIMIT 1"
-    )
-    return _one(CallerRequest, connection.execute(sql, (session_id, call_id)))
-
-
 def open_requests(
     connection: sqlite3.Connection,
     session_id: str | None = None,
@@ -483,11 +457,6 @@ def principal(connection: sqlite3.Connection, principal_id: str) -> Principal | 
     return _one(Principal, connection.execute(sql, (principal_id,)))
 
 
-def principals(connection: sqlite3.Connection) -> list[Principal]:
-    """Return all principals."""
-    return _records(Principal, connection.execute("SELECT data FROM principals ORDER BY id"))
-
-
 def token(connection: sqlite3.Connection, token_id: str) -> Token | None:
     """Return one token, revoked or not."""
     return _one(Token, connection.execute("SELECT data FROM tokens WHERE id = ?", (token_id,)))
@@ -510,21 +479,3 @@ def meta(connection: sqlite3.Connection, key: str) -> str | None:
     """Return one value of the instance."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None
-
-
-def damage(connection: sqlite3.Connection) -> list[str]:
-    """Return errors of the database file, for `doctor`; empty if none. Reads all of it."""
-    rows = connection.execute("PRAGMA quick_check(20)").fetchall()
-    return [row[0] for row in rows if row[0] != "ok"]
-
-
-def counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the number of records of each kind, for status pages."""
-    sql = (
-        "SELECT (SELECT count(*) FROM projects WHERE deleted_at IS NULL),"
-        " (SELECT count(*) FROM sessions), (SELECT count(*) FROM sessions WHERE live = 1),"
-        " (SELECT count(*) FROM caller_requests WHERE outcome IS NULL),"
-        " (SELECT count(*) FROM containers)"
-    )
-    names = ("projects", "sessions", "live_sessions", "open_requests", "containers")
-    return dict(zip(names, connection.execute(sql).fetchone(), strict=True))

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Queries as coroutines; `run` and `run_blocking` take any function of a connection.
+    """Queries as coroutines; `run` takes any function of a connection.
 
     All raise StorageUnavailable when the database cannot be read, Unavailable after `aclose`.
     """
@@ -66,24 +66,13 @@ class Reader:
             raise Unavailable("the store is closed")
         return await self._threads.run(partial(self._view, query, *args, **kwargs))
 
-    def run_blocking(
-        self,
-        query: Callable[Concatenate[sqlite3.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a query as `run` does, for programs without a loop."""
-        if self._closed:
-            raise Unavailable("the store is closed")
-        return self._threads.run_blocking(lambda: self._view(query, *args, **kwargs))
-
     async def aclose(self) -> None:
         """Wait for running reads, then close the connections."""
         self._closed = True
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Close as `aclose` does, for programs without a loop."""
+        """Close as `aclose` does; blocks."""
         self._closed = True
         self._threads.close()
         while self._connections:
@@ -151,10 +140,6 @@ class Reader:
         """Return the index of the last event of a session, -1 if there was never one."""
         return (await self.bounds(session_id))[1]
 
-    async def has_source(self, session_id: str, source: str) -> bool:
-        """Return whether an event from that source is in the log."""
-        return await self.run(queries.has_source, session_id, source)
-
     async def last_source(self, session_id: str, process_id: str) -> tuple[int, int]:
         """Return (offset, ordinal) of the newest event of that process; (-1, -1) if none."""
         return await self.run(queries.last_source, session_id, process_id)
@@ -186,12 +171,6 @@ class Reader:
         """Return the live project of that name."""
         return await self.run(queries.project_named, name)
 
-    async def projects(
-        self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
-    ) -> Page:
-        """Return live projects, oldest first; `name_contains` is case-insensitive."""
-        return await self.run(queries.projects, name_contains, limit, cursor)
-
     async def projects_with_containers(
         self, name_contains: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> tuple[Page, list[Container]]:
@@ -213,10 +192,6 @@ class Reader:
     async def workspaces(self, project_id: str) -> list[Workspace]:
         """Return the project's workspaces that were not deleted, oldest first."""
         return await self.run(queries.workspaces, project_id)
-
-    async def container(self, container_id: str) -> Container | None:
-        """Return one container."""
-        return await self.run(queries.container, container_id)
 
     async def containers(self, project_id: str | None = None) -> list[Container]:
         """Return containers that were not removed yet, of all projects or one."""
@@ -301,10 +276,6 @@ class Reader:
         """Return one request of a caller's tool."""
         return await self.run(queries.request, request_id)
 
-    async def request_of_call(self, session_id: str, call_id: str) -> CallerRequest | None:
-        """Return the newest request made by this call of this session."""
-        return await self.run(queries.request_of_call, session_id, call_id)
-
     async def open_requests(
         self,
         session_id: str | None = None,
@@ -339,10 +310,6 @@ class Reader:
         """Return one principal."""
         return await self.run(queries.principal, principal_id)
 
-    async def principals(self) -> list[Principal]:
-        """Return all principals."""
-        return await self.run(queries.principals)
-
     async def token(self, token_id: str) -> Token | None:
         """Return one token, revoked or not."""
         return await self.run(queries.token, token_id)
@@ -358,10 +325,6 @@ class Reader:
     async def meta(self, key: str) -> str | None:
         """Return one value of the instance."""
         return await self.run(queries.meta, key)
-
-    async def counts(self) -> dict[str, int]:
-        """Return the number of records of each kind."""
-        return await self.run(queries.counts)
 
 
 def _projects_with_containers(

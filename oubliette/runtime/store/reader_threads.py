@@ -8,7 +8,6 @@ a queue, and one call back into the loop.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable
@@ -48,19 +47,6 @@ class ReaderThreads:
 
         self._put(read, settle)
         return future
-
-    def run_blocking(self, read: Callable[[], T]) -> T:
-        """Run the function on a thread, and wait for it."""
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def settle(result: object, error: BaseException | None) -> None:
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self._put(read, settle)
-        return future.result()
 
     def close(self) -> None:
         """Wait for running jobs; those not begun fail with Unavailable. Blocks."""

@@ -24,8 +24,6 @@ from oubliette.runtime.store.errors import storage_fault
 from oubliette.runtime.store.execute import perform
 from oubliette.runtime.store.operations import (
     DeleteSessionEvents,
-    DeleteSettledRequests,
-    DeleteTurns,
     PurgeSession,
 )
 
@@ -44,7 +42,7 @@ MAX_BATCH: Final = 256
 _RETRY_FIRST: Final = 0.05
 _RETRY_MOST: Final = 1.0
 """Seconds between retries while paused; doubles from the first to the last."""
-_FREEING: Final = (PurgeSession, DeleteSessionEvents, DeleteTurns, DeleteSettledRequests)
+_FREEING: Final = (PurgeSession, DeleteSessionEvents)
 _FREE_KEPT: Final = 1000
 """Pages that may stay free: the next events use them."""
 _SHRINK_STEP: Final = 200

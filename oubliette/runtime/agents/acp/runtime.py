@@ -73,11 +73,6 @@ class AcpRuntime(StreamExecution):
         return self._name
 
     @property
-    def reattach(self) -> bool:
-        """Whether a turn's output is read again from its beginning: yes."""
-        return True
-
-    @property
     def resume(self) -> bool:
         """Whether conversations resume: by `session/resume` or `session/load`, if supported."""
         return True

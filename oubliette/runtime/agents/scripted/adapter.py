@@ -104,16 +104,6 @@ class ScriptedRuntime(StreamExecution):
         return "scripted"
 
     @property
-    def reattach(self) -> bool:
-        """Whether a new server can read on anywhere: yes, each line has its turn."""
-        return True
-
-    @property
-    def resume(self) -> bool:
-        """Whether its state is kept, in its HOME: yes."""
-        return True
-
-    @property
     def starts_mcp(self) -> bool:
         """Whether it starts our MCP server unprompted: no, only for its script."""
         return False

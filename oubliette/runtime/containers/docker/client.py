@@ -55,9 +55,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     rootless: bool
     local: bool
     """It runs on this very kernel: its processes have pids here, it sees this machine's folders."""
-    cgroups: str
-    memory_limit: bool
-    pids_limit: bool
 
 
 def sdk() -> Any:
@@ -351,9 +348,6 @@ def _read(version: dict[str, Any], info: dict[str, Any], address: EngineAddress)
         # docker reports it among its security options, podman in a field of its own
         rootless=any("rootless" in option for option in options) or bool(info.get("Rootless")),
         local=local,
-        cgroups=str(info.get("CgroupVersion") or "1"),
-        memory_limit=bool(info.get("MemoryLimit", True)),
-        pids_limit=bool(info.get("PidsLimit", True)),
     )
 
 

@@ -11,7 +11,7 @@ import itertools
 import os
 import signal
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -122,19 +122,6 @@ def labels_of(arguments: list[str]) -> dict[str, str]:
             name, _, text = value.partition("=")
             found[name] = text
     return found
-
-
-def to_json(process: HostProcess) -> dict[str, Any]:
-    """Return the form kept in a handle."""
-    return msgspec.to_builtins(process)
-
-
-def from_json(value: object) -> HostProcess | None:
-    """Parse the result of `to_json`; None for anything else."""
-    try:
-        return msgspec.convert(value, HostProcess)
-    except msgspec.ValidationError:
-        return None
 
 
 def open_process(process: HostProcess) -> int | None:

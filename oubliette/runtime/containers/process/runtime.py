@@ -497,7 +497,7 @@ class ProcessRuntime:
             state=state,
             labels=kept.spec.labels,
             runtime_dir=kept.spec.runtime_dir,
-            handle={} if kept.process is None else procfs.to_json(kept.process),
+            handle={} if kept.process is None else msgspec.to_builtins(kept.process),
             inside=inside,
             started_at=kept.started_at,
             exit_code=kept.exit_code,

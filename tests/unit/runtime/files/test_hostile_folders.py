@@ -160,7 +160,7 @@ def test_nothing_that_is_planted_reaches_outside(
         assert look(outside) == before, place
     for place in IN_HOME:
         folders.create_session_home(PROJECT, "gogol_x", FILES)
-        replaced(folders.session_home("proj_x", "gogol_x") / place, plant, outside)
+        replaced(folders.session_homes("proj_x") / "gogol_x" / place, plant, outside)
         before = look(outside)
         everything(folders)
         assert look(outside) == before, place
@@ -171,7 +171,7 @@ def test_a_home_itself_may_be_anything(
     folders: Folders, outside: Path, plant: Callable[[Path, Path], None]
 ) -> None:
     for place in (
-        folders.session_home("proj_x", "gogol_x"),
+        folders.session_homes("proj_x") / "gogol_x",
         folders.session_homes("proj_x"),
         folders.project("proj_x"),
     ):

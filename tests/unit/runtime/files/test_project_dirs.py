@@ -129,7 +129,7 @@ def test_removing_a_workspace_removes_links_in_it_and_not_what_they_point_at(
 
 def test_files_of_a_home_are_written_below_it_for_its_owner_only(folders: Folders) -> None:
     folders.create_session_home(PROJECT, "gogol_x", {".config/agent.json": (b"{}", 0o600)})
-    home = folders.session_home("proj_x", "gogol_x")
+    home = folders.session_homes("proj_x") / "gogol_x"
     assert home.stat().st_mode & 0o777 == 0o700
     assert (home / ".config" / "agent.json").stat().st_mode & 0o777 == 0o600
     folders.remove_session("proj_x", "gogol_x")
@@ -143,7 +143,7 @@ def test_a_new_workspace_becomes_a_git_repository_with_its_remote(folders: Folde
 
 
 def test_what_an_agent_told_git_of_itself_is_left_to_it(folders: Folders, tmp_path: Path) -> None:
-    file = folders.session_home("proj_x", "gogol_x") / ".gitconfig"
+    file = folders.session_homes("proj_x") / "gogol_x" / ".gitconfig"
     folders.create_session_home(PROJECT, "gogol_x", gitconfig=b"[user]")
     assert file.read_bytes() == b"[user]"
     file.write_bytes(b"[user]\n\tname = Ada")

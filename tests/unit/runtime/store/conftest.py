@@ -10,6 +10,7 @@ import pytest
 from oubliette import failpoints
 from oubliette.runtime.store import MEMORY, Database, Reader, Writer
 from oubliette.runtime.store.operations import Op, Result
+from tests.unit.runtime.store import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ class Store:
         return self.writer.submit(ops).result(WAIT)
 
     def read(self, query, *args, **options):
-        return self.reader.run_blocking(query, *args, **options)
+        return blocking.read(self.reader, query, *args, **options)
 
     def close(self) -> None:
         self.writer.close()

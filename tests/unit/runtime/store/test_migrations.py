@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from oubliette.errors import ConfigError, DatabaseTooNew, StorageUnavailable
+from oubliette.errors import ConfigError, DatabaseTooNew
 from oubliette.runtime.store import MEMORY, Database, operations, queries
 from oubliette.runtime.store.migrations import (
     APPLICATION_ID,
@@ -201,20 +201,3 @@ def test_a_database_that_has_vanished_is_not_begun_anew(tmp_path):
     with pytest.raises(sqlite3.OperationalError):
         database.connect()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_damage_is_found(tmp_path):
-    path = tmp_path / "store.db"
-    with contextlib.closing(Store(Database(path)).start()) as store:
-        store.write(
-            operations.AppendEvents(tuple(event(n, data={"t": "x" * 500}) for n in range(200)))
-        )
-        assert store.read(queries.damage) == []
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 4096] = b"\xff" * 4096
-    path.write_bytes(content)
-    with contextlib.closing(Store(Database(path)).start()) as store:
-        try:
-            assert store.read(queries.damage) != []
-        except StorageUnavailable:
-            pass

@@ -11,6 +11,11 @@ from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.samples import event
 
 
+def only_container(connection):
+    (container,) = queries.containers(connection)
+    return container
+
+
 @pytest.mark.parametrize(
     ("put", "record", "get", "key"),
     [
@@ -33,7 +38,7 @@ from tests.unit.runtime.store.samples import event
             ("proj_1",),
         ),
         (operations.PutWorkspace, samples.workspace(external_id="x"), queries.workspace, ("w1",)),
-        (operations.PutContainer, samples.container(), queries.container, ("cont_1",)),
+        (operations.PutContainer, samples.container(), only_container, ()),
         (operations.PutSession, samples.session(limits=Limits()), queries.session, ("s1",)),
         (operations.PutTurn, samples.turn(call_id="s0/7"), queries.turn, ("s1", 1)),
         (operations.PutCallerRequest, samples.request(call_id="7"), queries.request, ("req1",)),
@@ -50,7 +55,6 @@ def test_what_is_not_there_is_none(store):
     for query in (
         queries.project,
         queries.workspace,
-        queries.container,
         queries.session,
         queries.request,
         queries.token,
@@ -135,7 +139,6 @@ def test_sessions_are_listed_by_what_is_asked_for(store):
     assert [one.id for one in store.read(queries.children, "s1")] == ["s3"]
     assert store.read(queries.count_live_sessions, "proj_1") == 1
     assert store.read(queries.count_live_sessions, "proj_1", top_level=False) == 2
-    assert store.read(queries.counts)["live_sessions"] == 3
 
 
 def test_the_latest_session_is_one_that_nobody_ended_and_no_child(store):
@@ -193,8 +196,6 @@ def test_turns_are_found_by_state_and_by_call(store):
     assert [turn.number for turn in store.read(queries.turns, "s1")] == [1, 2, 3]
     assert [t.number for t in store.read(queries.turns, "s1", ["queued", "running"])] == [2, 3]
     assert store.read(queries.turn_of_call, "s0/1").number == 2
-    assert store.write(operations.DeleteTurns("s1", 2)) == (1,)
-    assert [turn.number for turn in store.read(queries.turns, "s1")] == [2, 3]
 
 
 # ---------------------------------------------------------------------- caller requests
@@ -230,23 +231,18 @@ def test_an_unknown_request_cannot_be_settled(store):
         store.write(operations.SettleCallerRequest("nothing", "result", 2.0))
 
 
-def test_requests_are_found_by_call_and_by_caller(store):
+def test_requests_are_found_by_caller_and_by_time(store):
     store.write(
         operations.PutCallerRequest(samples.request(1, call_id="7")),
         operations.PutCallerRequest(samples.request(2, session_id="s2", call_id="7")),
         operations.PutCallerRequest(samples.request(3, caller_id="you")),
     )
-    assert store.read(queries.request_of_call, "s2", "7").id == "req2"
-    assert store.read(queries.request_of_call, "s2", "8") is None
     mine = store.read(queries.open_requests, principal="prin_1", caller_id="me")
     assert [request.id for request in mine] == ["req1", "req2"]
     assert store.read(queries.open_requests, principal="prin_2", caller_id="me") == []
     store.write(operations.SettleCallerRequest("req1", "cancelled", 10.0))
     assert [one.id for one in store.read(queries.recent_requests, "s1", 10.0)] == ["req1", "req3"]
     assert [one.id for one in store.read(queries.recent_requests, "s1", 10.5)] == ["req3"]
-    assert store.write(operations.DeleteSettledRequests(10.0)) == (0,)
-    assert store.write(operations.DeleteSettledRequests(11.0)) == (1,)
-    assert store.read(queries.request, "req1") is None
 
 
 # ---------------------------------------------------------------------- tokens, keys, the rest
@@ -273,19 +269,16 @@ def test_the_first_revocation_counts(store):
 
 
 def test_an_idempotency_key_is_held_for_a_day(store):
-    store.write(operations.PutIdempotency(samples.key(created_at=1000.0)))
+    answer = {"session_id": "s1"}
+    store.write(operations.PutIdempotency(samples.key(created_at=1000.0, answer=answer)))
     with pytest.raises(AlreadyExists):
         store.write(operations.PutIdempotency(samples.key(created_at=1000.0 + 86_399)))
-    assert store.write(
-        operations.AnswerIdempotency("prin_1", "session_spawn", "k", {"session_id": "s1"})
-    ) == (True,)
     held = store.read(queries.idempotency, "prin_1", "session_spawn", "k")
-    assert held.answer == {"session_id": "s1"}
+    assert held.answer == answer
     store.write(operations.PutIdempotency(samples.key(created_at=1000.0 + 86_400)))
     assert store.read(queries.idempotency, "prin_1", "session_spawn", "k").answer is None
     assert store.write(operations.ExpireIdempotency(1000.0 + 86_401)) == (1,)
-    assert store.write(operations.DeleteIdempotency("prin_1", "session_spawn", "k")) == (False,)
-    assert store.write(operations.AnswerIdempotency("prin_1", "session_spawn", "k", {})) == (False,)
+    assert store.read(queries.idempotency, "prin_1", "session_spawn", "k") is None
 
 
 def test_the_epoch_counts_up_from_one(store):
@@ -337,8 +330,7 @@ def test_a_replayed_event_is_left_out_and_the_rest_goes_on(store):
     assert [(one.index, one.source) for one in fresh] == [(4, "p:4:0"), (5, None)]
     log = store.read(queries.log, "s1")
     assert [one.index for one in log.events] == list(range(6))
-    assert store.read(queries.has_source, "s1", "p:4:0")
-    assert not store.read(queries.has_source, "s2", "p:4:0")
+    assert [one.source for one in log.events[-2:]] == ["p:4:0", None]
 
 
 @pytest.mark.parametrize("index", [0, 1, 3, 100])

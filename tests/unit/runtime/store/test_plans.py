@@ -14,7 +14,6 @@ from tests.unit.runtime.store.samples import event
 READS = [
     (queries.log, ("s1", 5)),
     (queries.event, ("s1", 5)),
-    (queries.has_source, ("s1", "p:1:0")),
     (queries.last_source, ("s1", "p")),
     (queries.caller_events, ("p", "me", 5)),
     (queries.session, ("s1",)),
@@ -26,7 +25,6 @@ READS = [
     (queries.turns, ("s1", ["queued"])),
     (queries.turn_of_call, ("s0/1",)),
     (queries.request, ("req1",)),
-    (queries.request_of_call, ("s1", "1")),
     (queries.open_requests, ("s1",)),
     (queries.recent_requests, ("s1", 1.0)),
     (queries.idempotency, ("prin_1", "session_spawn", "k")),

@@ -57,8 +57,6 @@ async def test_what_fails_fails_for_who_asked_and_the_thread_goes_on():
 
     with pytest.raises(KeyError, match="gone"):
         await threads.run(fails)
-    with pytest.raises(KeyError, match="gone"):
-        await asyncio.to_thread(threads.run_blocking, fails)
     assert await threads.run(lambda: 1) == 1
     threads.close()
 

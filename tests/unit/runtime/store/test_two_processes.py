@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 
 from oubliette.runtime.store import Database, Reader, queries
+from tests.unit.runtime.store import blocking
 from tests.unit.runtime.store.processes import WritingProcess
 
 
@@ -14,7 +15,7 @@ def _follow(path, until, outcome) -> None:
     cursor, wrong = -1, []
     last_seq = 0
     while cursor < until:
-        part = reader.run_blocking(queries.log, "s0", cursor, 50)
+        part = blocking.read(reader, queries.log, "s0", cursor, 50)
         for event in part.events:
             if event.index != cursor + 1 or event.seq <= last_seq or event.data["n"] != event.index:
                 wrong.append((cursor, event.index, event.seq))

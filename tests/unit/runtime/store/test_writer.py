@@ -307,7 +307,7 @@ def test_a_purge_gives_space_back_to_the_disk(tmp_path):
         store.write(operations.PurgeSession("s1"))
     with contextlib.closing(Store(Database(path)).start()) as store:
         # Ends by itself: each step is one before the writer looks for the next request.
-        store.write(operations.DeleteTurns("s1", 1))
+        store.write(operations.PurgeSession("s1"))
         store.writer.close().result(WAIT)
     assert full > 20_000_000
     assert path.stat().st_size < full

@@ -18,6 +18,7 @@ import threading
 from oubliette.errors import StorageUnavailable
 from oubliette.records import Event
 from oubliette.runtime.store import Database, Reader, Writer, operations, queries
+from tests.unit.runtime.store import blocking
 
 
 def say(*words: object) -> None:
@@ -56,7 +57,7 @@ def main() -> None:
     database = Database(options.path)
     writer = Writer(database, on_batch=on_batch, on_state=on_state, hold_seconds=options.hold)
     reader = Reader(database, 1)
-    following = [reader.run_blocking(queries.bounds, f"s{n}")[1] + 1 for n in range(4)]
+    following = [blocking.read(reader, queries.bounds, f"s{n}")[1] + 1 for n in range(4)]
     reader.close()
     writer.start()
     say("ready")

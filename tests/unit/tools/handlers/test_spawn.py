@@ -21,7 +21,7 @@ LENT = CallerTool(name="look", description="d", input_schema={"type": "object"},
 
 
 async def spawn(bench: Bench, /, **arguments: Any) -> SpawnSession:
-    project = (await bench.reader.projects()).records
+    project = (await bench.reader.projects_with_containers())[0].records
     project_id = project[0].id if project else (await bench.project()).id
     await bench.do("session_spawn", project_id=project_id, prompt="p", **arguments)
     return bench.spawns[-1]

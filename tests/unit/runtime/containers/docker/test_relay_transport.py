@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 FACTS = Facts(
     version="1", api_version="1.41", system="Debian", runtimes=frozenset(), rootless=False,
-    local=True, cgroups="2", memory_limit=True, pids_limit=True,
+    local=True,
 )  # fmt: skip
 AWAY = msgspec.structs.replace(FACTS, local=False)
 HERE = os.uname()

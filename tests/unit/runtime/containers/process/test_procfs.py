@@ -119,13 +119,6 @@ async def test_a_wait_that_is_given_up_leaves_no_reader_behind(sleeper) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_process_is_kept_as_json_and_read_back() -> None:
-    process = procfs.HostProcess(1, 2, "boot")
-    assert procfs.from_json(procfs.to_json(process)) == process
-    for broken in (None, {}, {"pid": "x"}, sys):
-        assert procfs.from_json(broken) is None
-
-
 @pytest.mark.parametrize("backwards", [False, True])
 def test_what_a_host_has_just_forked_is_not_taken_for_the_host(
     monkeypatch, backwards: bool

@@ -1,4 +1,4 @@
-"""A real agent, a real server, your tool, and no model: how to test what you lend.
+"""A real agent, a real server, your tool, and no model: how to test the tools that you provide.
 
     python examples/real_agent_without_a_model.py opencode-acp
     python examples/real_agent_without_a_model.py droid

@@ -39,8 +39,8 @@ async def run(name: str, *arguments: str, **env: str) -> str:
     return out.decode()
 
 
-async def lend_a_tool(site: Site) -> None:
-    said = await run("lend_a_tool.py", site.server.url, OUBLIETTE_KEY=site.principal())
+async def provide_a_tool(site: Site) -> None:
+    said = await run("provide_a_tool.py", site.server.url, OUBLIETTE_KEY=site.principal())
     assert "the agent says:" in said
     assert "42" in said
 
@@ -61,7 +61,7 @@ async def real_agent_without_a_model(site: Site) -> None:
     assert "droid says: tool said: 42" in said
 
 
-RUNS = {"lend_a_tool.py": lend_a_tool, "scripted_model.py": scripted_model}
+RUNS = {"provide_a_tool.py": provide_a_tool, "scripted_model.py": scripted_model}
 NEEDS = {"real_agent_without_a_model.py": ("droid", real_agent_without_a_model)}
 
 

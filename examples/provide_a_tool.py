@@ -1,8 +1,8 @@
-"""Lend an agent a tool, from Python, with the official MCP SDK.
+"""Program that provides a tool to an agent, with the official MCP SDK for Python.
 
-    oubliette serve &
-    OUBLIETTE_KEY=$(oubliette token create --scope write -o json | jq -r .token) \
-        python examples/lend_a_tool.py http://127.0.0.1:8080/mcp
+oubliette serve &
+export OUBLIETTE_KEY=$(oubliette token create --scope write)
+python examples/provide_a_tool.py http://127.0.0.1:8080/mcp
 """
 
 import asyncio
@@ -22,7 +22,7 @@ TOOL = {
         "required": ["a", "b"],
     },
 }
-LENT = {"caller_id": "example", "caller_tools": [TOOL]}
+CALLER = {"caller_id": "example", "caller_tools": [TOOL]}
 
 
 async def main(url: str) -> None:
@@ -48,14 +48,14 @@ async def main(url: str) -> None:
         streamable_http_client(url, http_client=http), logging_callback=on_event, log_level="info"
     )
     async with http, client, asyncio.TaskGroup() as tasks:
-        listener = tasks.create_task(client.call_tool("caller_listen", LENT))
+        listener = tasks.create_task(client.call_tool("caller_listen", CALLER))
         project = await client.call_tool("project_create", {"name": f"example-{os.getpid()}"})
         await client.call_tool(
             "session_spawn",
             {
                 "project_id": project.structured_content["id"],
                 "prompt": 'call example_add {"a": 20, "b": 22}',
-                "context": LENT,
+                "context": CALLER,
             },
         )
         await asyncio.wait_for(done.wait(), 60)

@@ -12,7 +12,9 @@ DOCS = ROOT / "docs"
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")))
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"(?m)^#{1,6} (.+)$")
-PATH = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|md|sql)|(?:oubliette|tests)/[\w/.-]+)`")
+PATH = re.compile(
+    r"`((?:[\w.-]+/)*[\w-]+\.(?:py|md|sql)|(?:oubliette|tests|examples)/[\w/.-]+)[:`]"
+)
 """A file, or a folder of the source or of the tests, named as code."""
 
 
@@ -44,12 +46,25 @@ def test_every_link_of_a_page_has_a_target(page: Path) -> None:
     assert broken(page) == []
 
 
+def missing(page: Path, *, with_folder: bool) -> list[str]:
+    named = [name for name in PATH.findall(page.read_text()) if "/" in name or not with_folder]
+    roots = (ROOT, ROOT / "oubliette")
+    return [name for name in named if not any((root / name).exists() for root in roots)]
+
+
 @pytest.mark.parametrize(
     "page",
     (DOCS / "glossary.md", *sorted((DOCS / "decisions").glob("*.md"))),
     ids=lambda page: page.name,
 )
 def test_every_file_that_the_glossary_and_the_decisions_name_is_there(page: Path) -> None:
-    named = PATH.findall(page.read_text())
-    roots = (ROOT, ROOT / "oubliette")
-    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+    assert missing(page, with_folder=False) == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "CHANGELOG.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_file_that_a_page_names_by_its_path_is_there(page: Path) -> None:
+    assert missing(page, with_folder=True) == []

@@ -7,7 +7,7 @@ a new one reads the log and attaches to the agent where the log ends.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.router import AgentRequestRouter
@@ -19,12 +19,17 @@ from oubliette.actors.session.effects import (
     AfterCommit,
     AppendEvent,
     ChangeRecord,
+    DecisionStored,
     Effects,
     EndTurnWatch,
     InterruptTurn,
     NotifyParent,
     NotifyTree,
+    PassFailpoint,
+    SendDecision,
     SendPrompt,
+    StartTimer,
+    Store,
     StoreTurn,
     WatchTurn,
     WriteFrame,
@@ -50,7 +55,7 @@ from oubliette.actors.session.messages import (
     SubmittedTurn,
     SubmitTurn,
 )
-from oubliette.actors.session.permissions import PermissionOverdue, Permissions
+from oubliette.actors.session.permissions import PermissionOverdue, Permissions, TreePlace
 from oubliette.actors.session.shutdown import EndingSession, IdleCheck
 from oubliette.actors.session.state import EndOfSession, step_of_loss, usage
 from oubliette.actors.session.tool_listing import ListingOverdue
@@ -69,7 +74,7 @@ if TYPE_CHECKING:
     from oubliette.actors.session import lifecycle
     from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.messages import AgentBusy
-    from oubliette.records import Turn
+    from oubliette.records import PermissionRequest, Turn
 
 
 class SessionActor(EndingSession):
@@ -86,7 +91,9 @@ class SessionActor(EndingSession):
     ) -> None:
         super().__init__(context, guest, session_id, memory)
         self.watchdog = AgentWatchdog(self)
-        self.permissions = Permissions(self, self.watchdog.silence)
+        self.permissions = Permissions(
+            session_id, context.config.sessions.permission_timeout_seconds
+        )
 
     # ------------------------------------------------------------------ life
 
@@ -117,7 +124,8 @@ class SessionActor(EndingSession):
         self.context.session_registry.enter(self.session_id, self.system.ref(self.name))
         self.link = AgentRequestRouter(self, stored, self.watchdog.silence)
         self.link.recover(stored)
-        self.permissions.recover(stored)
+        now = self.clock.time()
+        self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
         self.watchdog.recover(stored)
         if self._crashed_too_often():
             self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
@@ -203,11 +211,19 @@ class SessionActor(EndingSession):
         for effect in effects:
             match effect:
                 case AppendEvent():
-                    self.writer.append(effect.type, effect.data, source=effect.source)
+                    self.writer.append(
+                        effect.type,
+                        effect.data,
+                        source=effect.source,
+                        caller_id=effect.caller_id,
+                        principal=effect.principal,
+                    )
                 case ChangeRecord():
                     self.writer.change(**effect.fields)
                 case StoreTurn():
                     self.writer.put(PutTurn(effect.turn))
+                case Store():
+                    self.writer.put(effect.operation)
                 case AfterCommit():
                     self.writer.then(partial(self._act, effect.effect))
                 case _:
@@ -219,6 +235,17 @@ class SessionActor(EndingSession):
                 self.write(effect.frame)
             case SendPrompt():
                 self._hand_over(effect.turn)
+            case SendDecision():
+                self._send_decision(effect.request)
+            case DecisionStored():
+                failpoint("session.permission_settled")
+                self._apply(
+                    self.permissions.stored(effect, self.state.turn, attached=self.state.attached)
+                )
+            case StartTimer():
+                self.after(effect.seconds, effect.message)
+            case PassFailpoint():
+                failpoint(effect.name)
             case NotifyTree():
                 self._tell_tree(effect.message)
             case NotifyParent():
@@ -226,7 +253,7 @@ class SessionActor(EndingSession):
             case WatchTurn():
                 self.watchdog.turn_started(effect.turn)
             case EndTurnWatch():
-                self.permissions.turn_ended()
+                self._apply(self.permissions.turn_ended(self.clock.time()))
                 self.watchdog.turn_ended()
             case InterruptTurn():
                 self.watchdog.interrupt(effect.turn)
@@ -237,6 +264,18 @@ class SessionActor(EndingSession):
             StdinFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
         )
         failpoint("session.after_prompt")
+
+    def _send_decision(self, request: PermissionRequest) -> None:
+        self.watchdog.silence.broken(self.clock.monotonic())
+        self.write(
+            StdinFrame(
+                seq=self.next_seq(),
+                kind="permission",
+                request_id=request.agent_request_id,
+                decision=request.decision or "deny",
+                text=request.reason,
+            )
+        )
 
     def _tell_tree(self, message: AgentBusy | AgentCost) -> None:
         tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
@@ -255,7 +294,7 @@ class SessionActor(EndingSession):
         was_attached = self.state.attached
         self._apply(self.state.agent_attached(message.stdin_accepted, started=message.started))
         if not was_attached:
-            self.permissions.attached()
+            self._apply(self.permissions.attached())
         self.watchdog.attached(again=was_attached)
         self.active()
         self.begin_turn()
@@ -306,7 +345,7 @@ class SessionActor(EndingSession):
             case "turn_started":
                 self.writer.append("system", {"kind": item.type, **data}, source=source)
             case "permission_request":
-                self.permissions.asked(data, source, self.turn)
+                self._permission_asked(data, source)
             case "message":
                 self.writer.append("message", {**data, "role": "assistant"}, source=source)
             case "error":
@@ -320,6 +359,19 @@ class SessionActor(EndingSession):
                 self.watchdog.heard("system", data)
             case _:
                 self.writer.append(item.type, data, source=source)
+
+    def _permission_asked(self, data: dict[str, Any], source: str) -> None:
+        self._apply(
+            self.permissions.asked(
+                data,
+                source,
+                turn=self.state.turn,
+                place=TreePlace(*self.link.root_caller, self.link.ancestry),
+                remembered=self.writer.record.remembered,
+                event_index=self.writer.next_index,
+                now=self.clock.time(),
+            )
+        )
 
     def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
         """End the running turn."""
@@ -340,7 +392,8 @@ class SessionActor(EndingSession):
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
         if not self.state.finished:
-            self.permissions.overdue(message)
+            now = self.clock.time()
+            self._apply(self.permissions.overdue(message, self.state.turn, now))
 
     @handles(AgentGone)
     def agent_gone(self, message: AgentGone) -> None:
@@ -455,7 +508,14 @@ class SessionActor(EndingSession):
     @handles(AnswerPermission)
     def _permission_answered(self, message: AnswerPermission) -> bool | None:
         self.active()
-        return self.permissions.answered(message)
+        remembered, now = self.writer.record.remembered, self.clock.time()
+        effects = self.permissions.answered(message, remembered, self.state.turn, now)
+        if effects is None:
+            return False
+        answer = self.defer()
+        self._apply(effects)
+        self.writer.then(lambda: answer.set(True))
+        return None
 
     @handles(RequestSettled)
     def _settled(self, message: RequestSettled) -> None:

@@ -1,7 +1,8 @@
 """Effects that a session's state decides on, which its actor applies in order.
 
-`AppendEvent`, `ChangeRecord` and `StoreTurn` go into the next transaction. The others reach other
-actors, or parts of this one: at once, or in `AfterCommit`, when that transaction is in the store.
+`AppendEvent`, `ChangeRecord`, `StoreTurn` and `Store` go into the next transaction. The others
+reach other actors, or parts of this one: at once, or in `AfterCommit`, when that transaction is in
+the store.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 import msgspec
 
 from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
-from oubliette.records import Turn
+from oubliette.kit import Message
+from oubliette.records import PermissionRequest, Turn
+from oubliette.runtime.store.operations import Op
 
 
 class AppendEvent(msgspec.Struct, frozen=True):
@@ -20,6 +23,10 @@ class AppendEvent(msgspec.Struct, frozen=True):
     type: str
     data: dict[str, Any]
     source: str | None = None
+    caller_id: str | None = None
+    """The caller that receives it; None: the one that provides tools now."""
+    principal: str | None = None
+    """Of that caller; None: of the session."""
 
 
 class ChangeRecord(msgspec.Struct, frozen=True):
@@ -32,6 +39,12 @@ class StoreTurn(msgspec.Struct, frozen=True):
     """Store a turn as it is now."""
 
     turn: Turn
+
+
+class Store(msgspec.Struct, frozen=True):
+    """Perform an operation of the store in the same transaction."""
+
+    operation: Op
 
 
 class WriteFrame(msgspec.Struct, frozen=True):
@@ -75,15 +88,52 @@ class InterruptTurn(msgspec.Struct, frozen=True):
     turn: int
 
 
+class SendDecision(msgspec.Struct, frozen=True):
+    """Write the decision on a permission request to the agent."""
+
+    request: PermissionRequest
+
+
+class DecisionStored(msgspec.Struct, frozen=True):
+    """Continue with a decision on a permission request, which is in the log."""
+
+    request: PermissionRequest
+    turn: int | None
+    """The turn that ran when it was decided."""
+
+
+class StartTimer(msgspec.Struct, frozen=True):
+    """Send the session a message after some seconds."""
+
+    seconds: float
+    message: Message
+
+
+class PassFailpoint(msgspec.Struct, frozen=True):
+    """Pass a place at which a test can make the process fail."""
+
+    name: str
+
+
 class AfterCommit(msgspec.Struct, frozen=True):
     """An effect that waits until everything before it is in the store."""
 
-    effect: SendPrompt | NotifyParent
+    effect: SendPrompt | NotifyParent | DecisionStored
 
 
 Action = (
-    WriteFrame | SendPrompt | NotifyTree | NotifyParent | WatchTurn | EndTurnWatch | InterruptTurn
+    WriteFrame
+    | SendPrompt
+    | SendDecision
+    | DecisionStored
+    | NotifyTree
+    | NotifyParent
+    | WatchTurn
+    | EndTurnWatch
+    | InterruptTurn
+    | StartTimer
+    | PassFailpoint
 )
 """Effects that are applied at once."""
-Effect = AppendEvent | ChangeRecord | StoreTurn | AfterCommit | Action
+Effect = AppendEvent | ChangeRecord | StoreTurn | Store | AfterCommit | Action
 Effects = tuple[Effect, ...]

@@ -1,26 +1,35 @@
-"""Permission requests of an agent: the caller that decides, the decision, the deadline."""
+"""Permission requests of an agent: the caller that decides, the decision, the deadline.
+
+Without I/O: each input has a method, which returns the effects that the actor applies in order.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from oubliette import ids
-from oubliette.actors.session.messages import StdinFrame
-from oubliette.actors.session.ports import AgentPort
+from oubliette.actors.session.effects import (
+    AfterCommit,
+    AppendEvent,
+    ChangeRecord,
+    DecisionStored,
+    Effects,
+    PassFailpoint,
+    SendDecision,
+    StartTimer,
+    Store,
+)
 from oubliette.actors.session.waits import Wait
-from oubliette.failpoints import failpoint
 from oubliette.kit import Message
 from oubliette.records import PermissionRequest
 from oubliette.runtime.store.operations import PutPermission
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from oubliette.actors.messages import AnswerPermission
-    from oubliette.actors.session.recovery import StoredSession
-    from oubliette.actors.session.silence import Silence
 
 Decision = Literal["allow", "deny"]
 
@@ -42,24 +51,15 @@ class PermissionOverdue(Message):
     request_id: str
 
 
-class TreePlace(Protocol):
+class TreePlace(NamedTuple):
     """The place of a session in its tree, and the caller that decides for the tree."""
 
+    principal: str
+    """Of the tree's root."""
+    caller_id: str | None
+    """Caller of the tree's root."""
     ancestry: list[str]
-
-    @property
-    def root_caller(self) -> tuple[str, str | None]:
-        """Principal and caller of the tree's root."""
-        ...
-
-
-class SessionInTree(AgentPort, Protocol):
-    """A session that knows which caller decides on its agent's permissions."""
-
-    @property
-    def link(self) -> TreePlace:
-        """Place of the session in its tree."""
-        ...
+    """Session ids from the root down to this one."""
 
 
 class Permissions:
@@ -67,11 +67,16 @@ class Permissions:
 
     A decision is in the log before the agent gets it, and is sent again to an agent that is
     attached again: whether it got the first one is not known, and it uses the first that it gets.
+
+    `now` is a wall second, `turn` the number of the running turn in all methods.
     """
 
-    def __init__(self, session: SessionInTree, silence: Silence) -> None:
-        self._session = session
-        self._silence = silence
+    __slots__ = ("_decided", "_open", "_session_id", "_timeout")
+
+    def __init__(self, session_id: str, timeout: float) -> None:
+        """Begin without requests; `timeout` is `sessions.permission_timeout_seconds`."""
+        self._session_id = session_id
+        self._timeout = timeout
         self._open: dict[str, PermissionRequest] = {}
         self._decided: dict[str, PermissionRequest] = {}
         """Decisions of the running turn that the agent may not have received, by our id."""
@@ -95,161 +100,177 @@ class Permissions:
                 else (request.principal, request.caller_id),
             )
 
-    def recover(self, stored: StoredSession) -> None:
+    def recover(self, stored: Iterable[PermissionRequest], turn: int | None, now: float) -> Effects:
         """Recover an earlier actor's open requests, and decisions its agent may not have got."""
-        running = stored.running
-        for request in stored.permissions:
-            if running is None or request.turn != running.number:
+        effects: Effects = ()
+        for request in stored:
+            if turn is None or request.turn != turn:
                 if request.decision is None:
-                    self._settle(request, "deny", OVER)
+                    effects += self._settle(request, "deny", OVER, turn=turn, now=now)
             elif request.decision is None:
-                self._wait(request)
+                effects += self._wait(request, now)
             else:
                 self._decided[request.id] = request
+        return effects
 
-    def attached(self) -> None:
+    def attached(self) -> Effects:
         """Send the decisions again, since the agent is attached again."""
-        for request in self._decided.values():
-            self._tell(request)
+        return tuple(map(SendDecision, self._decided.values()))
 
-    def turn_ended(self) -> None:
+    def turn_ended(self, now: float) -> Effects:
         """Settle the open requests, since no decision is needed any more."""
+        if not self._open and not self._decided:
+            return ()
+        effects: Effects = ()
         for request in list(self._open.values()):
-            self._settle(request, "deny", OVER)
+            effects += self._settle(request, "deny", OVER, turn=None, now=now)
         self._decided.clear()
+        return effects
 
-    def asked(self, data: dict[str, Any], source: str, turn: int | None) -> None:
-        """Send a request as an event to the root session's caller, with ancestry and deadline."""
-        session = self._session
-        now = session.clock.time()
-        principal, caller_id = session.link.root_caller
+    def asked(
+        self,
+        data: dict[str, Any],
+        source: str,
+        *,
+        turn: int | None,
+        place: TreePlace,
+        remembered: Mapping[str, Decision],
+        event_index: int,
+        now: float,
+    ) -> Effects:
+        """Send a request as an event to the root session's caller, with ancestry and deadline.
+
+        Args:
+            data: The event of the agent's adapter.
+            source: Its position in the agent's output.
+            turn: The running turn.
+            place: The session's place in its tree.
+            remembered: Decisions for the whole session, by kind.
+            event_index: Index of the next event in the session's log.
+            now: Wall second.
+        """
         kind = _kind(data)
         request = PermissionRequest(
             id=ids.new_uuid(),
-            session_id=session.session_id,
-            principal=principal,
-            caller_id=caller_id,
+            session_id=self._session_id,
+            principal=place.principal,
+            caller_id=place.caller_id,
             agent_request_id=str(data.get("request_id", "")),
             asks_for=kind,
             turn=turn or 0,
             created_at=now,
-            deadline=now + session.context.config.sessions.permission_timeout_seconds,
-            event_index=-1,
+            deadline=now + self._timeout,
+            event_index=event_index,
         )
         payload = {**data, "request_id": request.id, "asks_for": kind}
-        remembered = session.writer.record.remembered.get(kind)
-        if remembered is not None:
-            self._settle_at_once(request, payload, source, remembered, REMEMBERED)
-        elif len(self._open) >= MAX_OPEN:
-            self._settle_at_once(request, payload, source, "deny", CROWDED)
-        else:
-            payload |= {
-                "deadline": request.deadline,
-                "ancestry": session.link.ancestry,
-                "caller_id": caller_id,
-            }
-            event = session.writer.append(
-                _ASKED, payload, source=source, caller_id=caller_id, principal=principal
-            )
-            request = msgspec.structs.replace(request, event_index=event.index)
-            session.writer.put(PutPermission(request))
-            self._wait(request)
-            failpoint("session.permission_asked")
+        decided = remembered.get(kind)
+        if decided is not None:
+            return _settled_at_once(_decided(request, decided, REMEMBERED, now), payload, source)
+        if len(self._open) >= MAX_OPEN:
+            return _settled_at_once(_decided(request, "deny", CROWDED, now), payload, source)
+        payload |= {
+            "deadline": request.deadline,
+            "ancestry": place.ancestry,
+            "caller_id": place.caller_id,
+        }
+        return (
+            AppendEvent(_ASKED, payload, source, place.caller_id, place.principal),
+            Store(PutPermission(request)),
+            *self._wait(request, now),
+            PassFailpoint("session.permission_asked"),
+        )
 
-    def _wait(self, request: PermissionRequest) -> None:
+    def _wait(self, request: PermissionRequest, now: float) -> Effects:
         self._open[request.id] = request
-        session = self._session
-        left = max(0.0, request.deadline - session.clock.time())
-        session.after(left, PermissionOverdue(request_id=request.id))
+        left = max(0.0, request.deadline - now)
+        return (StartTimer(left, PermissionOverdue(request_id=request.id)),)
 
-    def overdue(self, message: PermissionOverdue) -> None:
+    def overdue(self, message: PermissionOverdue, turn: int | None, now: float) -> Effects:
         """Deny a request whose deadline has passed."""
         request = self._open.get(message.request_id)
-        if request is not None:
-            self._settle(request, "deny", OVERDUE)
+        return () if request is None else self._settle(request, "deny", OVERDUE, turn=turn, now=now)
 
-    def answered(self, message: AnswerPermission) -> bool | None:
-        """Accept a decision: False if the request is not open here or not theirs, else deferred."""
+    def answered(
+        self,
+        message: AnswerPermission,
+        remembered: Mapping[str, Decision],
+        turn: int | None,
+        now: float,
+    ) -> Effects | None:
+        """Accept a decision; None if the request is not open here or not theirs.
+
+        Args:
+            message: The decision.
+            remembered: Decisions for the whole session so far, by kind.
+            turn: The running turn.
+            now: Wall second.
+        """
         request = self._open.get(message.request_id)
         if request is None or request.principal != message.principal:
-            return False
-        session = self._session
-        answer = session.defer()
+            return None
+        remember: Effects = ()
         if message.remember:
-            remembered = {**session.writer.record.remembered, request.asks_for: message.decision}
-            session.writer.change(remembered=remembered)
-        self._settle(request, message.decision, ANSWERED, remember=message.remember)
-        session.writer.then(lambda: answer.set(True))
-        return None
+            known = {**remembered, request.asks_for: message.decision}
+            remember = (ChangeRecord({"remembered": known}),)
+        return remember + self._settle(
+            request, message.decision, ANSWERED, turn=turn, now=now, remember=message.remember
+        )
 
     def _settle(
-        self, request: PermissionRequest, decision: Decision, reason: str, *, remember: bool = False
-    ) -> None:
-        self._open.pop(request.id, None)
-        settled = self._decide(request, decision, reason)
-        self._session.writer.append(
-            _SETTLED,
-            {
-                "request_id": request.id,
-                "asks_for": request.asks_for,
-                "decision": decision,
-                "reason": reason,
-                "remember": "session" if remember else "once",
-                "caller_id": request.caller_id,
-            },
-            caller_id=request.caller_id,
-            principal=request.principal,
-        )
-        self._store(settled, tell=reason != OVER)
-
-    def _settle_at_once(
         self,
         request: PermissionRequest,
-        payload: dict[str, Any],
-        source: str,
         decision: Decision,
         reason: str,
-    ) -> None:
-        """Settle a request without asking a caller; the log contains the decision."""
-        shown = {**payload, "kind": "permission", "decision": decision, "reason": reason}
-        event = self._session.writer.append("system", shown, source=source)
-        request = msgspec.structs.replace(request, event_index=event.index)
-        self._store(self._decide(request, decision, reason), tell=True)
-
-    def _decide(
-        self, request: PermissionRequest, decision: Decision, reason: str
-    ) -> PermissionRequest:
-        return msgspec.structs.replace(
-            request, decision=decision, reason=reason, settled_at=self._session.clock.time()
+        *,
+        turn: int | None,
+        now: float,
+        remember: bool = False,
+    ) -> Effects:
+        self._open.pop(request.id, None)
+        settled = _decided(request, decision, reason, now)
+        shown = {
+            "request_id": request.id,
+            "asks_for": request.asks_for,
+            "decision": decision,
+            "reason": reason,
+            "remember": "session" if remember else "once",
+            "caller_id": request.caller_id,
+        }
+        return (
+            AppendEvent(_SETTLED, shown, None, request.caller_id, request.principal),
+            Store(PutPermission(settled)),
+            AfterCommit(DecisionStored(settled, turn)),
         )
 
-    def _store(self, settled: PermissionRequest, *, tell: bool) -> None:
-        session = self._session
-        session.writer.put(PutPermission(settled))
-        turn = session.turn
+    def stored(self, decided_in: DecisionStored, turn: int | None, *, attached: bool) -> Effects:
+        """Send a decision that is in the log now, if the agent still waits for it.
 
-        def stored() -> None:
-            failpoint("session.permission_settled")
-            # If the turn has ended meanwhile, the agent does not wait for the decision any more.
-            if tell and session.turn == turn:
-                self._decided[settled.id] = settled
-                if session.attached:
-                    self._tell(settled)
+        Args:
+            decided_in: The request, and the turn that ran when it was decided.
+            turn: The turn that runs now.
+            attached: Whether the agent accepts frames; if not, it gets the decision when it does.
+        """
+        settled = decided_in.request
+        if settled.reason == OVER or turn != decided_in.turn:
+            return ()
+        self._decided[settled.id] = settled
+        return (SendDecision(settled),) if attached else ()
 
-        session.writer.then(stored)
 
-    def _tell(self, request: PermissionRequest) -> None:
-        session = self._session
-        self._silence.broken(session.clock.monotonic())
-        session.write(
-            StdinFrame(
-                seq=session.next_seq(),
-                kind="permission",
-                request_id=request.agent_request_id,
-                decision=request.decision or "deny",
-                text=request.reason,
-            )
-        )
+def _decided(
+    request: PermissionRequest, decision: Decision, reason: str, now: float
+) -> PermissionRequest:
+    return msgspec.structs.replace(request, decision=decision, reason=reason, settled_at=now)
+
+
+def _settled_at_once(settled: PermissionRequest, payload: dict[str, Any], source: str) -> Effects:
+    """Settle a request without asking a caller; the log contains the decision."""
+    decision = {"kind": "permission", "decision": settled.decision, "reason": settled.reason}
+    return (
+        AppendEvent("system", payload | decision, source),
+        Store(PutPermission(settled)),
+        AfterCommit(DecisionStored(settled, settled.turn or None)),
+    )
 
 
 def _kind(data: dict[str, Any]) -> str:

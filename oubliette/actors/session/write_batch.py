@@ -75,6 +75,11 @@ class EventWriter:
 
     # ------------------------------------------------------------- writing
 
+    @property
+    def next_index(self) -> int:
+        """Index of the next event that is appended."""
+        return self._next
+
     def append(
         self,
         type_: str,

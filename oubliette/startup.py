@@ -19,7 +19,7 @@ from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
 from oubliette.actors.project.actor import IDEMPOTENCY_SECONDS
 from oubliette.actors.root import end_sessions, remove_containers, start_root
-from oubliette.actors.session_registry import SessionRegistry
+from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.store.actor import GetStoreState, StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.control_socket import ControlSocket, listening
@@ -100,7 +100,7 @@ class Startup:
         self._instance: str
         self._epoch: int
         self._audit: AuditLog
-        self._sessions: SessionRegistry
+        self._sessions: SessionTable
         self.system: System
         self.keys: ApiKeys
         self.context: ActorContext
@@ -175,7 +175,8 @@ class Startup:
     async def build_tools(self) -> None:
         """Build the services of the tools' handlers, and the agents' endpoint to the tools."""
         config, system = self.config, self.system
-        sessions = self._sessions = SessionRegistry()
+        self._sessions = SessionTable()
+        sessions = SessionRegistry(self._sessions)
         calls = config.callers
         self.services = ToolServices(
             config=config,
@@ -230,7 +231,7 @@ class Startup:
             zipapp=self._zipapp,
             keys=self.keys,
             agent_tools=AgentToolEndpoint(self.services),
-            session_registry=self._sessions,
+            session_registry=SessionRegistry(self._sessions),
         )
         async with starting("containers"):
             clearance = await remove_orphans(
@@ -254,7 +255,7 @@ class Startup:
     async def start_actors(self) -> None:
         """Start the domain actors, which recover the live sessions."""
         async with starting("sessions"):
-            start_root(self.system, self.context)
+            start_root(self.system, self.context, self._sessions)
         # Runs after the last actor that could start another one.
         self._without_actors.push_async_callback(self._unless_kept, remove_containers)
         self._stack.push_async_callback(self._unless_kept, end_sessions)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oubliette.actors.open_calls import OpenCallCounts
-from oubliette.actors.session_registry import SessionRegistry
+from oubliette.actors.session_registry import SessionRegistry, SessionTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +44,7 @@ class KeyRing(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorContext:
-    """Ports of one server. Mutable parts are owned by the actor named beside them."""
+    """Ports and settings of one server. Actors read them; none has a field that they write."""
 
     config: Config
     clock: Clock
@@ -68,5 +67,7 @@ class ActorContext:
     agent_tools: AgentTools | None = None
     """None: agents get none of Oubliette's own tools."""
     keys: KeyRing | None = None
-    session_registry: SessionRegistry = field(default_factory=SessionRegistry)
-    open_calls: OpenCallCounts = field(default_factory=OpenCallCounts)
+    session_registry: SessionRegistry = field(
+        default_factory=lambda: SessionRegistry(SessionTable())
+    )
+    """Read-only view of what the SessionRegistryActor owns."""

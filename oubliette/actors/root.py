@@ -10,7 +10,9 @@ import structlog
 from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.exploration.actor import ExplorationsActor
 from oubliette.actors.messages import EndSession
+from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.project.supervisor import ProjectsActor
+from oubliette.actors.session_registry import REGISTRY, SessionRegistryActor
 from oubliette.errors import OublietteError
 from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session_registry import SessionTable
     from oubliette.kit import Ref, System
 
 log = structlog.get_logger("oubliette.server")
@@ -28,14 +31,21 @@ REMOVE_SECONDS: Final = 3.0  # for the containers, together
 ROOT_SECONDS: Final = 8.0  # for all actors together, after that
 
 
-def start_root(system: System, context: ActorContext) -> Ref:
+def start_root(system: System, context: ActorContext, sessions: SessionTable) -> Ref:
     """Start callers, explorations and projects; the store must run. Returns their supervisor.
+
+    `sessions` is the table that `context.session_registry` reads.
 
     An actor that fails is restarted, and recovers its state from the store. If restarts do not
     help, the supervisor fails, and the server has to end.
     """
+    limit = context.config.callers.max_pending_requests
     callers = (context.store, context.reader, context.config.callers)
     children = [
+        ChildSpec(name=REGISTRY, cls=SessionRegistryActor, args=(sessions,), known_as=REGISTRY),
+        ChildSpec(
+            name=OPEN_CALLS, cls=OpenCallsActor, args=(limit, OpenCallTable()), known_as=OPEN_CALLS
+        ),
         ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
         ChildSpec(
             name="explorations", cls=ExplorationsActor, args=(context,), known_as="explorations"

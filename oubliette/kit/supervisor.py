@@ -137,6 +137,12 @@ class Supervisor(Actor):
         for name in list(self._specs):
             self._start(name)
 
+    def on_forgotten(self, name: str) -> None:
+        """Run when a child has ended for the last time: it is not restarted, its name is free.
+
+        Not run for the children that end with the supervisor.
+        """
+
     # ------------------------------------------------------------ messages
     @handles(StartChild)
     def _start_child(self, message: StartChild) -> str:
@@ -295,6 +301,9 @@ class Supervisor(Actor):
         return backoff_delay(self._backoff, self._failures[name])
 
     def _forget(self, name: str) -> None:
+        known = name in self._specs
         tables = (self._specs, self._kids, self._started_at, self._failures, self._waiting)
         for table in tables:
             table.pop(name, None)
+        if known:
+            self.on_forgotten(name)

@@ -32,10 +32,18 @@ from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.context import ActorContext
 from oubliette.actors.messages import AnswerCallerTool, OpenCaller
+from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.messages import OpenLink
+from oubliette.actors.session_registry import (
+    REGISTRY,
+    EnterSession,
+    SessionRegistry,
+    SessionRegistryActor,
+    SessionTable,
+)
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config.schema import Config
@@ -120,6 +128,8 @@ class House:
         put = Transact(ops=(PutSession(record), PutTurn(turn)))
         await self.services.store.ask(put)
         self.host.clients[name] = asyncio.get_running_loop().create_future()
+        entry = EnterSession(session_id=name, name=f"sessions/{name}", supervisor="container")
+        await self.system.ref(REGISTRY).ask(entry)
         self.system.spawn(
             SessionActor, self.services, self.gate, name, SessionMemory(), name=f"sessions/{name}"
         )
@@ -160,12 +170,16 @@ async def house() -> AsyncIterator[House]:
         async with System(clock=clock) as system:
             store = system.spawn(StoreActor, database, name="store")
             system.spawn(CallersActor, store, reader, config.callers, name="callers")
+            table = SessionTable()
+            system.spawn(SessionRegistryActor, table, name=REGISTRY)
+            system.spawn(OpenCallsActor, 1000, OpenCallTable(), name=OPEN_CALLS)
             nothing: Any = SimpleNamespace()
             runtime: Any = SimpleNamespace(capabilities=SimpleNamespace(images=False))
             services = ActorContext(
                 config=config, clock=clock, home=Path(folder), instance="i", epoch=1, store=store,
                 reader=reader, folders=nothing, runtime=runtime, agents={}, missing_agents={},
                 zipapp=Path(folder), started=clock.monotonic(), runtime_base=Path(folder),
+                session_registry=SessionRegistry(table),
             )  # fmt: skip
             gates: list[GuestConnection] = []
             container = system.spawn(NoContainer, services, gates, name="container")

@@ -19,6 +19,8 @@ KINDS = [
     "ContainerActor",
     "ContainerSupervisor",
     "SessionsActor",
+    "SessionRegistryActor",
+    "OpenCallsActor",
     "CallerActor",
     "CallersActor",
     "AgentProcessActor",

@@ -46,6 +46,8 @@ class CallerToolCalls:
 
     def __init__(self) -> None:
         self.open: dict[str, OpenCall] = {}
+        self.reserving: dict[str, OpenCall] = {}
+        """Calls that are not in the log yet: the limit of their principal is asked for."""
         self._settling: dict[str, OpenCall] = {}
         """Calls whose outcome is being written to the log: askers may still join them."""
         self._by_call_id: OrderedDict[str, tuple[str, float]] = OrderedDict()
@@ -55,6 +57,19 @@ class CallerToolCalls:
         self.open[call.request.id] = call
         if call.request.call_id is not None:
             self._by_call_id[call.request.call_id] = (call.request.id, 0.0)
+
+    def reserve(self, call: OpenCall) -> None:
+        """Add a call that is open as soon as its principal may have one more."""
+        self.reserving[call.request.id] = call
+        if call.request.call_id is not None:
+            self._by_call_id[call.request.call_id] = (call.request.id, 0.0)
+
+    def unreserve(self, request_id: str) -> OpenCall | None:
+        """Remove and return a call that was to be reserved; None if it was withdrawn."""
+        call = self.reserving.pop(request_id, None)
+        if call is not None and call.request.call_id is not None:
+            del self._by_call_id[call.request.call_id]
+        return call
 
     def remember(self, call_id: str, request_id: str, settled_at: float) -> None:
         """Remember a call that was settled lately, which may be asked for again."""
@@ -77,7 +92,11 @@ class CallerToolCalls:
 
     def joinable(self, request_id: str) -> OpenCall | None:
         """Return the call, while its askers have not been answered."""
-        return self.open.get(request_id) or self._settling.get(request_id)
+        return (
+            self.open.get(request_id)
+            or self.reserving.get(request_id)
+            or self._settling.get(request_id)
+        )
 
     def request_of(self, call_id: str) -> str | None:
         """Return the request that this call made, open or settled lately."""
@@ -86,7 +105,7 @@ class CallerToolCalls:
 
     def asked_by(self, rpc: PendingRpc) -> OpenCall | None:
         """Return the open call that this JSON-RPC request waits for."""
-        for call in self.open.values():
+        for call in (*self.open.values(), *self.reserving.values()):
             if rpc in call.askers:
                 return call
         return None
@@ -94,7 +113,7 @@ class CallerToolCalls:
     def _forget(self, now: float) -> None:
         while self._by_call_id:
             call_id, (request_id, settled_at) = next(iter(self._by_call_id.items()))
-            if request_id in self.open:
+            if request_id in self.open or request_id in self.reserving:
                 self._by_call_id.move_to_end(call_id)
                 return
             if now - settled_at < KEEP_SETTLED:

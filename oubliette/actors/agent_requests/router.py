@@ -26,8 +26,10 @@ from oubliette.actors.agent_requests.params import (
 )
 from oubliette.actors.agent_requests.session_map import MapCalls
 from oubliette.actors.messages import AnswerCallerTool, ReadEvents
+from oubliette.actors.open_calls import OPEN_CALLS, OpenCallIds, ReleaseCall, ReserveCall
 from oubliette.actors.session.caller_request import CallerRequestActor
 from oubliette.actors.session.messages import (
+    CallReserved,
     LinkAnswered,
     LinkReady,
     LinkReply,
@@ -39,18 +41,20 @@ from oubliette.actors.session.messages import (
 from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.tool_listing import ProvidedTools
 from oubliette.actors.session.waits import Wait
-from oubliette.errors import InvalidParameter, LimitExceeded, NotFound, OublietteError
+from oubliette.errors import InvalidParameter, NotFound, OublietteError
 from oubliette.failpoints import failpoint
+from oubliette.kit import ActorDead
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
 from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from oubliette.actors.context import AgentTools
     from oubliette.actors.session.recovery import StoredSession
     from oubliette.actors.session.silence import Silence
-    from oubliette.kit import Actor, Deferred, Down, Ref
+    from oubliette.kit import Actor, Deferred, Down, Message, Ref
 
 MAX_WAIT: Final = 600.0  # seconds that session_events may wait
 
@@ -72,6 +76,17 @@ class RoutedSession(AgentPort, Protocol):
         **kwargs: Any,
     ) -> Ref:
         """Start an actor that ends with the session."""
+        ...
+
+    def ask_to_self(
+        self,
+        ref: Ref,
+        message: Message,
+        ok: Callable[[Any], Message],
+        err: Callable[[BaseException], Message],
+        timeout: float = ...,
+    ) -> None:
+        """Send the session a message with the answer of another actor."""
         ...
 
     def watch(self, ref: Ref) -> None:
@@ -111,10 +126,16 @@ class AgentRequestRouter:
             if request.outcome is None:
                 call = OpenCall(self._with_time_again(request))
                 self._calls.add(call)
-                self._count()
                 self._watch_over(call, adopted=True)
             elif request.call_id is not None and request.settled_at is not None:
                 self._calls.remember(request.call_id, request.id, request.settled_at)
+        if self._calls.open:
+            counted = CallReserved(request_id="")  # of none: nothing follows from it
+            self._session.pipe_to_self(
+                ask_with_retry(lambda: self._limiter.ask(self._open_ids())),
+                lambda _: counted,
+                lambda _: counted,
+            )
 
     def _with_time_again(self, request: CallerRequest) -> CallerRequest:
         """Return a call with its full time: its caller could not answer while no server ran."""
@@ -126,18 +147,22 @@ class AgentRequestRouter:
         """Settle every open call as cancelled, answer every waiting one."""
         for request_id in list(self._calls.open):
             self._settle(request_id, "cancelled", error=f"cancelled: {reason}")
+        for request_id in list(self._calls.reserving):
+            self._withdraw(request_id, outcome_error("cancelled", f"cancelled: {reason}"))
         self._maps.cancel_all(reason)
         self.children.cancel_all(reason)
 
     @property
     def busy(self) -> bool:
         """Whether the agent waits for a caller's tool, or for children."""
-        return bool(self._calls.open) or self.children.blocked
+        return bool(self._calls.open or self._calls.reserving) or self.children.blocked
 
     @property
     def serves(self) -> bool:
         """Whether a request of its client waits for an answer from here."""
-        return self._answering > 0 or next(self.waits(), None) is not None
+        if self._answering > 0 or self._calls.reserving:
+            return True
+        return next(self.waits(), None) is not None
 
     def waits(self) -> Iterator[Wait]:
         """Return the calls that the agent has open: of its caller's tools, and of children."""
@@ -251,7 +276,11 @@ class AgentRequestRouter:
         call = self._calls.asked_by(target)
         if call is not None:
             call.askers.remove(target)
-            if not call.askers:
+            if call.askers:
+                return
+            if call.request.id in self._calls.reserving:
+                self._withdraw(call.request.id)
+            else:
                 self._settle(call.request.id, "cancelled", error="the agent cancelled the call")
             return
         self.children.cancelled(target)
@@ -276,9 +305,6 @@ class AgentRequestRouter:
             raise NotFound(f"no caller provides a tool {ids.shown(name)} to this session")
         if self._session.stopping:
             raise NotFound("the session is ending")
-        limit = self._context.config.callers.max_pending_requests
-        if self._context.open_calls.total(record.principal) >= limit:
-            raise LimitExceeded(f"callers.max_pending_requests: {limit} calls are pending already")
         now = self._context.clock.time()
         timeout = self._context.config.sessions.caller_tool_timeout_seconds
         request = CallerRequest(
@@ -294,21 +320,75 @@ class AgentRequestRouter:
             call_id=call_id,
             durable=tool.durable,
         )
-        event = self._session.writer.append(
-            "caller_tool_request", request_data(request, self.ancestry)
+        self._calls.reserve(OpenCall(request, askers=[rpc]))
+        self._session.ask_to_self(
+            self._limiter,
+            self._reservation(request.id),
+            lambda _: CallReserved(request_id=request.id),
+            lambda error: _refused(request.id, error),
         )
-        request = msgspec.structs.replace(request, event_index=event.index)
-        self._session.writer.put(PutCallerRequest(request))
-        call = OpenCall(request, askers=[rpc])
+
+    @property
+    def _limiter(self) -> Ref:
+        return self._session.system.ref(OPEN_CALLS)
+
+    def _reservation(self, request_id: str) -> ReserveCall:
+        session = self._session.ref
+        return ReserveCall(
+            principal=self._record.principal,
+            session=session.name,
+            incarnation=session.incarnation,
+            request_id=request_id,
+        )
+
+    def _open_ids(self) -> OpenCallIds:
+        session = self._session.ref
+        return OpenCallIds(
+            principal=self._record.principal,
+            session=session.name,
+            incarnation=session.incarnation,
+            request_ids=(*self._calls.open, *self._calls.reserving),
+        )
+
+    def report_calls(self) -> None:
+        """Send the owner of the limit the calls that are open here."""
+        self._limiter.tell(self._open_ids())
+
+    def reserved(self, message: CallReserved) -> None:
+        """Write a request to the log, as its principal may have one more, or refuse it."""
+        request_id = message.request_id
+        if request_id not in self._calls.reserving:
+            return
+        if message.again:
+            reservation = self._reservation(request_id)
+            self._session.pipe_to_self(
+                ask_with_retry(lambda: self._limiter.ask(reservation)),
+                lambda _: CallReserved(request_id=request_id),
+                lambda error: CallReserved(request_id=request_id, error=rpc_error(error)),
+            )
+            return
+        if message.error is not None:
+            self._withdraw(request_id, message.error)
+            return
+        call = self._calls.reserving.pop(request_id)
+        event = self._session.writer.append(
+            "caller_tool_request", request_data(call.request, self.ancestry)
+        )
+        call.request = msgspec.structs.replace(call.request, event_index=event.index)
+        self._session.writer.put(PutCallerRequest(call.request))
         self._calls.add(call)
-        self._count()
         self._watch_over(call, adopted=False)
         failpoint("session.caller_request")
 
-    def _count(self) -> None:
-        """Record how many calls are open here; the limit is that of their principal."""
-        record = self._record
-        self._context.open_calls.set(record.principal, record.id, len(self._calls.open))
+    def _withdraw(self, request_id: str, error: dict[str, Any] | None = None) -> None:
+        """Drop a call that is not in the log; those who asked for it get `error`."""
+        call = self._calls.unreserve(request_id)
+        self._release(request_id)
+        for rpc in call.askers if call is not None else ():
+            self._reply(rpc, error=error)
+
+    def _release(self, request_id: str) -> None:
+        self._limiter.tell(ReleaseCall(session=self._session.name, request_id=request_id))
 
     def _watch_over(self, call: OpenCall, *, adopted: bool) -> None:
         session = self._session
@@ -375,7 +455,7 @@ class AgentRequestRouter:
         call = self._calls.settle(request_id, now)
         if call is None:
             return
-        self._count()
+        self._release(request_id)
         actor = self._session.system.lookup(f"{self._session.name}/req/{request_id}")
         if actor is not None and actor.is_alive():
             self._session.unwatch(actor)  # its Down would contain nothing new
@@ -485,6 +565,11 @@ class AgentRequestRouter:
         if self._context.agent_tools is None:
             raise NotFound("this server offers no tools of its own to agents")
         return self._context.agent_tools
+
+
+def _refused(request_id: str, error: BaseException) -> CallReserved:
+    again = isinstance(error, ActorDead)
+    return CallReserved(request_id=request_id, error=rpc_error(error), again=again)
 
 
 def _answer(

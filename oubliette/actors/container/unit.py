@@ -11,7 +11,14 @@ from oubliette.actors.container.guest_connection import GuestConnection
 from oubliette.actors.relay.actor import SocketActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
+from oubliette.actors.session_registry import (
+    REGISTRY,
+    EnterSession,
+    GetSupervised,
+    LeaveSession,
+)
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
 if TYPE_CHECKING:
@@ -115,7 +122,7 @@ class SessionsActor(DynamicSupervisor):
         for session in await self._context.reader.live_sessions(
             self._project_id, workspace_id=self._workspace_id
         ):
-            self._begin(session.id)
+            await self._begin(session.id)
 
     @handles(StartSession)
     async def _start_session(self, message: StartSession) -> None:
@@ -123,7 +130,7 @@ class SessionsActor(DynamicSupervisor):
             if not message.resumed:
                 return
             await self.end_child(message.session_id)
-        self._begin(message.session_id)
+        await self._begin(message.session_id)
 
     @handles(KeepApiKey)
     def _keep_api_key(self, message: KeepApiKey) -> None:
@@ -132,7 +139,7 @@ class SessionsActor(DynamicSupervisor):
         else:
             self._api_keys[message.session_id] = message.api_key
 
-    def _begin(self, session_id: str) -> None:
+    async def _begin(self, session_id: str) -> None:
         memory = SessionMemory(self._api_keys.pop(session_id, None))
         name = self.ensure_child(
             ChildSpec(
@@ -142,7 +149,17 @@ class SessionsActor(DynamicSupervisor):
                 restart="transient",
             )
         )
-        self._context.session_registry.enter(session_id, self.system.ref(name))
+        registry = self.system.ref(REGISTRY)
+        entry = EnterSession(session_id=session_id, name=name, supervisor=self.name)
+        await ask_with_retry(lambda: registry.ask(entry))
+
+    def on_forgotten(self, name: str) -> None:
+        """Remove the session from the registry, if it has not left it at its end."""
+        self.system.ref(REGISTRY).tell(LeaveSession(session_id=name, name=f"{self.name}/{name}"))
+
+    @handles(GetSupervised)
+    def _supervised(self, _: GetSupervised) -> tuple[str, ...]:
+        return self.children
 
 
 __all__ = ["ContainerSupervisor", "SessionsActor", "StartSession"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
+from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.session.effects import (
@@ -39,6 +40,7 @@ from oubliette.actors.session.messages import (
     AgentCost,
     AgentGone,
     AgentOutput,
+    CallReserved,
     ChildSpawned,
     ChildTurnEnded,
     ClientPaired,
@@ -121,7 +123,6 @@ class SessionActor(EndingSession):
         self._last_activity = self.clock.monotonic()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
         self._show()
-        self.context.session_registry.enter(self.session_id, self.system.ref(self.name))
         self.link = AgentRequestRouter(self, stored, self.watchdog.silence)
         self.link.recover(stored)
         now = self.clock.time()
@@ -138,9 +139,7 @@ class SessionActor(EndingSession):
         self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Leave the registry, and answer the asks that wait here."""
-        if reason != "failed":
-            self.context.session_registry.leave(self.session_id, self.name)
+        """Count a failure, and have the guest forget the process of a finished session."""
         if reason == "failed":
             self._note_crash()
         await super().on_exit(reason, error)
@@ -521,6 +520,14 @@ class SessionActor(EndingSession):
     def _settled(self, message: RequestSettled) -> None:
         self.active()
         self.link.settled(message)
+
+    @handles(CallReserved)
+    def _call_reserved(self, message: CallReserved) -> None:
+        self.link.reserved(message)
+
+    @handles(ReportCalls)
+    def _report_calls(self, _: ReportCalls) -> None:
+        self.link.report_calls()
 
     @handles(LinkAnswered)
     def _link_answered(self, message: LinkAnswered) -> None:

@@ -254,6 +254,15 @@ class LinkAnswered(Message):
     error: dict[str, Any] | None = None
 
 
+class CallReserved(Message):
+    """From a job of the SessionActor to itself: a caller tool call is within its limit, or not."""
+
+    request_id: str
+    error: dict[str, Any] | None = None
+    again: bool = False
+    """The owner of the limit was being restarted."""
+
+
 class ChildSpawned(Message):
     """From a job of the SessionActor to itself: the child's turn is accepted, or refused."""
 

@@ -12,6 +12,7 @@ from oubliette.actors.container.messages import Release
 from oubliette.actors.messages import EndSession
 from oubliette.actors.session.agent_io import AttendedSession
 from oubliette.actors.session.messages import CloseLink, EndAgent, SessionFinished
+from oubliette.actors.session_registry import REGISTRY, LeaveSession
 from oubliette.errors import OublietteError
 from oubliette.kit import Message, handles
 
@@ -163,7 +164,8 @@ class EndingSession(AttendedSession, abc.ABC):
         self.guest.links.pop(self.session_id, None)
         self.guest.socket.tell(CloseLink(session_id=self.session_id))
         self.memory.api_key = None
-        self.context.session_registry.leave(self.session_id, self.name)
+        left = LeaveSession(session_id=self.session_id, name=self.name)
+        self.system.ref(REGISTRY).tell(left)
         tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
         if tree is not None and tree.is_alive():
             tree.tell(SessionFinished(session_id=self.session_id))

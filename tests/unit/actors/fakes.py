@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from oubliette import ids
 from oubliette.actors.context import ActorContext
+from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
+from oubliette.actors.session_registry import (
+    REGISTRY,
+    SessionRegistry,
+    SessionRegistryActor,
+    SessionTable,
+)
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.config.schema import Config
 from oubliette.errors import NotFound, RuntimeFailure
@@ -153,6 +160,7 @@ class World:
     ) -> None:
         self.system, self.clock, self.store, self.reader = system, clock, store, reader
         self.runtime = FakeRuntime()
+        self.sessions = SessionTable()
         self.config = Config()
         self.folders = Folders(home)
         self.folders.prepare()
@@ -173,7 +181,12 @@ class World:
             zipapp=zipapp,
             started=clock.monotonic(),
             runtime_base=home,
+            session_registry=SessionRegistry(self.sessions),
         )
+        system.spawn(SessionRegistryActor, self.sessions, name=REGISTRY)
+        self.open_calls = OpenCallTable()
+        limit = self.config.callers.max_pending_requests
+        system.spawn(OpenCallsActor, limit, self.open_calls, name=OPEN_CALLS)
 
     def configure(self, config: Config) -> None:
         """Give the actors that are built from here on this configuration."""

@@ -140,7 +140,7 @@ async def test_an_actor_that_does_not_answer_is_told_of(
 ) -> None:
     session = await bench.session(await bench.project(), status="running")
     ref = bench.system.spawn(Stuck, name="stuck")
-    bench.session_registry.enter(session.id, ref)
+    bench.sessions.enter(session.id, ref)
     monkeypatch.setattr(session_waits, "ASK_SECONDS", 0.05)
     (told,) = await waiting(bench, session)
     assert told["kind"] == "server"

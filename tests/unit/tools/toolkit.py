@@ -35,7 +35,7 @@ from oubliette.actors.messages import (
     SpawnSession,
 )
 from oubliette.actors.session.waits import GetWaits, SessionWaits, Wait
-from oubliette.actors.session_registry import SessionRegistry
+from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config.schema import Config
@@ -71,7 +71,8 @@ class Bench:
         self.store = store
         self.reader = reader
         self.clock = clock
-        self.session_registry = SessionRegistry()
+        self.sessions = SessionTable()
+        self.session_registry = SessionRegistry(self.sessions)
         self.spawns: list[SpawnSession] = []
         self.asked: list[Message] = []
         self.answers: list[AnswerCallerTool | AnswerPermission] = []
@@ -154,7 +155,7 @@ class Bench:
 
     def run(self, record: Session) -> Any:
         ref = self.system.spawn(FakeSession, self, record.id, name=f"session/{record.id}")
-        self.session_registry.enter(record.id, ref)
+        self.sessions.enter(record.id, ref)
         return ref
 
     async def put(self, *ops: Any) -> Any:
@@ -403,7 +404,7 @@ class FakeSession(Actor):
         self.waiting: list[tuple[ReadEvents, Any]] = []
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        self.bench.session_registry.leave(self.session_id, self.name)
+        self.bench.sessions.leave(self.session_id, self.name)
 
     async def read_log(self, message: ReadEvents) -> SessionEvents:
         reader = self.bench.reader

@@ -27,7 +27,7 @@ class Scene:
     def __init__(self, world: World, root: Session) -> None:
         self.world, self.root = world, root
         self.told: list[Any] = world.record("root", answer=False)
-        world.context.session_registry.enter(root.id, world.system.ref("root"))
+        world.sessions.enter(root.id, world.system.ref("root"))
 
     def begin(self, **limits: Any) -> Ref:
         limited = Limits(max_agents=3, **limits)

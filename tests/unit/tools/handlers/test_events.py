@@ -94,9 +94,7 @@ async def test_waiting_goes_on_when_the_actor_is_restarted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await started(bench)
-    monkeypatch.setattr(
-        bench.session_registry, "leave", lambda *_: None
-    )  # it failed, and comes again
+    monkeypatch.setattr(bench.sessions, "leave", lambda *_: None)  # it failed, and comes again
     async with asyncio.timeout(5):
         waiting = asyncio.create_task(read(bench, session, wait_seconds=60))
         await bench.waited.wait()

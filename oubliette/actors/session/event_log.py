@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred
 
 RETRY_COMMIT: Final = 0.5  # seconds between attempts while the store is paused
-LATE_SECONDS: Final = 30.0  # of a commit, after which readers are told that the store is waited for
+LATE_SECONDS: Final = 30.0  # of a commit; then readers see that the session waits for it
 COMMIT_SECONDS: Final = 3600.0
 """Seconds for a commit. One that is late is not tried again: both would go through, and the store
 refuses the second. The store itself refuses what it cannot write, within seconds; past this limit

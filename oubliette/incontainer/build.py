@@ -33,14 +33,19 @@ def sources() -> list[Path]:
     return sorted(path for path in MODULES.rglob("*.py") if _name(path) not in NOT_INSIDE)
 
 
+def data_files() -> list[Path]:
+    """Return the files besides the modules, which these read, in a stable order."""
+    return sorted(MODULES.rglob("*.json"))
+
+
 def _name(path: Path) -> str:
     return path.relative_to(MODULES).as_posix()
 
 
 def fingerprint() -> str:
-    """Return sixteen hexadecimal digits that identify the modules and the interpreter's version."""
+    """Return sixteen hexadecimal digits that identify the content and the interpreter's version."""
     whole = hashlib.sha256(importlib.util.MAGIC_NUMBER + Path(__file__).read_bytes())
-    for path in sources():
+    for path in (*sources(), *data_files()):
         content = path.read_bytes()
         whole.update(f"{_name(path)} {len(content)}\n".encode() + content)
     return whole.hexdigest()[:16]
@@ -62,6 +67,8 @@ def content() -> bytes:
             # Later formats write a reference for what has more than one in this very process.
             bytecode = head + marshal.dumps(code, 2)
             _add(archive, name + "c", bytecode)
+        for path in data_files():
+            _add(archive, f"incontainer/{_name(path)}", path.read_bytes())
     return b"#!/usr/bin/env python3\n" + file.getvalue()
 
 

@@ -46,7 +46,7 @@ def at_path(schema: dict[str, Any], path: list[str]) -> dict[str, Any]:
     """Return the part of an inlined schema that describes `path`; {} if there is none."""
     here = schema
     for step in path:
-        here = _without_null(here)
+        here = _with_parts(here, "items" if step.startswith("[") else "properties")
         inner: Any
         if step.startswith("["):
             inner = here.get("items", here.get("additionalProperties"))
@@ -56,6 +56,17 @@ def at_path(schema: dict[str, Any], path: list[str]) -> dict[str, Any]:
             return {}
         here = cast("dict[str, Any]", inner)
     return _without_null(here)
+
+
+def object_part(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the alternative of an inlined schema that is an object, else the schema."""
+    return _with_parts(schema, "properties")
+
+
+def _with_parts(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the alternative of `schema` that has `key`: of a text or an object, the object."""
+    schema = _without_null(schema)
+    return next((part for part in schema.get("anyOf", ()) if key in part), schema)
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

@@ -51,11 +51,25 @@ def decode(kind: type[S], arguments: object, tool: str) -> S:
         params = msgspec.convert(arguments, kind)
     except msgspec.ValidationError as error:
         raise _translated(str(error), kind, tool) from None
+    _check_fields(params, "")
+    return params
+
+
+def _check_fields(params: msgspec.Struct, prefix: str) -> None:
+    """Check the fields of `params` that have a check, and those of the Structs inside."""
+    kind = type(params)
     for name, check in checked_fields(kind):
         value = getattr(params, name)
         if value is not None:
-            check(value, name)
-    return params
+            check(value, prefix + name)
+    for name in nesting_fields(kind):
+        value = getattr(params, name)
+        if isinstance(value, msgspec.Struct):
+            _check_fields(value, f"{prefix}{name}.")
+        elif isinstance(value, tuple):
+            for place, item in enumerate(cast("tuple[Any, ...]", value)):
+                if isinstance(item, msgspec.Struct):
+                    _check_fields(item, f"{prefix}{name}[{place}].")
 
 
 def check_values(arguments: dict[Any, Any], name: str = "arguments") -> None:
@@ -129,6 +143,19 @@ def checked_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
+@cache
+def nesting_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields of `kind` that are Structs, or tuples that may have Structs in them."""
+    hints = get_type_hints(kind)
+    return tuple(name for name, hint in hints.items() if _nests(hint))
+
+
+def _nests(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return True
+    return any(_nests(part) for part in get_args(hint))
+
+
 def _metas(hint: Any) -> list[msgspec.Meta]:
     own = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
     inner = [hint.__origin__] if own else get_args(hint)
@@ -154,7 +181,7 @@ def _translated(text: str, kind: type[msgspec.Struct], tool: str) -> InvalidPara
         wanted = _wanted(json_schema.at_path(here, [name]))
         return _refusal(_joined([*path, name]), f"is required; give {wanted}")
     if found := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
-        known = ", ".join(here.get("properties", {})) or "no parameters"
+        known = ", ".join(json_schema.object_part(here).get("properties", {})) or "no parameters"
         name = ids.shown(found[1])
         return InvalidParameter(
             f"{name}: unknown parameter; {inside} takes: {known}", field=found[1][:200] or name
@@ -193,6 +220,8 @@ def _wanted(part: dict[str, Any]) -> str:
     kind = part.get("type")
     if isinstance(kind, str):
         return _KINDS.get(names.get(kind, kind), kind)
+    if "anyOf" in part:
+        return " or ".join(_wanted(each) for each in part["anyOf"])
     return "a value"
 
 

@@ -11,6 +11,7 @@ from oubliette import ids
 from oubliette.errors import InvalidParameter
 from oubliette.records import CallerTool
 from oubliette.tool_params import field_types
+from oubliette.tool_params.agent_tools import AGENT_TOOLS
 from oubliette.tool_params.base import Params
 
 if TYPE_CHECKING:
@@ -49,19 +50,6 @@ class ToolDefinition(Params, frozen=True, kw_only=True):
     ] = False
 
 
-BASE_TOOLS: Final = frozenset(
-    {
-        "session_message",
-        "session_events",
-        "session_map",
-        "context_write",
-        "context_list",
-        "context_read",
-    }
-)
-"""Tools that every agent has; a caller's tool must not get one of these names."""
-
-
 def normalised(
     tools: tuple[ToolDefinition, ...],
     caller_id: str,
@@ -85,7 +73,7 @@ def normalised(
         ids.check_tool_name(tool.name, f"{at}.name")
         if tool.name in names:
             raise InvalidParameter(f"{at}.name: {tool.name} is there twice", field=f"{at}.name")
-        if f"{caller_id}_{tool.name}" in BASE_TOOLS:
+        if f"{caller_id}_{tool.name}" in AGENT_TOOLS:
             raise InvalidParameter(
                 f"{at}.name: {caller_id}_{tool.name} is a tool of ours; give it another name",
                 field=f"{at}.name",

@@ -92,14 +92,25 @@ async def test_a_part_may_have_a_workspace_of_its_own(site, caller) -> None:
     assert own != shared
 
 
+ANY = "gogol_" + "0" * 26
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "messages: must be a list"),
-        ({"messages": []}, "messages: must be a list"),
-        ({"messages": [7]}, "messages[0]: must be a text"),
-        ({"messages": ["a", {"text": "b"}]}, "messages[1]: unknown field"),
-        ({"messages": [{"message": "a", "session_id": "../x"}]}, "messages[0]"),
+        ({}, "messages: is required; give an array"),
+        ({"messages": []}, "messages: must not be empty"),
+        ({"messages": [7]}, "messages[0]: must be a string or an object, not an integer"),
+        (
+            {"messages": ["a", {"text": "b"}]},
+            "'text': unknown parameter; messages[1] takes: message, session_id, own_workspace",
+        ),
+        ({"messages": [{"message": "a", "session_id": "../x"}]}, "messages[0].session_id: '../x'"),
+        (
+            {"messages": [{"message": "a", "session_id": ANY, "own_workspace": True}]},
+            "messages[0]: own_workspace is for new sessions; leave it out with session_id",
+        ),
+        ({"messages": ["a"], "max": 2}, "'max': unknown parameter; session_map takes: messages"),
         ({"messages": ["a"], "max_parallel": 0}, "max_parallel: must be"),
     ],
 )

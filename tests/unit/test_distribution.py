@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -61,6 +62,20 @@ def test_the_wheel_takes_no_top_level_name_but_oubliette(wheel: zipfile.ZipFile)
 
 def test_the_wheel_carries_the_zipapp_for_containers(wheel: zipfile.ZipFile) -> None:
     assert "oubliette/_bundled/oubliette.pyz" in wheel.namelist()
+
+
+def test_the_base_tools_of_agents_are_in_all_that_is_uploaded(
+    built: Path, wheel: zipfile.ZipFile
+) -> None:
+    name = "incontainer/client/agent_tools.json"
+    content = (ROOT / "oubliette" / name).read_bytes()
+    zipapp = zipfile.ZipFile(io.BytesIO(wheel.read("oubliette/_bundled/oubliette.pyz")))
+    assert zipapp.read(name) == content
+    assert wheel.read(f"oubliette/{name}") == content
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        packed = [each for each in archive.getnames() if each.endswith(name)]
+    assert len(packed) == 1
 
 
 def test_every_link_of_the_page_on_the_index_is_absolute(description: str) -> None:

@@ -25,6 +25,7 @@ DONE = (
     "oubliette/mcp_front",
     "oubliette/runtime",
     "oubliette/testing",
+    "oubliette/tool_params",
     "oubliette/tools",
 )
 """Folders and patterns of modules that follow the rules. Add a folder once its prose does."""

@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
-from oubliette.actors.agent_requests.params import optional_id, optional_text, rpc_error, text_param
+from oubliette.actors.agent_requests.params import base_params, optional_text, rpc_error
 from oubliette.actors.messages import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.session.messages import AgentBlocked, ChildSpawned, ChildTurnEnded
 from oubliette.actors.session.waits import Wait
-from oubliette.errors import InvalidParameter, SessionHandover
+from oubliette.errors import SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
+from oubliette.tool_params.agent_tools import AgentSessionMessage
 
 if TYPE_CHECKING:
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.session.ports import SessionPort
 
-MAX_MESSAGE: Final = 1024 * 1024  # characters of a message to a child
 MAX_CALL_ID: Final = 128
 RESTART_SECONDS: Final = 10.0  # for the project's actor to be restarted
 
@@ -100,19 +99,13 @@ class ChildCalls:
 
         `wait`: the default if the parameters do not define whether the turn's end is waited for.
         """
-        message = text_param(params, "message", MAX_MESSAGE)
-        session_id = optional_id(params, "session_id")
-        if session_id is not None:
-            ids.check_id(session_id, ids.SESSION, "session_id")
+        asked = base_params(AgentSessionMessage, {"wait": wait, **params}, "session_message")
         call_id = optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
-        waits: object = params.get("wait", wait)
-        if not isinstance(waits, bool):
-            raise InvalidParameter("wait: must be true or false", field="wait")
         known = self._open.get(call_id)
         if known is not None:
             known.askers.append(rpc)
             return
-        self._begin(call_id, ChildCall([rpc], waits), message, session_id)
+        self._begin(call_id, ChildCall([rpc], asked.wait), asked.message, asked.session_id)
 
     def begin(
         self,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from oubliette.actors.agent_requests.caller_tools import outcome_error
 from oubliette.errors import InvalidParameter, OublietteError
+from oubliette.tool_params.agent_tools import AGENT_TOOLS
+from oubliette.tool_params.base import Params
+from oubliette.tool_params.validation import decode
+
+P = TypeVar("P", bound=Params)
 
 
 class OutcomeError(OublietteError):
@@ -50,6 +55,22 @@ def optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None
     return None if params.get(field_) is None else text_param(params, field_, limit)
 
 
-def optional_id(params: dict[str, Any], field_: str) -> str | None:
-    """Return the id `field_`, unchecked; None if it is missing, null or empty."""
-    return None if params.get(field_) == "" else optional_text(params, field_, 64)
+def base_params(kind: type[P], params: dict[str, Any], tool: str) -> P:
+    """Return the parameters of a base tool, without the `call_id` that the client adds.
+
+    Raises:
+        InvalidParameter: names the field and the remedy.
+    """
+    return decode(kind, {name: params[name] for name in params if name != "call_id"}, tool)
+
+
+def known_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return `params` without what a base tool does not take, for clients of the first form.
+
+    That form does not limit the parameters, and clients may have added their own.
+    """
+    tool = AGENT_TOOLS.get(method)
+    if tool is None:
+        return params
+    known = {"call_id", *tool.params.__struct_fields__}
+    return {name: value for name, value in params.items() if name in known}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import msgspec
 
@@ -20,6 +20,8 @@ from oubliette.actors.agent_requests.caller_tools import (
 from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID, ChildCalls
 from oubliette.actors.agent_requests.params import (
     OutcomeError,
+    base_params,
+    known_params,
     optional_text,
     rpc_error,
     text_param,
@@ -47,6 +49,7 @@ from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
 from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerRequest
+from oubliette.tool_params.session_tools import EventsParams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -55,8 +58,6 @@ if TYPE_CHECKING:
     from oubliette.actors.session.recovery import StoredSession
     from oubliette.actors.session.silence import Silence
     from oubliette.kit import Actor, Deferred, Down, Message, Ref
-
-MAX_WAIT: Final = 600.0  # seconds that session_events may wait
 
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
@@ -233,16 +234,19 @@ class AgentRequestRouter:
     def request(self, message: LinkRequest) -> None:
         """Serve one request or notification of the agent's client."""
         rpc = PendingRpc(message.link, message.generation, message.id)
+        params = message.params
+        if message.bare:
+            params = known_params(message.method, params)
         try:
             match message.method:
                 case "caller_tool":
                     self._caller_tool(rpc, message.params)
                 case "session_message":
-                    self.children.asked(rpc, message.params, wait=not message.bare)
+                    self.children.asked(rpc, params, wait=not message.bare)
                 case "session_map":
-                    self._maps.asked(rpc, message.params)
+                    self._maps.asked(rpc, params)
                 case "session_events":
-                    answer = self._session_events(message.params)
+                    answer = self._session_events(params)
                     self._answer_later(rpc, self._first_form(answer) if message.bare else answer)
                 case "oubliette_tools":
                     self._answer_later(rpc, self._oubliette_tools(message.params))
@@ -499,27 +503,23 @@ class AgentRequestRouter:
     # ------------------------------------------------------------------ sessions of its tree
 
     async def _session_events(self, params: dict[str, Any]) -> dict[str, Any]:
-        session_id = ids.check_id(text_param(params, "session_id", 64), ids.SESSION, "session_id")
-        since = params.get("since_index", -1)
-        wait = params.get("wait_seconds", 0)
-        if not isinstance(since, int) or isinstance(since, bool) or since < -1:
-            raise InvalidParameter("since_index: must be -1 or more", field="since_index")
-        if not isinstance(wait, int | float) or isinstance(wait, bool) or not 0 <= wait <= MAX_WAIT:
-            raise InvalidParameter(
-                f"wait_seconds: must be 0 to {MAX_WAIT:.0f}", field="wait_seconds"
-            )
+        asked = base_params(EventsParams, params, "session_events")
+        session_id, since, wait = asked.session_id, asked.since_index, asked.wait_seconds
         record = await self._context.reader.session(session_id)
         if record is None or record.exploration_id != self._record.exploration_id:
             raise NotFound(f"session_id: there is no session {session_id} in this tree")
         live = self._context.session_registry.session(session_id)
         if live is not None:
             found = await live.ask(
-                ReadEvents(since_index=since, wait_seconds=float(wait)), timeout=wait + 30.0
+                ReadEvents(since_index=since, max_events=asked.max_events, wait_seconds=wait),
+                timeout=wait + 30.0,
             )
             record, events, done = found.session, found.events, found.turn_done
         else:
             events = tuple(
-                await self._context.reader.events(session_id, since, 500, 4 * 1024 * 1024)
+                await self._context.reader.events(
+                    session_id, since, asked.max_events, 4 * 1024 * 1024
+                )
             )
             done = True
         return {

@@ -9,17 +9,17 @@ resumes it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
-from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID, MAX_MESSAGE
-from oubliette.actors.agent_requests.params import optional_id, optional_text, text_param
+from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID
+from oubliette.actors.agent_requests.params import base_params, optional_text
 from oubliette.actors.exploration.limits import resolve_limits
 from oubliette.actors.messages import EndSession
 from oubliette.actors.session.waits import Wait
-from oubliette.errors import InvalidParameter
 from oubliette.runtime.agents.memory import need_of
+from oubliette.tool_params.agent_tools import AgentMapMessage, AgentSessionMap
+from oubliette.tool_params.session_tools import MAX_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,21 +28,9 @@ if TYPE_CHECKING:
     from oubliette.actors.agent_requests.child_sessions import ChildCalls, RpcReply
     from oubliette.actors.session.ports import SessionPort
 
-MAX_PARTS: Final = 1000
-MAX_PARALLEL: Final = 1000
 FULL: Final = "max_agents_at_once:"
 """Beginning of the refusal by a tree that has room again once an agent has finished."""
 MAP_EVENT: Final = "session_map"
-_ITEM: Final = frozenset({"message", "session_id", "own_workspace"})
-
-
-@dataclass(frozen=True)
-class Part:
-    """One message of a map."""
-
-    message: str
-    session_id: str | None = None
-    own_workspace: bool = False
 
 
 @dataclass
@@ -50,7 +38,7 @@ class MapCall:
     """A `session_map` that is not answered yet."""
 
     askers: list[PendingRpc]
-    parts: list[Part]
+    parts: list[AgentMapMessage]
     limit: int
     """Greatest number of children at once."""
     parallel: int
@@ -88,10 +76,14 @@ class MapCalls:
         if known is not None:
             known.askers.append(rpc)
             return
-        parts = parts_of(params)
+        asked = base_params(AgentSessionMap, params, "session_map")
+        parts = [
+            AgentMapMessage(message=each) if isinstance(each, str) else each
+            for each in asked.messages
+        ]
         record = self._session.writer.record
         room = resolve_limits(record.limits, self._session.context).max_agents_at_once or 1
-        parallel = min(parallel_of(params) or room, self._fitting())
+        parallel = min(asked.max_parallel or room, self._fitting())
         now = self._session.clock.time()
         numbers = list(reversed(range(len(parts))))
         call = MapCall([rpc], parts, parallel, parallel, numbers, now)
@@ -105,7 +97,7 @@ class MapCalls:
         agent = session.writer.record.agent
         need = need_of(session.context.config, agent, session.context.agents.get(agent))
         fitting = session.guest.memory.fits(need)
-        return MAX_PARALLEL if fitting is None else fitting
+        return MAX_PARTS if fitting is None else fitting
 
     def waits(self) -> Iterator[Wait]:
         """Return maps with parts that are not started, for want of a slot."""
@@ -200,66 +192,6 @@ class MapCalls:
                 "failed": call.failed,
             },
         )
-
-
-def parts_of(params: dict[str, Any]) -> list[Part]:
-    """Return the messages of a map: strings, or objects with `message`.
-
-    Raises:
-        InvalidParameter: names the field.
-    """
-    given: object = params.get("messages")
-    if not isinstance(given, list) or not 1 <= len(cast("list[Any]", given)) <= MAX_PARTS:
-        raise InvalidParameter(
-            f"messages: must be a list of 1 to {MAX_PARTS} messages", field="messages"
-        )
-    return [_part(item, f"messages[{n}]") for n, item in enumerate(cast("list[Any]", given))]
-
-
-def _part(item: object, where: str) -> Part:
-    fields = {"message": item} if isinstance(item, str) else item
-    if not isinstance(fields, dict):
-        raise InvalidParameter(f"{where}: must be a text, or an object", field=where)
-    fields = cast("dict[str, Any]", fields)
-    for name in fields:
-        if name not in _ITEM:
-            raise InvalidParameter(
-                f"{where}: unknown field {ids.shown(str(name))}; it takes: message, session_id, "
-                "own_workspace",
-                field=where,
-            )
-    own = fields.get("own_workspace", False)
-    if not isinstance(own, bool):
-        raise InvalidParameter(f"{where}.own_workspace: must be true or false", field=where)
-    try:
-        message = text_param(fields, "message", MAX_MESSAGE)
-        session_id = optional_id(fields, "session_id")
-        if session_id is not None:
-            ids.check_id(session_id, ids.SESSION, "session_id")
-    except InvalidParameter as error:
-        raise InvalidParameter(f"{where}.{error.message}", field=where) from error
-    if own and session_id is not None:
-        raise InvalidParameter(
-            f"{where}: own_workspace is for new sessions; leave it out with session_id",
-            field=where,
-        )
-    return Part(message, session_id, own)
-
-
-def parallel_of(params: dict[str, Any]) -> int | None:
-    """Return the number of children at once, if the map has one.
-
-    Raises:
-        InvalidParameter: names the field.
-    """
-    given: object = params.get("max_parallel")
-    if given is None:
-        return None
-    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= MAX_PARALLEL:
-        raise InvalidParameter(
-            f"max_parallel: must be a number from 1 to {MAX_PARALLEL}", field="max_parallel"
-        )
-    return given
 
 
 def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:

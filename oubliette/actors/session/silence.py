@@ -10,6 +10,7 @@ import msgspec
 
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import Message
+from oubliette.tool_params.agent_tools import AGENT_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ _CALLED: Final = "tool_call"
 _RETURNED: Final = "tool_result"
 _OURS: Final = re.compile(r"(mcp[_.:]+oubliette[_.:]+|oubliette_+)[\w-]+")
 """Names that agents use for tools of our MCP server, which they know as `oubliette`."""
-_BASE: Final = frozenset({"session_message", "session_map", "session_events"})
+_BASE: Final = frozenset(tool.name for tool in AGENT_TOOLS.values() if tool.kind == "base")
 
 
 class SilenceCheck(Message):

@@ -14,6 +14,7 @@ import re
 import stat
 
 from ..io.json_values import as_text
+from .agent_tools import schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,57 +28,7 @@ MAX_FILE = 8 * 1024 * 1024  # bytes of one entry, as JSON
 MAX_READ = 8 * 1024 * 1024  # bytes of all entries of one context_read together
 MAX_LISTED = 10_000
 
-_DESCRIPTOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENTRY = re.compile(r"(?P<session>[a-z]{1,16}_[0-9a-z]{26})_(?P<descriptor>.+)\.json")
-
-_DESCRIPTOR_SCHEMA = {
-    "type": "string",
-    "pattern": f"^{_DESCRIPTOR.pattern}$",
-    "description": "Names the entry, such as findings or part-3.",
-}
-_OF_SESSION = {
-    "type": "string",
-    "description": "Only what this agent session wrote; else what all sessions wrote.",
-}
-
-CONTEXT_TOOLS: list[Json] = [
-    {
-        "name": "context_write",
-        "description": (
-            "Leave a result for the other agents of this workspace, your parent above all: data "
-            "under a name of your choice. Writing again under the same name replaces it. Prefer "
-            "this to a long final answer, and say in the answer which name to read."
-        ),
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "descriptor": _DESCRIPTOR_SCHEMA,
-                "data": {"description": "Any JSON value."},
-            },
-            "required": ["descriptor", "data"],
-        },
-    },
-    {
-        "name": "context_list",
-        "description": "List what the agents of this workspace have left with context_write.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"session_id": _OF_SESSION},
-        },
-    },
-    {
-        "name": "context_read",
-        "description": (
-            "Read what agents of this workspace have left under a name: of every session, to "
-            "gather the parts of a divided task in one call, or of one."
-        ),
-        "inputSchema": {
-            "type": "object",
-            "properties": {"descriptor": _DESCRIPTOR_SCHEMA, "session_id": _OF_SESSION},
-            "required": ["descriptor"],
-        },
-    },
-]
 
 
 class ContextFault(Exception):
@@ -103,12 +54,12 @@ class Context:
             ContextFault: The arguments or the file system forbid it; the text gives the remedy.
 
         """
-        entry = next(entry for entry in CONTEXT_TOOLS if entry["name"] == tool)
-        known = entry["inputSchema"]["properties"]
+        taken = schema(tool)
+        known = taken["properties"]
         for name in arguments:
             if name not in known:
                 raise ContextFault(f"{name}: unknown parameter; {tool} takes: {', '.join(known)}")
-        for name in entry["inputSchema"].get("required", ()):
+        for name in taken["required"]:
             if name not in arguments:
                 raise ContextFault(f"{name}: is required")
         try:
@@ -213,7 +164,8 @@ class Context:
 
 def _descriptor(arguments: Json) -> str:
     given: object = arguments["descriptor"]
-    if not isinstance(given, str) or not _DESCRIPTOR.fullmatch(given):
+    pattern = schema("context_write")["properties"]["descriptor"]["pattern"]
+    if not isinstance(given, str) or not re.fullmatch(pattern, given):
         raise ContextFault(
             "descriptor: must be 1 to 64 letters, digits, dots, dashes or underscores, and begin "
             "with a letter or a digit"

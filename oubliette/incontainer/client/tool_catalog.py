@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from ..io.json_values import as_array, as_object, as_text
-from .context_tools import CONTEXT_TOOLS
+from .agent_tools import BASE, CONTEXT, entries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-BASE = "base"
-CONTEXT = "context"
 CALLER = "caller"
 OUBLIETTE = "oubliette"
 
@@ -32,100 +30,6 @@ LONGEST_TIMEOUT_SECONDS = 86400.0
 
 INSUFFICIENT_SCOPE = -32002
 INVALID_KEY = -32001
-
-_SESSION_ID = {"type": "string", "description": "An agent session that you started before."}
-
-BASE_TOOLS: list[Json] = [
-    {
-        "name": "session_message",
-        "description": (
-            "Give a task to another agent and get its answer. Without session_id a new agent "
-            "session is started, with a workspace like yours; with session_id the message goes on "
-            "in that session. Several calls at the same time run several agents side by side. With "
-            "wait=false the call returns at once: follow the session with session_events."
-        ),
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string", "description": "What the agent is to do."},
-                "session_id": _SESSION_ID,
-                "wait": {
-                    "type": "boolean",
-                    "default": True,
-                    "description": "Wait until the agent has finished its turn.",
-                },
-            },
-            "required": ["message"],
-        },
-    },
-    {
-        "name": "session_map",
-        "description": (
-            "Divide a task: give many messages to as many new agents, wait for all of them, and "
-            "get their answers in order. Better than many calls of session_message: it keeps to "
-            "the limits by itself, and one that fails does not stop the others. Let them leave "
-            "long results with context_write and read those with context_read."
-        ),
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "messages": {
-                    "type": "array",
-                    "minItems": 1,
-                    "description": "What each agent is to do.",
-                    "items": {
-                        "anyOf": [
-                            {"type": "string"},
-                            {
-                                "type": "object",
-                                "properties": {
-                                    "message": {"type": "string"},
-                                    "session_id": _SESSION_ID,
-                                    "own_workspace": {
-                                        "type": "boolean",
-                                        "default": False,
-                                        "description": "Give it a workspace of its own.",
-                                    },
-                                },
-                                "required": ["message"],
-                            },
-                        ]
-                    },
-                },
-                "max_parallel": {
-                    "type": "integer",
-                    "minimum": 1,
-                    "description": "Agents at the same time; else as many as are allowed.",
-                },
-            },
-            "required": ["messages"],
-        },
-    },
-    {
-        "name": "session_events",
-        "description": (
-            "Read what happened in an agent session that you started: messages, tool calls, and "
-            "whether it has completed or failed."
-        ),
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "session_id": _SESSION_ID,
-                "since_index": {
-                    "type": "integer",
-                    "default": -1,
-                    "description": "Only events after this index; -1 reads from the start.",
-                },
-                "wait_seconds": {
-                    "type": "number",
-                    "default": 0,
-                    "description": "Wait this long for an event if there is none yet.",
-                },
-            },
-            "required": ["session_id"],
-        },
-    },
-]
 
 
 class CatalogTool:
@@ -153,9 +57,9 @@ class Catalog:
 
     def __init__(self, log: Callable[[str], None], *, has_context: bool = False) -> None:
         self._log = log
-        self._base = [CatalogTool(entry, BASE, entry["name"]) for entry in BASE_TOOLS]
+        self._base = [CatalogTool(entry, BASE, entry["name"]) for entry in entries(BASE)]
         if has_context:
-            self._base += [CatalogTool(entry, CONTEXT, entry["name"]) for entry in CONTEXT_TOOLS]
+            self._base += [CatalogTool(entry, CONTEXT, entry["name"]) for entry in entries(CONTEXT)]
         self._oubliette: list[CatalogTool] = []
         self._caller: list[CatalogTool] = []
         self._tools: dict[str, CatalogTool] = {}

@@ -12,6 +12,7 @@ from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorDead
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
+from oubliette.tool_params.session_tools import EventsParams
 from oubliette.tools.event_queries import event_piece, last_error, tree_log
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.schema import response_size
@@ -32,29 +33,13 @@ MAX_PAGE: Final = response_size.MAX_PARTS
 """Maximum bytes of events that are read for one answer, which may contain fewer."""
 MAX_PIECE: Final = 512 * field_types.KIB
 """Maximum bytes of one `event_read`; less if the message would be too large."""
-MAX_WAIT: Final = 600.0  # seconds
 ASK_MARGIN: Final = 10.0
 """Seconds that an actor gets beyond the wait itself."""
 
 
-class SessionEventsParams(Params, frozen=True, kw_only=True):
+class SessionEventsParams(EventsParams, frozen=True, kw_only=True):
     """Parameters of `session_events`."""
 
-    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
-    since_index: Annotated[
-        int,
-        Meta(
-            ge=-1,
-            le=2**53,
-            description="last_index of the previous answer: only later events are returned;"
-            " -1: all.",
-        ),
-    ] = -1
-    max_events: Annotated[int, Meta(ge=1, le=10_000, description="Maximum number to return.")] = 500
-    wait_seconds: Annotated[
-        float,
-        Meta(ge=0, le=MAX_WAIT, description="Time to wait for the first event, if there is none."),
-    ] = 0.0
     include_children: Annotated[
         bool,
         Meta(

@@ -22,7 +22,7 @@ from oubliette.errors import (
 from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.agents.memory import need_of
-from oubliette.tool_params import field_types
+from oubliette.tool_params import field_types, session_tools
 from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import END_SECONDS, SessionSpawn, spawn
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Transport
 
-MAX_PARTS: Final = 1000
 DEFAULT_PARALLEL: Final = 4
 ASK_MARGIN: Final = 30.0
 AT_CALLERS: Final[frozenset[Transport]] = frozenset({"http", "control"})
@@ -45,7 +44,7 @@ AT_CALLERS: Final[frozenset[Transport]] = frozenset({"http", "control"})
 class MapMessage(Params, frozen=True, kw_only=True):
     """One prompt of `session_map` with options of its own."""
 
-    message: Annotated[field_types.Prompt, Meta(description="Prompt for this agent.")]
+    message: session_tools.Message
     workspace_id: Annotated[
         field_types.Uuid | None, Meta(description="Workspace. Unset: that of the whole call.")
     ] = None
@@ -62,17 +61,8 @@ class SessionMap(AgentSettings, frozen=True, kw_only=True):
     """Parameters of `session_map`."""
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Project of the new sessions.")]
-    messages: Annotated[
-        tuple[field_types.Prompt | MapMessage, ...],
-        Meta(
-            min_length=1,
-            max_length=MAX_PARTS,
-            description="One prompt for each new session: a text, or an object with options.",
-        ),
-    ]
-    max_parallel: Annotated[
-        int, Meta(ge=1, le=MAX_PARTS, description="Maximum of sessions that run at the same time.")
-    ] = DEFAULT_PARALLEL
+    messages: Annotated[tuple[field_types.Prompt | MapMessage, ...], session_tools.PARTS]
+    max_parallel: session_tools.Parallel = DEFAULT_PARALLEL
 
 
 class MapResult(Result, frozen=True, kw_only=True):
@@ -140,7 +130,7 @@ class _FanOut:
         services, project = self._services, self._project
         room = services.imaging.memory_mb(project) if services.imaging is not None else None
         if room is None or project.workspace_isolation:
-            return MAX_PARTS
+            return session_tools.MAX_PARTS
         agent = self._params.agent or project.agent or services.config.agents.default
         if agent == "auto":
             agent = services.offers.agents[0]

@@ -15,7 +15,7 @@ from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
-from oubliette.tool_params import field_types
+from oubliette.tool_params import field_types, session_tools
 from oubliette.tool_params.base import Params
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import check_offer, visible_project
@@ -52,11 +52,8 @@ class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
 class SessionMessage(SpawnSettings, frozen=True, kw_only=True):
     """Parameters of `session_message`."""
 
-    message: Annotated[field_types.Prompt, Meta(description="Message to the agent.")]
-    session_id: Annotated[
-        field_types.SessionId | None,
-        Meta(description="Id of the session; a stopped one is resumed."),
-    ] = None
+    message: session_tools.Message
+    session_id: session_tools.ContinuedSession = None
     project_id: Annotated[
         field_types.ProjectId | None,
         Meta(

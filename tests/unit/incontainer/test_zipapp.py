@@ -40,6 +40,7 @@ def test_it_holds_every_module_with_bytecode_and_not_the_builder(packed: Path) -
         "__main__.py",
         "incontainer/guest/server.py",
         "incontainer/guest/server.pyc",
+        "incontainer/client/agent_tools.json",
         "incontainer/wire.py",
     } <= names
     assert "incontainer/build.py" not in names
@@ -98,19 +99,21 @@ def test_a_checkout_builds_it_once_per_content(
 ) -> None:
     monkeypatch.setattr(zipapp, "BUNDLED", tmp_path / "none")
     first = zipapp.zipapp_path(tmp_path)
-    before = first.stat().st_mtime_ns
+    built_at = first.stat().st_mtime_ns
     assert zipapp.zipapp_path(tmp_path) == first
-    assert first.stat().st_mtime_ns == before
+    assert first.stat().st_mtime_ns == built_at
     modules = tmp_path / "modules"
     modules.mkdir()
-    for path in build.sources():
+    for path in (*build.sources(), *build.data_files()):
         copy = modules / path.relative_to(build.MODULES)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     monkeypatch.setattr(build, "MODULES", modules)
     assert zipapp.zipapp_path(tmp_path) == first
-    (modules / "wire.py").write_bytes((modules / "wire.py").read_bytes() + b"\n")
-    assert zipapp.zipapp_path(tmp_path) != first
+    for name in ("wire.py", "client/agent_tools.json"):
+        before = zipapp.zipapp_path(tmp_path)
+        (modules / name).write_bytes((modules / name).read_bytes() + b"\n")
+        assert zipapp.zipapp_path(tmp_path) != before
 
 
 def test_a_wheel_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_tools_of_ours_are_known_by_what_agents_call_them(tool: str, ours: bool)
 
 
 def test_every_kind_of_tool_that_our_client_offers_is_known() -> None:
-    names = [entry["name"] for entry in tool_catalog.BASE_TOOLS]
+    names = [entry["name"] for entry in tool_catalog.Catalog(print).entries()]
     assert names
     assert all(is_ours(name, RECORD) for name in names)
     assert is_ours(f"{tool_catalog.OUBLIETTE_PREFIX}session_list", RECORD)

@@ -187,15 +187,13 @@ def _list(tools: list[dict[str, Any]], output: Format) -> None:
 def _tool(name: str, *, anywhere: bool) -> Tool:
     from oubliette.errors import Forbidden, NotFound
     from oubliette.ids import shown
+    from oubliette.suggestions import did_you_mean
     from oubliette.tools.registry import TABLE
 
     found = TABLE.get(name)
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, TABLE, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise NotFound(f"there is no tool {shown(name)}", hint=f"{hint}oubliette call lists them")
+        near = did_you_mean(name, TABLE)
+        raise NotFound(f"there is no tool {shown(name)}", hint=f"{near}oubliette call lists them")
     if "control" not in found.transports and not anywhere:
         raise Forbidden(
             f"{name} is not called from here: it speaks for a caller, with that caller's key",

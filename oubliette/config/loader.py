@@ -6,7 +6,6 @@ Every key is also a variable, `OUBLIETTE_SECTION__KEY`; in a named table it is
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -39,6 +38,7 @@ from oubliette.config.schema import (
 )
 from oubliette.durations import seconds_of
 from oubliette.errors import ConfigError, InvalidParameter
+from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -219,9 +219,8 @@ def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
     names = sorted(known)
     # The right key in the wrong section is preferred to a similar name.
     near = [key for key in names if key.rpartition(".")[2] == name.rpartition(".")[2]][:1]
-    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else "oubliette config schema lists the keys"
-    return ConfigError(f"{what} {name}", hint=hint)
+    hint = f"did you mean {near[0]}?" if near else did_you_mean(name, names).rstrip()
+    return ConfigError(f"{what} {name}", hint=hint or "oubliette config schema lists the keys")
 
 
 def _from_text(words: tuple[str, ...], text: str) -> object:

@@ -6,8 +6,6 @@ A package adds an agent by an entry point of the group `oubliette.agents` that m
 
 from __future__ import annotations
 
-import difflib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -21,6 +19,15 @@ from oubliette.runtime.agents.droid.runtime import DroidRuntime
 from oubliette.runtime.agents.opencode.program import OpencodeAcpRuntime
 from oubliette.runtime.agents.opencode.runtime import OpencodeRuntime
 from oubliette.runtime.agents.scripted.adapter import ScriptedRuntime
+from oubliette.runtime.extensions import (
+    REMEDY,
+    check_table,
+    described,
+    extensions,
+    lacking,
+    refused_settings,
+)
+from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
     from oubliette.config.schema import Config
     from oubliette.runtime.containers.base import Mount
+    from oubliette.runtime.extensions import Extension
 
 log = structlog.get_logger("oubliette.agents")
 
@@ -70,11 +78,9 @@ def without_default(config: Config, found: Installed) -> ConfigError | None:
             hint=status.remedy,
         )
     known = sorted({*found.agents, *found.missing})
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
     return ConfigError(
         f"agents.default: there is no agent {shown(name)}",
-        hint=f"{meant}there are: auto, {', '.join(known)}",
+        hint=f"{did_you_mean(name, known)}there are: auto, {', '.join(known)}",
     )
 
 
@@ -105,18 +111,9 @@ async def survey(config: Config) -> Installed:
         else:
             missing[runtime.name] = status
     _check_places(agents)
-    of_packages = {
-        await _add(point, config, agents, missing)
-        for point in importlib.metadata.entry_points(group=GROUP)
-    }
+    of_packages = {await _add(each, config, agents, missing) for each in extensions(GROUP)}
     for name in config.package_agents:
-        if name not in of_packages:
-            near = difflib.get_close_matches(name, of_packages, n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(
-                f"package_agents.{name}: no installed package has an agent {shown(name)}",
-                hint=f"{meant}install its package, or remove [package_agents.{name}]",
-            )
+        check_table("package_agents", name, "an agent", of_packages)
     return Installed(agents, missing)
 
 
@@ -154,7 +151,7 @@ def _check_places(agents: Mapping[str, AgentRuntime]) -> None:
 
 
 async def _add(
-    point: importlib.metadata.EntryPoint,
+    extension: Extension,
     config: Config,
     agents: dict[str, AgentRuntime],
     missing: dict[str, Availability],
@@ -164,24 +161,19 @@ async def _add(
     Raises:
         ConfigError: it does not accept the settings of its table.
     """
-    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
-    name = point.name
+    name = extension.name
     try:
-        runtime = cast("AgentRuntime", point.load()())
+        runtime = cast("AgentRuntime", extension.load()())
         name = _checked(runtime, agents.keys() | missing.keys())
         await _initialize(runtime, config.package_agents.get(name))
         status = await runtime.is_available()
     except _SettingsRefused as error:
         raise ConfigError(error.message, hint=error.hint) from error
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        log.warning("agent not loaded", agent=name, package=package, reason=reason)
+        reason = described(error)
+        log.warning("agent not loaded", agent=name, package=extension.package, reason=reason)
         if name not in agents and name not in missing:
-            missing[name] = Availability(
-                ok=False,
-                reason=f"the package {package} is no good for this server: {reason}",
-                remedy="update that package, or uninstall it",
-            )
+            missing[name] = Availability(ok=False, reason=extension.unusable(error), remedy=REMEDY)
         return name
     if status.ok:
         agents[name] = runtime
@@ -207,12 +199,8 @@ async def _initialize(runtime: AgentRuntime, settings: Mapping[str, Any] | None)
     try:
         await runtime.initialize(dict(settings))
     except (ConfigError, msgspec.ValidationError) as error:
-        text = error.message if isinstance(error, ConfigError) else str(error).replace("`", "")
-        hint = error.hint if isinstance(error, ConfigError) else None
-        message = text if text.startswith(section) else f"{section}: {text}"
-        raise _SettingsRefused(
-            message, hint=hint or f"the package's documentation has the keys of [{section}]"
-        ) from error
+        refused = refused_settings(section, error)
+        raise _SettingsRefused(refused.message, hint=refused.hint) from error
 
 
 def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
@@ -221,10 +209,9 @@ def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
     Raises:
         ConfigError: it lacks something, or its name is taken.
     """
-    wanted = [name for name in vars(AgentRuntime) if not name.startswith("_")]
-    lacking = [name for name in wanted if not hasattr(runtime, name)]
-    if lacking:
-        raise ConfigError(f"it has no {', '.join(sorted(lacking))}")
+    without = lacking(runtime, AgentRuntime)
+    if without:
+        raise ConfigError(f"it has no {without}")
     name = str(runtime.name)
     if not name.isprintable() or not name.strip():
         raise ConfigError(f"its name is {name!r}")

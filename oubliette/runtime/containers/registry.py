@@ -6,9 +6,7 @@ A package adds a runtime by an entry point of the group `oubliette.containers` t
 
 from __future__ import annotations
 
-import difflib
 import functools
-import importlib.metadata
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -20,6 +18,15 @@ from oubliette.errors import ConfigError, OublietteError
 from oubliette.ids import shown
 from oubliette.runtime.containers.base import ContainerRuntime
 from oubliette.runtime.containers.runtime_spec import RuntimeSpec
+from oubliette.runtime.extensions import (
+    REMEDY,
+    check_table,
+    described,
+    extensions,
+    lacking,
+    refused_settings,
+)
+from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from oubliette.config.schema import Config
@@ -111,16 +118,14 @@ def installed() -> InstalledRuntimes:
     specs = dict(BUILT_IN)
     packages: dict[str, str] = {}
     broken: dict[str, str] = {}
-    for point in importlib.metadata.entry_points(group=GROUP):
-        package = point.value
-        if point.dist is not None:
-            package = f"{point.dist.name} {point.dist.version}"
+    for extension in extensions(GROUP):
+        name, package = extension.name, extension.package
         try:
-            spec = _checked(point.load(), _taken(specs))
+            spec = _checked(extension.load(), _taken(specs))
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            log.warning("runtime not loaded", runtime=point.name, package=package, reason=reason)
-            broken[point.name] = f"the package {package} is no good for this server: {reason}"
+            reason = described(error)
+            log.warning("runtime not loaded", runtime=name, package=package, reason=reason)
+            broken[name] = extension.unusable(error)
         else:
             specs[spec.name] = spec
             packages[spec.name] = package
@@ -140,14 +145,13 @@ def find(name: str) -> RuntimeSpec:
     if name in there.broken:
         raise ConfigError(
             f"containers.runtime: {there.broken[name]}",
-            hint="update that package, or uninstall it",
+            hint=REMEDY,
         )
-    near = difflib.get_close_matches(name, there.specs, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
     raise ConfigError(
         f"containers.runtime: there is no runtime {shown(name)} in this release, nor in an"
         " installed package",
-        hint=f"{meant}there are: {AUTO}, {', '.join(sorted(there.specs))}",
+        hint=f"{did_you_mean(name, there.specs)}there are:"
+        f" {AUTO}, {', '.join(sorted(there.specs))}",
     )
 
 
@@ -170,13 +174,7 @@ def check_tables(config: Config) -> None:
     for name in config.package_runtimes:
         there = installed()
         known = there.packages.keys() | there.broken.keys()
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(
-                f"package_runtimes.{name}: no installed package has a runtime {shown(name)}",
-                hint=f"{meant}install its package, or remove [package_runtimes.{name}]",
-            )
+        check_table("package_runtimes", name, "a runtime", known)
 
 
 def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
@@ -193,16 +191,12 @@ def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
     except OublietteError:
         raise
     except msgspec.ValidationError as error:
-        section = f"package_runtimes.{spec.name}"
-        raise ConfigError(
-            f"{section}: {str(error).replace('`', '')}",
-            hint=f"the package's documentation has the keys of [{section}]",
-        ) from error
+        raise refused_settings(f"package_runtimes.{spec.name}", error) from error
     except Exception as error:
         raise ConfigError(
             f"containers.runtime: the package {installed().packages[spec.name]} cannot make its"
-            f" runtime {spec.name}: {type(error).__name__}: {error}",
-            hint="update that package, or uninstall it",
+            f" runtime {spec.name}: {described(error)}",
+            hint=REMEDY,
         ) from error
     return runtime
 
@@ -213,10 +207,9 @@ def _check_made(runtime: ContainerRuntime, spec: RuntimeSpec) -> None:
     Raises:
         TypeError: it has not.
     """
-    wanted = [name for name in vars(ContainerRuntime) if not name.startswith("_")]
-    lacking = [name for name in wanted if not hasattr(runtime, name)]
-    if lacking:
-        raise TypeError(f"it has no {', '.join(sorted(lacking))}")
+    without = lacking(runtime, ContainerRuntime)
+    if without:
+        raise TypeError(f"it has no {without}")
     if runtime.name != spec.name:
         raise TypeError(f"its name is {shown(runtime.name)}")
 

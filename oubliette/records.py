@@ -80,7 +80,8 @@ class Token(Record, frozen=True):
     last_used_at: float | None = None
     session_id: str | None = None
     """Session of a minted key, which is valid on that session's link only, until it ends."""
-    doors: tuple[str, ...] = ("http", "socket")
+    transports: tuple[str, ...] = msgspec.field(default=("http", "socket"), name="doors")
+    """Transports over which the key is valid, of `http` and `socket`."""
 
 
 class Project(Record, frozen=True):

@@ -82,7 +82,7 @@ def _show(
         return
     print_table(
         (
-            *("WHEN", "PRINCIPAL", "KEY", "KEY NAME", "DOOR", "SESSION", "TOOL"),
+            *("WHEN", "PRINCIPAL", "KEY", "KEY NAME", "TRANSPORT", "SESSION", "TOOL"),
             *("PROJECT", "PROJECT NAME", "OUTCOME", "MS"),
         ),
         [
@@ -91,7 +91,7 @@ def _show(
                 entry.principal,
                 entry.token_id,
                 keys.get(entry.token_id, ""),
-                entry.door,
+                entry.transport,
                 entry.session_id or entry.target_session_id or "",
                 entry.tool,
                 entry.project_id or "",

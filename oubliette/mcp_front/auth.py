@@ -110,7 +110,7 @@ class Authenticator:
             raise Unauthenticated("an API key is needed: Authorization: Bearer <key>")
         key = authorization[7:].strip().decode("latin-1")
         token = await self.verify(key)
-        if "http" not in token.doors:
+        if "http" not in token.transports:
             raise Unauthenticated(_REFUSED)
         known = self._known.get(token.id)
         if known is None or known[0] != token:

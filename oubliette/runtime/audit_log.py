@@ -12,7 +12,7 @@ import logging.handlers
 import os
 import threading
 from collections import deque
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -35,7 +35,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     ts: float
     """Wall-clock second of the call's end."""
     tool: str
-    door: str
+    transport: str
     """`http`, `socket` (an agent) or `control` (the command line)."""
     token_id: str
     principal: str
@@ -134,9 +134,16 @@ def read(home: Path) -> Iterator[AuditEntry]:
         with file:
             for line in file:
                 try:
-                    yield msgspec.json.decode(line, type=AuditEntry)
+                    yield _entry(line)
                 except msgspec.MsgspecError:
                     continue
+
+
+def _entry(line: bytes) -> AuditEntry:
+    fields = msgspec.json.decode(line, type=dict[str, Any])
+    if "door" in fields:  # the name of this field in lines of release 0.1.0
+        fields["transport"] = fields.pop("door")
+    return msgspec.convert(fields, AuditEntry)
 
 
 def _files(home: Path) -> list[Path]:

@@ -36,7 +36,7 @@ async def note_call(
         AuditEntry(
             ts=services.clock.time(),
             tool=tool,
-            door=context.transport,
+            transport=context.transport,
             token_id=context.token_id,
             principal=context.principal,
             session_id=context.session_id,
@@ -57,7 +57,7 @@ def note_refused_key(
             AuditEntry(
                 ts=services.clock.time(),
                 tool="",
-                door=transport,
+                transport=transport,
                 token_id=token.id,
                 principal=token.principal,
                 session_id=session_id,

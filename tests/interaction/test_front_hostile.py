@@ -120,7 +120,7 @@ async def test_keys_that_are_no_good_are_refused_before_anything_is_read():
         await client.aclose()
         assert (await status(w, key=w.key(expires_at=time.time() - 1)))[0] == 401
         assert (await status(w, key=w.key(revoked_at=1.0)))[0] == 401
-        assert (await status(w, key=w.key(doors=("socket",))))[0] == 401
+        assert (await status(w, key=w.key(transports=("socket",))))[0] == 401
         assert (await status(w, key=good))[0] == 200
 
 

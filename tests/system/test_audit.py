@@ -70,14 +70,14 @@ async def test_the_audit_log_tells_who_called_what_and_never_a_secret(zygote) ->
             agent.session_id,
             "ok",
         )
-        assert (spawned["door"], spawned["token_id"] in token) == ("http", True)
+        assert (spawned["transport"], spawned["token_id"] in token) == ("http", True)
         assert spawned["seconds"] > 0
-        by_agent = one(tool="project_create", door="socket")
+        by_agent = one(tool="project_create", transport="socket")
         assert by_agent["session_id"] == agent.session_id
         assert by_agent["outcome"] == "forbidden"
         assert by_agent["principal"] == f"session:{agent.session_id}"
         assert one(tool="project_get")["outcome"] == "not_found"
-        assert one(tool="token_create", door="http")["outcome"] == "forbidden"
+        assert one(tool="token_create", transport="http")["outcome"] == "forbidden"
         assert one(outcome="unauthenticated")["token_id"] == f"tok_{gone_id}"
         assert record["project_id"] == site.project["id"]
         assert "very-private" not in kept

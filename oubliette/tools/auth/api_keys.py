@@ -129,7 +129,7 @@ class ApiKeys:
             return False
         if token.expires_at is not None and token.expires_at <= self._clock.time():
             return False
-        if transport not in token.doors:
+        if transport not in token.transports:
             return False
         return transport != "socket" or token.session_id is None or token.session_id == session_id
 
@@ -200,7 +200,7 @@ class ApiKeys:
             scope=scope,
             principal=UNBOUND,
             expires_at=min(ends, default=None),
-            doors=("socket",),
+            transports=("socket",),
         )
         await self._commit((PutToken(new.token),))
         self._tokens[new.token.id] = new.token
@@ -284,7 +284,7 @@ class ApiKeys:
         scope: scopes.Scope,
         principal: str,
         expires_at: float | None,
-        doors: tuple[str, ...] = ("http", "socket"),
+        transports: tuple[str, ...] = ("http", "socket"),
     ) -> NewKey:
         secret = secrets.token_urlsafe(32)
         token = Token(
@@ -295,7 +295,7 @@ class ApiKeys:
             principal=principal,
             created_at=self._clock.time(),
             expires_at=expires_at,
-            doors=doors,
+            transports=transports,
         )
         return NewKey(key=f"oub_{token.id}_{secret}", token=token)
 

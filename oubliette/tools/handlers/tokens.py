@@ -118,7 +118,7 @@ async def token_list(services: ToolServices, context: CallContext, params: Nothi
         tokens=tuple(
             _view(each)
             for each in services.keys.listing()
-            if each.revoked_at is None or "http" in each.doors
+            if each.revoked_at is None or "http" in each.transports
         )
     )
 

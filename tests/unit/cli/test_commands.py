@@ -489,7 +489,7 @@ def test_the_audit_log_tells_names_beside_ids(run: Run, home: Path) -> None:
             AuditEntry(
                 ts=1.0,
                 tool="project_get",
-                door="http",
+                transport="http",
                 token_id=key["token_id"],
                 principal="p",
                 project_id=project_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import threading
 import time
@@ -11,7 +12,7 @@ from oubliette.runtime.audit_log import FILE_NAME, AuditEntry, AuditLog, read
 
 def entry(number: int) -> AuditEntry:
     return AuditEntry(
-        ts=float(number), tool="session_get", door="http", token_id="tok_1", principal="prin_1"
+        ts=float(number), tool="session_get", transport="http", token_id="tok_1", principal="prin_1"
     )
 
 
@@ -34,6 +35,13 @@ def test_a_second_run_goes_on_where_the_first_stopped(tmp_path) -> None:
         log.write(entry(number))
         log.close()
     assert [each.ts for each in read(tmp_path)] == [0.0, 1.0]
+
+
+def test_a_line_of_an_earlier_release_is_read(tmp_path) -> None:
+    """It names the transport by another word."""
+    line = {"ts": 1.0, "tool": "t", "door": "socket", "token_id": "tok_1", "principal": "p"}
+    (tmp_path / FILE_NAME).write_text(json.dumps(line) + "\n")
+    assert [each.transport for each in read(tmp_path)] == ["socket"]
 
 
 def test_a_line_that_a_crash_has_cut_is_passed_over(tmp_path) -> None:

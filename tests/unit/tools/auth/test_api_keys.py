@@ -10,7 +10,7 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
-from oubliette.records import Session
+from oubliette.records import Session, Token
 from oubliette.runtime.store.operations import PutSession
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import scopes
@@ -311,3 +311,12 @@ def test_what_cannot_be_minted_is_refused_by_name(
     with pytest.raises(InvalidParameter, match=field) as refused:
         minted_scope(asked, PROJECT, project, ADMIN)
     assert refused.value.field == field
+
+
+def test_a_stored_key_keeps_its_transports_under_the_name_of_earlier_releases() -> None:
+    """A key of a session that became valid over HTTP would leave its link."""
+    stored = {"id": "tok_1", "digest": "", "name": "n", "scope": "read", "principal": "p"}
+    stored |= {"created_at": 1.0, "doors": ["socket"]}
+    token = msgspec.convert(stored, Token, strict=False)
+    assert token.transports == ("socket",)
+    assert msgspec.to_builtins(token)["doors"] == ("socket",)

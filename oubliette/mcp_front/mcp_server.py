@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 INSTRUCTIONS: Final = (
     "Oubliette runs coding agents in isolated containers. project_create, then session_spawn with"
-    " a prompt; follow with session_events or caller_listen. To lend tools to the agents, give"
+    " a prompt; follow with session_events or caller_listen. To provide tools to the agents, give"
     " caller_id and caller_tools, keep caller_listen open, and answer each caller_tool_request"
     " with caller_tool_response."
 )

@@ -141,7 +141,7 @@ class House:
         """The caller: answers whatever it is asked, until cancelled."""
         opened = OpenCaller(principal=PRINCIPAL, caller_id=CALLER)
         caller = self.system.ref(await self.system.ref("callers").ask(opened))
-        listening = OpenListener(listener_id="l", mode="lend", kind="stream", after=None)
+        listening = OpenListener(listener_id="l", mode="provide", kind="stream", after=None)
         cursor = (await caller.ask(listening)).cursor
         self.lending.set()
         async with asyncio.TaskGroup() as answers:

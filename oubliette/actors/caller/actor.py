@@ -291,7 +291,7 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if message.tools is not None:
             self._memory.tools = message.tools
-        provides = message.mode == "lend"
+        provides = message.mode == "provide"
         head = self._recent.head
         # A cursor beyond the log comes from another server: it would never receive an event.
         after = None if message.after is None else min(message.after, head)

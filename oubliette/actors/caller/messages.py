@@ -29,7 +29,7 @@ class OpenListener(Message, Reply[ListenerOpened]):
     """Open a listener. A provider ends the provider before it with `superseded`."""
 
     listener_id: str
-    mode: Literal["lend", "observe"] = "lend"
+    mode: Literal["provide", "observe"] = "provide"
     """`observe` listeners get no tool requests, and do not count as presence."""
     kind: Literal["stream", "poll"] = "stream"
     after: int | None = None

@@ -201,7 +201,7 @@ class SocketActor(Actor):
     def _not_connected(self, message: _NotConnected) -> None:
         if message.attempt == self._attempt and self._container is not None:
             self._connecting = False
-            log.debug("host link not open", reason=message.reason)
+            log.debug("control link not open", reason=message.reason)
             self._consider_gone(message)
             self._retry()
 
@@ -228,7 +228,7 @@ class SocketActor(Actor):
     async def _broken(self, message: _Broken) -> None:
         if message.attempt != self._attempt:
             return
-        log.info("host link broke", reason=message.reason)
+        log.info("control link broke", reason=message.reason)
         if self._link is not None:
             await self._link.aclose()
         self._link = None

@@ -41,7 +41,7 @@ TERM_SECONDS = 3.0  # from TERM to KILL when draining
 KILL_SECONDS = 3.0  # from KILL to leaving, even if processes are left
 
 
-class Host:
+class GuestServer:
     """Owner of the listener, links, pairing and processes."""
 
     def __init__(self, loop: Loop, options: GuestOptions, key: bytes | None) -> None:
@@ -337,7 +337,7 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     raise_file_limit()
     loop = Loop()
     try:
-        guest = Host(loop, options, key)
+        guest = GuestServer(loop, options, key)
     except OSError as error:
         print(f"oubliette host: {options.socket}: {error.strerror}", file=sys.stderr)
         return 1

@@ -136,7 +136,7 @@ class GetStreams:
         stream.on_end(lambda: link.close(GONE))
         try:
             async with self._listening.counted(link):
-                opened = await link.open(after=cursor, lend=True, stream=True, again=again)
+                opened = await link.open(after=cursor, provide=True, stream=True, again=again)
                 cursor, ended = await self._listening.pump(stream, link, opened.cursor)
             if ended in {SUPERSEDED, BAD_KEY}:
                 session.cursors.pop(caller_id, None)

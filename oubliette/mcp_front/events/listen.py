@@ -105,7 +105,7 @@ class ListenService:
                 streams = call is not None and call.takes_events
                 opened = await link.open(
                     after=params.after,
-                    lend=not params.observe,
+                    provide=not params.observe,
                     stream=streams,
                     tools=tools,
                     # A client that resumes a stream may have failed while it handled a request.

@@ -54,7 +54,7 @@ class ListenerClient:
         """Reason given to `close`; None: it was not closed."""
         self._callers = callers
         self._ref = find(caller_actor_name(principal, caller_id))
-        self._mode: Literal["lend", "observe"] = "lend"
+        self._mode: Literal["provide", "observe"] = "provide"
         self._kind: Literal["stream", "poll"] = "stream"
 
     async def _ask(self, message: Message, timeout: float = RESTART_TIMEOUT) -> object:
@@ -90,13 +90,13 @@ class ListenerClient:
         self,
         *,
         after: int | None,
-        lend: bool,
+        provide: bool,
         stream: bool,
         tools: tuple[CallerTool, ...] | None = None,
         again: bool = False,
     ) -> ListenerOpened:
         """Begin to listen; with `again` open requests from before `after` are delivered too."""
-        self._mode = "lend" if lend else "observe"
+        self._mode = "provide" if provide else "observe"
         self._kind = "stream" if stream else "poll"
         opened = await self._ask(
             OpenListener(
@@ -122,7 +122,9 @@ class ListenerClient:
         batch = await self._ask(message, wait + _SLACK)
         assert isinstance(batch, EventBatch)
         if batch.ended == UNKNOWN and self.ended is None:
-            await self.open(after=cursor, lend=self._mode == "lend", stream=self._kind == "stream")
+            await self.open(
+                after=cursor, provide=self._mode == "provide", stream=self._kind == "stream"
+            )
             return EventBatch(events=(), next=cursor)
         return batch
 

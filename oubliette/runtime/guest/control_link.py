@@ -60,7 +60,7 @@ class ControlLink:
         self._last_id = 0
         self._reason: OublietteError | None = None
         self._closed = asyncio.Event()
-        self._task = asyncio.create_task(self._read(), name="host link")
+        self._task = asyncio.create_task(self._read(), name="control link")
 
     @classmethod
     async def connect(
@@ -99,7 +99,7 @@ class ControlLink:
                     writer.close()
                     raise
         except TimeoutError as error:
-            raise GuestUnreachable(f"the host did not answer within {timeout:g} s") from error
+            raise GuestUnreachable(f"the guest did not answer within {timeout:g} s") from error
         return cls(dial, reader, writer, hello, on_event)
 
     # ------------------------------------------------------------------ state
@@ -161,9 +161,9 @@ class ControlLink:
         except OublietteError as error:
             reason = error
         except msgspec.MsgspecError as error:
-            reason = ProtocolViolation(f"the host sent what is no message of ours: {error}")
+            reason = ProtocolViolation(f"the guest sent what is no message of ours: {error}")
         except Exception as error:  # of `on_event`: a lost event is worse than a lost link
-            reason = LinkClosed(f"an event of the host could not be taken: {error!r}")
+            reason = LinkClosed(f"an event of the guest could not be taken: {error!r}")
         self._end(reason)
         self._writer.close()
 
@@ -184,7 +184,7 @@ class ControlLink:
             self._on_event(event)
         for queue in self._listeners:
             if queue.qsize() >= MAX_EVENTS:
-                raise ProtocolViolation(f"{MAX_EVENTS} events of the host were left unread")
+                raise ProtocolViolation(f"{MAX_EVENTS} events of the guest were left unread")
             queue.put_nowait(event)
 
     async def events(self) -> AsyncIterator[GuestEvent]:

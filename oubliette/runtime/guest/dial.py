@@ -34,7 +34,7 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
             reader, writer = await dial(limit)
     except OSError as error:
         kind = GuestAbsent if isinstance(error, _ABSENT) else GuestUnreachable
-        raise kind(f"no host listens at {_where(dial)}: {error.strerror}") from error
+        raise kind(f"no guest listens at {_where(dial)}: {error.strerror}") from error
     writer.write(header)
     return reader, writer
 
@@ -66,12 +66,12 @@ async def read_line(reader: StreamReader) -> bytes:
     try:
         line = await reader.readline()
     except (ConnectionError, ValueError) as error:
-        raise LinkClosed(f"the link to the host broke: {error}") from error
+        raise LinkClosed(f"the link to the guest broke: {error}") from error
     reason = wire.parse_error(line)
     if reason is not None:
         raise GuestRefused(reason)
     if not line.endswith(b"\n"):
-        raise LinkClosed("the host closed the link")
+        raise LinkClosed("the guest closed the link")
     return line
 
 

@@ -23,7 +23,7 @@ class GuestRefused(RuntimeFailure):
     code = "host_refused"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the container's host refused: {reason}")
+        super().__init__(f"the container's guest refused: {reason}")
         self.reason = reason
 
 

@@ -60,7 +60,7 @@ async def handshake(
             raise VersionMismatch(f"it speaks another version of the protocol, {ours}") from error
         raise
     except msgspec.MsgspecError as error:
-        raise ProtocolViolation(f"the host's hello cannot be read: {error}") from error
+        raise ProtocolViolation(f"the guest's hello cannot be read: {error}") from error
     low, high = hello.versions
     if high < wire.PROTOCOL_MIN or low > wire.PROTOCOL_MAX:
         raise VersionMismatch(f"it speaks versions {low} to {high} of the protocol, {ours}")

@@ -89,7 +89,7 @@ async def test_events_of_the_time_without_a_subscription_come_before_those_after
         store = system.ref("stores/store")
         callers = system.spawn(CallersActor, store, log, CallersConfig(), name="callers")
         caller = system.ref(await callers.ask(OpenCaller(principal="p", caller_id="c")))
-        await caller.ask(OpenListener(listener_id="l", mode="lend", kind="stream"))
+        await caller.ask(OpenListener(listener_id="l", mode="provide", kind="stream"))
         told: list[int] = []
         waits = asyncio.ensure_future(
             caller.ask(NextEvents(listener_id="l", after=0, wait_seconds=5.0))

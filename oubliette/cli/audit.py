@@ -1,4 +1,4 @@
-"""Command `oubliette audit`: the log of tool calls. Reads the files; needs no server."""
+"""Command `oubliette audit`: the log of tool calls. It reads the files and needs no server."""
 
 from __future__ import annotations
 
@@ -20,18 +20,26 @@ if TYPE_CHECKING:
 
 
 def audit(  # noqa: PLR0917 - one parameter per option
-    tail: Annotated[int, typer.Option("--tail", "-n", min=1, help="At most so many.")] = 100,
+    tail: Annotated[
+        int, typer.Option("--tail", "-n", min=1, help="Number of calls, counted from the end.")
+    ] = 100,
     since: Annotated[float | None, SINCE] = None,
-    principal: Annotated[str | None, typer.Option(help="Only of this principal.")] = None,
-    token_id: Annotated[str | None, typer.Option("--token-id", help="Only with this key.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only by this session, or about it.")] = None,
-    project: Annotated[str | None, typer.Option(help="Only about this project.")] = None,
-    tool: Annotated[str | None, typer.Option(help="Only of this tool.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what was refused.")] = False,
+    principal: Annotated[str | None, typer.Option(help="Only calls by this principal.")] = None,
+    token_id: Annotated[
+        str | None, typer.Option("--token-id", help="Only calls with this key.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Only calls by or about this session.")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Only calls about this project.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only calls that were refused or failed.")
+    ] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Show the calls of tools and their outcomes: newest last. Ids may be pieces of ids."""
+    """Show the calls of tools and their outcomes, newest last. Ids may be abbreviated."""
     from oubliette.config.loader import find_home
     from oubliette.runtime.audit_log import FILE_NAME, read
 
@@ -107,7 +115,7 @@ def _show(
 def _whole(
     folder: Path, token_id: str | None, session: str | None, project: str | None
 ) -> tuple[str | None, str | None, str | None]:
-    """Return whole ids for the given pieces, from the log, which outlives what it names."""
+    """Return whole ids for abbreviated ones, from the log, which outlives the records."""
     from oubliette.runtime.audit_log import read
 
     if token_id == session == project is None:
@@ -146,5 +154,5 @@ def _names(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def _not_yours(error: PermissionError) -> InvalidParameter:
     return InvalidParameter(
-        f"{error.filename} is not yours to read", hint="run it as the server's user"
+        f"{error.filename} is not readable by this user", hint="run it as the server's user"
     )

@@ -33,7 +33,8 @@ MAX_INPUT: Final = 8 * 1024 * 1024  # characters; more than a server accepts
 def call(  # noqa: PLR0917 - one parameter per option
     context: typer.Context,
     tool: Annotated[
-        str | None, typer.Argument(metavar="TOOL", help="The tool; without one, all are listed.")
+        str | None,
+        typer.Argument(metavar="TOOL", help="Name of the tool; without it, all tools are listed."),
     ] = None,
     given: Annotated[
         list[str] | None,
@@ -48,7 +49,7 @@ def call(  # noqa: PLR0917 - one parameter per option
         typer.Option(
             parser=duration,
             metavar="DURATION",
-            help="How long to wait for the answer; 1h unless set.",
+            help="Time limit for the answer; 1h unless set.",
         ),
     ] = None,
     url: Annotated[
@@ -196,7 +197,7 @@ def _tool(name: str, *, anywhere: bool) -> Tool:
         raise NotFound(f"there is no tool {shown(name)}", hint=f"{near}oubliette call lists them")
     if "control" not in found.transports and not anywhere:
         raise Forbidden(
-            f"{name} is not called from here: it speaks for a caller, with that caller's key",
+            f"{name} is not called from here: it acts for a caller, with that caller's key",
             hint="call it with --url and that key; oubliette token create makes one",
         )
     return found

@@ -19,7 +19,7 @@ Timeout = Annotated[
     typer.Option(
         parser=duration,
         metavar="DURATION",
-        help="How long to wait without news of it; 1h unless set.",
+        help="Time limit without progress; 1h unless set.",
     ),
 ]
 
@@ -38,7 +38,7 @@ def _call(
 
 @app.command("list")
 def list_images(home: Home = None, output: Output = Format.text) -> None:
-    """List the container types with their images, and what the engine has of them."""
+    """List the container types with their images, and the state of each image in the engine."""
     from oubliette.cli.engine_images import listing, table_of
     from oubliette.config.loader import find_home, load
 
@@ -50,7 +50,7 @@ def list_images(home: Home = None, output: Output = Format.text) -> None:
     print_table(head, rows)
     engine = found["engine"]
     if engine["reason"] is not None:
-        note(f"{engine['reason']}: whether the images are there is not known.")
+        note(f"{engine['reason']}: it is unknown which images are present.")
         if engine["remedy"]:
             note(f"hint: {engine['remedy']}")
 
@@ -62,7 +62,7 @@ def rebuild(
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Build the image of a container type from its Dockerfile; containers that run keep theirs."""
+    """Build the image of a container type from its Dockerfile; running containers keep theirs."""
     arguments = {"container_type": container_type}
     done = _call(home, f"building {container_type}", "image_rebuild", arguments, timeout)
     _print_outcome(done, output)
@@ -75,13 +75,13 @@ def refresh(
     ] = None,
     project: Annotated[
         str | None,
-        typer.Option(help="Id or name of a project instead: its container is made anew as well."),
+        typer.Option(help="Id or name of a project instead; its container is recreated too."),
     ] = None,
     timeout: Timeout = None,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Fetch the image of a container type, or of a project, from its registry again."""
+    """Pull the image of a container type, or of a project, again."""
     if (container_type is None) == (project is None):
         raise typer.BadParameter("give a container type or --project, one of them")
     arguments = {

@@ -34,7 +34,7 @@ from oubliette.errors import OublietteError
 app = typer.Typer(
     name="oubliette",
     cls=LeanGroup,
-    help="Runs coding agents in containers and lets them call tools of the program that sent them.",
+    help="Run coding agents in containers, with tools of the program that starts them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback with local variables may hold keys
     rich_markup_mode=None,
@@ -76,7 +76,7 @@ def main(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 def demo(context: typer.Context) -> None:
-    """Show the main job: agents that call your tools, spawn children and outlive the server."""
+    """Show the main features: caller tools, children, keys, a server that is killed."""
     import importlib
 
     code: int | None = importlib.import_module("oubliette.cli.demo.command").run(list(context.args))
@@ -104,7 +104,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         print_error(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader has closed the stream. Nothing more can be written to it, at exit neither.
+        # The reader has closed the stream. Nothing more can be written to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:

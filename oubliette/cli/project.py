@@ -63,15 +63,17 @@ def list_projects(
 
 @app.command("create")
 def create(  # noqa: PLR0917 - one parameter per option
-    name: Annotated[str, typer.Argument(help="Unique among the projects that exist.")],
-    description: Annotated[str | None, typer.Option(help="What it is for.")] = None,
+    name: Annotated[str, typer.Argument(help="Name, unique among existing projects.")],
+    description: Annotated[str | None, typer.Option(help="Purpose, for people.")] = None,
     agent: Annotated[
         str | None, typer.Option(help="Agent of its sessions; else the server's.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model of its agents.")] = None,
     autonomy: Annotated[
         str | None,
-        typer.Option(help="Unasked agents may do: off (everything), low, medium, high, ask."),
+        typer.Option(
+            help="Actions allowed without a permission: off (all), high, medium, low, ask (none)."
+        ),
     ] = None,
     container_type: Annotated[
         str | None, typer.Option(help="Type of its containers; else the server's default.")
@@ -81,7 +83,8 @@ def create(  # noqa: PLR0917 - one parameter per option
     ] = None,
     git: Annotated[bool, typer.Option(help="Make the default workspace a git repository.")] = True,
     isolate_workspaces: Annotated[
-        bool, typer.Option("--isolate-workspaces", help="Each workspace in its own container.")
+        bool,
+        typer.Option("--isolate-workspaces", help="Give each workspace a container of its own."),
     ] = False,
     home: Home = None,
     output: Output = Format.text,
@@ -111,14 +114,16 @@ def create(  # noqa: PLR0917 - one parameter per option
 
 @app.command("delete")
 def delete(
-    project: Annotated[str, typer.Argument(help="Id of the project, a piece of it, or its name.")],
+    project: Annotated[
+        str, typer.Argument(help="Id of the project, which may be abbreviated, or its name.")
+    ],
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Delete a project with its workspaces and files; refused while sessions of it live."""
+    """Delete a project with its workspaces and files; refused while it has live sessions."""
     project_id = whole_id(home, "project", project)
     done = _call(home, "project_delete", {"project_id": project_id})
     if output is Format.json:
         print_json(done)
         return
-    note(f"{project_id} is deleted.")
+    note(f"{project_id} was deleted.")

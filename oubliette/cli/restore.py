@@ -8,8 +8,8 @@ from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 def restore(home: Home = None, output: Output = Format.text) -> None:
     """Give the copy of a home an identity of its own.
 
-    The agents of the home that was copied stay with that one. A session that was at work when the
-    copy was made is resumed by its next message.
+    The agents of the original home stay with it. A session that was running when the copy was made
+    is resumed by its next message.
     """
     import asyncio
 
@@ -23,4 +23,4 @@ def restore(home: Home = None, output: Output = Format.text) -> None:
     if output is Format.json:
         print_json({"home": str(place), "instance": instance})
         return
-    note(f"{place} is {instance} from now on: a server may run on it beside the one it came from.")
+    note(f"{place} has the new identity {instance}; a server can run on it beside the original.")

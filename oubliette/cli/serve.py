@@ -17,21 +17,23 @@ def serve(  # noqa: PLR0917 - one parameter per option
     home: Home = None,
     host: Annotated[str | None, typer.Option(help="Address to bind; 127.0.0.1 unless set.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="8080 unless set; 0 picks one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="TCP port; 8080 unless set, 0: any free one."),
     ] = None,
     runtime: Annotated[
         str | None,
-        typer.Option(help="What containers are: auto, process, or an engine."),
+        typer.Option(help="Container runtime: auto, process, docker, podman or apple."),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(help="What agents are, unless a project says: auto or scripted.")
+        str | None,
+        typer.Option(help="Default agent, for projects that name none: auto, or its name."),
     ] = None,
     on_stop: Annotated[
         str | None,
-        typer.Option(help="What a stop does with agents: keep, for the next server, or end."),
+        typer.Option(help="Effect of a stop on agents: keep (for the next server) or end."),
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="Level of logs: debug, info, warning or error; they go to stderr.")
+        str, typer.Option(help="Level of the log on stderr: debug, info, warning or error.")
     ] = "info",
     output: Output = Format.text,
 ) -> None:
@@ -64,7 +66,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     as_json = output is Format.json
     logging_config.configure(log_level, as_json=as_json or not sys.stderr.isatty())
     place = find_home(home)
-    if place.exists():  # else the server makes it, once it is known that it can start
+    if place.exists():  # else the server creates it, once it is known that it can start
         prepare(place)
     overrides: dict[str, object] = {
         "server.host": host,
@@ -90,6 +92,6 @@ def _announce(place: Path, state: Any, *, as_json: bool) -> None:
     if as_json:
         print_json({"event": "ready", "url": state.url, "pid": state.pid})
         return
-    with contextlib.suppress(OSError):  # the terminal is closed: the server goes on
+    with contextlib.suppress(OSError):  # the terminal is closed: the server continues
         note(f"Oubliette listens at {state.url} (home {place}, process {state.pid}).")
         note("A key for a client: oubliette token create --scope write")

@@ -28,7 +28,7 @@ from oubliette.errors import Forbidden, NotFound, OublietteError
 
 app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
 
-SessionId = Annotated[str, typer.Argument(help="Id of the session, or the beginning or end of it.")]
+SessionId = Annotated[str, typer.Argument(help="Id of the session, which may be abbreviated.")]
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Print its events until its turn has ended.")
 ]
@@ -48,9 +48,10 @@ def _call(
 @app.command("list")
 def list_sessions(
     project: Annotated[
-        str | None, typer.Option("--project", help="Id or name of a project; else of all projects.")
+        str | None,
+        typer.Option("--project", help="Id or name of a project; without it, of all projects."),
     ] = None,
-    status: Annotated[str | None, typer.Option(help="Those of this status only.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only sessions with this status.")] = None,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -104,7 +105,7 @@ def show(session_id: SessionId, home: Home = None, output: Output = Format.text)
 
 @app.command("why")
 def why(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
-    """Show who waits on what: a session, and the children that it waits for."""
+    """Show what a session waits for, and the children that it waits for."""
     from oubliette.cli.terminal import waiting
 
     def get(each: str) -> dict[str, Any]:
@@ -128,7 +129,9 @@ def spawn(  # noqa: PLR0917 - one parameter per option
     model: Annotated[str | None, typer.Option(help="Model; else the project's.")] = None,
     autonomy: Annotated[
         str | None,
-        typer.Option(help="Unasked it may do: off (everything), low, medium, high, ask."),
+        typer.Option(
+            help="Actions allowed without a permission: off (all), high, medium, low, ask (none)."
+        ),
     ] = None,
     workspace: Annotated[
         str | None, typer.Option(help="Id of a workspace; else the project's default one.")
@@ -138,7 +141,8 @@ def spawn(  # noqa: PLR0917 - one parameter per option
     ] = False,
     new: Annotated[bool, typer.Option("--new", help="Never resume; start a new session.")] = False,
     key_scope: Annotated[
-        str | None, typer.Option(help="Make a key of this scope for the agent: Oubliette's tools.")
+        str | None,
+        typer.Option(help="Make a key of this scope for the agent, for Oubliette's tools."),
     ] = None,
     follow: Follow = False,
     home: Home = None,
@@ -160,7 +164,7 @@ def spawn(  # noqa: PLR0917 - one parameter per option
             "api_key_scope": key_scope,
         },
     )
-    verb = "was started" if spawned["spawned"] else "goes on"
+    verb = "was started" if spawned["spawned"] else "continues"
     _accepted(home, spawned, f"The session {verb}.", output, follow=follow)
 
 
@@ -183,7 +187,8 @@ def message(
         if error.code == NotFound.code:
             _call(home, "session_get", {"session_id": session_id})  # fails if it does not exist
             raise Forbidden(
-                f"session {session_id} is another principal's, who alone may converse with it",
+                f"session {session_id} belongs to another principal, and only that one may converse"
+                " with it",
                 hint="a key of that principal: oubliette token create --principal …",
             ) from error
         raise
@@ -199,7 +204,7 @@ def interrupt(session_id: SessionId, home: Home = None, output: Output = Format.
     if output is Format.json:
         print_json(done)
         return
-    note(f"{session_id} was told to end its turn, if one runs; it is {done['status']}.")
+    note(f"The running turn of {session_id}, if any, is being interrupted; it is {done['status']}.")
 
 
 app.command("end")(session_end.end)
@@ -209,11 +214,13 @@ app.command("end")(session_end.end)
 def logs(  # noqa: PLR0917 - one parameter per option
     session_id: SessionId,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the session ends.")
+        bool, typer.Option("--follow", "-f", help="Continue until the session ends.")
     ] = False,
     after: Annotated[int, typer.Option(min=-1, help="Only events after this index.")] = -1,
     since: Annotated[float | None, SINCE_IN_LOGS] = None,
-    children: Annotated[bool, typer.Option("--children", help="Events of its whole tree.")] = False,
+    children: Annotated[
+        bool, typer.Option("--children", help="Include the events of its whole tree.")
+    ] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -243,7 +250,7 @@ def logs(  # noqa: PLR0917 - one parameter per option
                 sys.stdout.write(_line(event, with_session=children) + "\n")
         sys.stdout.flush()
         index = page["last_index"]
-        wait = WAIT if follow else 0.0  # only a server has news; stored events need none
+        wait = WAIT if follow else 0.0  # only a server has new events; stored ones need none
         rests = page["status"] in {"completed", "failed", "timed_out"}
         if not page["more"] and (rests or not follow):
             return

@@ -20,14 +20,15 @@ AT_ONCE: Final = 8  # calls; the server accepts 32 commands
 
 def end(  # noqa: PLR0917 - one parameter per option
     session_id: Annotated[
-        str | None, typer.Argument(help="Id of the session, or the beginning or end of it.")
+        str | None, typer.Argument(help="Id of the session, which may be abbreviated.")
     ] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Its children too.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="End its descendants too.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every session that lives, of every project.")
+        bool, typer.Option("--all", help="End every live session, of every project.")
     ] = False,
     project: Annotated[
-        str | None, typer.Option("--project", help="With --all: of this project, id or name, only.")
+        str | None,
+        typer.Option("--project", help="With --all: only sessions of this project (id or name)."),
     ] = None,
     home: Home = None,
     output: Output = Format.text,
@@ -79,7 +80,7 @@ def _end_all(home: str | None, project: str | None, output: Format) -> None:
     if output is Format.json:
         print_json({"ended": sorted(ended, key=lambda each: str(each["session_id"]))})
     else:
-        note(f"{len(ended)} sessions were ended, their children with them.")
+        note(f"{len(ended)} sessions were ended, with their children.")
     for error in refused:
         print_error(error)
     if refused:

@@ -34,11 +34,11 @@ def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, A
 def create(  # noqa: PLR0917 - one parameter per option
     scope: Annotated[
         str,
-        typer.Option(help="What it may do: admin, write, read, project:<id> or project:<id>:ro."),
+        typer.Option(help="Scope of the key: admin, write, read, project:<id> or project:<id>:ro."),
     ],
-    name: Annotated[str, typer.Option(help="What it is for.")] = "cli",
+    name: Annotated[str, typer.Option(help="Purpose, for people.")] = "cli",
     principal: Annotated[
-        str | None, typer.Option(help="Whose key it is; else a new owner is made.")
+        str | None, typer.Option(help="Owner of the key; unset: a new principal.")
     ] = None,
     expires_in: Annotated[
         float | None,
@@ -46,13 +46,13 @@ def create(  # noqa: PLR0917 - one parameter per option
             "--expires-in",
             parser=duration,
             metavar="DURATION",
-            help="From now, such as 90s, 12h or 30d; else never.",
+            help="Time until it expires, such as 90s, 12h or 30d; unset: never.",
         ),
     ] = None,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Create an API key. It is printed this once and kept nowhere."""
+    """Create an API key. It is printed once and stored nowhere."""
     made = _call(
         home,
         "token_create",
@@ -69,7 +69,7 @@ def create(  # noqa: PLR0917 - one parameter per option
         return
     if sys.stdout.isatty():
         print_fields({**made, "expires_at": moment(made["expires_at"])})
-        note("Keep it now: it is not shown again.")
+        note("Store it now: it is not shown again.")
     else:
         sys.stdout.write(made["token"] + "\n")
         note(f"{made['token_id']}, scope {made['scope']}, principal {made['principal']}")
@@ -101,7 +101,7 @@ def list_tokens(home: Home = None, output: Output = Format.text) -> None:
 
 @app.command("revoke")
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="Id of the key, or the beginning or end of it.")],
+    token_id: Annotated[str, typer.Argument(help="Id of the key, which may be abbreviated.")],
     home: Home = None,
     output: Output = Format.text,
 ) -> None:

@@ -19,7 +19,9 @@ from oubliette.cli.terminal.output import (
 
 app = typer.Typer(help="Workspaces of a project.", no_args_is_help=True)
 
-Project = Annotated[str, typer.Argument(help="Id of the project, a piece of it, or its name.")]
+Project = Annotated[
+    str, typer.Argument(help="Id of the project, which may be abbreviated, or its name.")
+]
 
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +57,9 @@ def list_workspaces(project: Project, home: Home = None, output: Output = Format
 @app.command("delete")
 def delete(
     project: Project,
-    workspace: Annotated[str, typer.Argument(help="Id of the workspace, or a piece of it.")],
+    workspace: Annotated[
+        str, typer.Argument(help="Id of the workspace, which may be abbreviated.")
+    ],
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -67,4 +71,4 @@ def delete(
     if output is Format.json:
         print_json(done)
         return
-    note(f"{workspace_id} is deleted.")
+    note(f"{workspace_id} was deleted.")

@@ -77,7 +77,7 @@ async def test_all_that_lives_is_ended(site, oubliette):
         own = made.out.strip()
         living = {parent.session_id, child, own}
         ended = await oubliette("session", "end", "--all", "--project", site.project["id"])
-        assert (ended.code, ended.err) == (0, "2 sessions were ended, their children with them.\n")
+        assert (ended.code, ended.err) == (0, "2 sessions were ended, with their children.\n")
         for session in living:
             shown = await site.eyes.call("session_get", session_id=session)
             assert shown["status"] == "completed", shown
@@ -98,7 +98,7 @@ async def test_a_session_of_somebody_else_is_shown_and_not_spoken_to(site, oubli
         await agent.turn()
         refused = await oubliette("session", "message", agent.session_id, "say more")
         assert (refused.code, refused.out) == (4, "")
-        assert "is another principal's" in refused.err
+        assert "belongs to another principal" in refused.err
         missing = await oubliette("session", "message", "gogol_" + "0" * 26, "say more")
         assert missing.code == 3
 

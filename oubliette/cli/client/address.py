@@ -73,7 +73,7 @@ def key_of(key: str | None, file: str | None) -> str:
     key = (key or "").strip()
     if not key:
         raise Unauthenticated(
-            "a server elsewhere wants an API key",
+            "a server elsewhere requires an API key",
             hint="set OUBLIETTE_KEY, or name a file with --key-file; oubliette token create, on the"
             " machine of the server, makes one",
         )

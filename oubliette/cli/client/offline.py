@@ -51,7 +51,7 @@ def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
 
     Raises:
         HomeInUse: a server, or another command, holds the lock.
-        NotFound: the home does not exist yet (`token_create` makes one).
+        NotFound: the home does not exist yet (`token_create` creates one).
         RemoteError: the tool failed.
     """
     _check(home, makes=tool == "token_create")
@@ -98,7 +98,8 @@ class OutOfDate(ConfigError):
 def _check(home: Path, *, makes: bool = False) -> None:
     if not makes and not (home / homes.DATABASE).exists():
         raise NotFound(
-            f"{home} has no database yet", hint="oubliette serve or token create makes it"
+            f"{home} has no database yet",
+            hint="oubliette serve and oubliette token create create it",
         )
     homes.prepare(home)
 

@@ -128,7 +128,7 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
     from oubliette.runtime.store.database import Database
 
     if not path.exists():
-        raise NotFound(f"{path.parent} has no database yet", hint="oubliette serve makes it")
+        raise NotFound(f"{path.parent} has no database yet", hint="oubliette serve creates it")
     database = Database(path, read_only=True)
     connection = database.connect_read_only()
     try:

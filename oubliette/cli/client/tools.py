@@ -134,7 +134,7 @@ def _when_it_runs(
                 if closed == TRIES:
                     raise Unavailable("the server closed the link", hint="try again in a moment")
                 continue
-            if lock is None and not (home / LOCK).exists():  # the first writer makes it
+            if lock is None and not (home / LOCK).exists():  # the first writer creates it
                 if not without:
                     raise gone
                 with contextlib.suppress(HomeInUse):  # another process was first
@@ -175,7 +175,7 @@ class _Wait:
         if time.monotonic() >= self._until:
             raise DeadlineExceeded(
                 f"the server of {self._home} ({who}) did not answer within {WAIT_SECONDS:g} s",
-                hint="see what it logs; oubliette doctor",
+                hint="read its log, or run oubliette doctor",
             )
         if not self._said and not is_json():
             note(f"waiting for the server of {self._home} ({who}), which is starting or stopping …")

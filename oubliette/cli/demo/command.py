@@ -45,10 +45,10 @@ def demo(
         str, typer.Option(help="scripted (auto), opencode, opencode-acp or droid.")
     ] = "auto",
     keep: Annotated[
-        bool, typer.Option(help="Keep the demo's home; one that fails keeps it anyway.")
+        bool, typer.Option(help="Keep the demo's home. It is always kept if the demo fails.")
     ] = False,
 ) -> int:
-    """Show the main job: agents that call your tools, spawn children and outlive the server."""
+    """Show the main features: caller tools, children, keys, a server that is killed."""
     home = server.new_home(runtime)
     done = False
     try:
@@ -101,11 +101,16 @@ class _Demo:
     async def _approve(self, order: str, refund: float) -> dict[str, Any]:
         """Approve a refund."""
         if not self._outage:
-            self._lines.say("caller", "approve(…) is asked: before we answer, kill -9 the server")
+            self._lines.say(
+                "caller",
+                "approve(…) is requested; before it is answered, the server is killed with -9",
+            )
             self._asked = True
             self._news.set()
             await asyncio.get_running_loop().create_future()  # this caller ends with the server
-        self._lines.say("caller", f"approve({order}, {refund}) was asked again; now we answer")
+        self._lines.say(
+            "caller", f"approve({order}, {refund}) was requested again and is answered now"
+        )
         return {"approved": True, "order": order}
 
     # ------------------------------------------------------------ the story
@@ -147,12 +152,13 @@ class _Demo:
             await self._until_asked()
             cursor = caller.next
             await self._server.kill()
-            self._lines.say("demo", "the server is dead; the agent lives on and waits")
+            self._lines.say("demo", "the server is dead; the agent still runs and waits")
         killed = time.monotonic()
         url = await self._server.start(int(url.rpartition(":")[2].partition("/")[0]), **image)
         self._outage = time.monotonic() - killed
         self._lines.say(
-            "demo", f"a new server runs after {self._outage:.1f} s; we listen on from {cursor}"
+            "demo",
+            f"a new server runs after {self._outage:.1f} s; the caller listens from {cursor} on",
         )
         async with (
             SdkCaller(url, token, caller_id="shop", tools=tools) as caller,
@@ -191,7 +197,9 @@ class _Demo:
             while not self._asked:
                 self._check()
                 if (self._root, "completion") in self._when:
-                    raise OublietteError("the agent's turn is over, and it has not asked us")
+                    raise OublietteError(
+                        "the agent's turn is over, and it did not call the caller's tool"
+                    )
                 await self._next()
 
     async def _until_finished(self) -> None:
@@ -211,7 +219,7 @@ class _Demo:
             if (self._root, status) in self._when:
                 raise OublietteError(
                     f"the agent's session has {status.replace('_', ' ')}",
-                    hint=f"the lines above say why; see {self._server.log}",
+                    hint=f"the lines above have the reason; see also {self._server.log}",
                 )
 
     @contextlib.asynccontextmanager

@@ -90,8 +90,8 @@ def described(kind: str, event: dict[str, Any]) -> str:
             failed = "refused: " if event.get("is_error") else ""
             return f"gets {failed}{short(json.dumps(event.get('result')))}"
         case "caller_tool_request":
-            again = " (again: it was still open)" if event.get("redelivered") else ""
-            return f"asks us for {event.get('tool')}{again}"
+            again = " (redelivered: it was still open)" if event.get("redelivered") else ""
+            return f"requests {event.get('tool')} of the caller{again}"
         case "status":
             return f"is {event.get('status')}"
         case "error":

@@ -49,7 +49,7 @@ async def _agents(config: Config, *, versions: bool) -> list[Check]:
     try:
         found = await survey(config)
     except ConfigError as error:
-        return [failed("agents", error, "oubliette config schema tells what it takes")]
+        return [failed("agents", error, "oubliette config schema lists the valid keys")]
     checks: list[Check] = []
     wrong = without_default(config, found)
     if wrong is not None:
@@ -99,7 +99,7 @@ def _usable(
     where = str(places[0]) if places else "built in" if name == "scripted" else "in the image"
     words = [where if version is None else f"{where}, version {version}"]
     if default:
-        words.append("what sessions get that name none")
+        words.append("the default of sessions")
     if part is not None and hasattr(part, "model"):
         at = f" at {base_url}" if base_url else ""
         without = "its own model" if hasattr(part, "mode") else "no model is set: sessions name one"

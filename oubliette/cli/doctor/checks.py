@@ -70,7 +70,7 @@ def home(place: Path) -> Check:
     try:
         state = place.stat()
     except FileNotFoundError:
-        return bad("home", f"{place} does not exist yet", "oubliette serve makes it", "warn")
+        return bad("home", f"{place} does not exist yet", "oubliette serve creates it", "warn")
     except OSError as error:
         return bad("home", f"{place}: {error.strerror}", "choose another one with --home")
     if not place.is_dir():
@@ -135,7 +135,7 @@ def _starting(place: Path) -> Check:
     return bad(
         "server",
         f"process {owner} is starting, or too busy to answer within {ANSWER_SECONDS:g} s",
-        "try again in a moment; its own log says what it does",
+        "try again in a moment; read its log",
         "warn",
     )
 

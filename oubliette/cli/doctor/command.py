@@ -26,7 +26,7 @@ def doctor(
     ] = False,
     output: Output = Format.text,
 ) -> None:
-    """Check everything that a server needs, and print a remedy for each fault.
+    """Check everything that a server needs, and print a remedy for each problem.
 
     Exit code 1 if anything failed; warnings are no failure.
     """

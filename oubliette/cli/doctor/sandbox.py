@@ -21,7 +21,7 @@ _WORD: Final = b"oubliette\n"
 
 
 def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool]:
-    """Check the folder for sockets, bubblewrap, and Python inside; can a container be tested?"""
+    """Check sockets, bubblewrap and Python; return also whether to try a container."""
     from oubliette.runtime.containers import host_paths
     from oubliette.runtime.containers.process import unsandboxed
     from oubliette.runtime.containers.process.sandbox_probe import (
@@ -131,7 +131,7 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
     finally:
         await runtime.aclose()
     seconds = asyncio.get_running_loop().time() - began
-    return ok("relay", f"round trip through a throw-away container in {seconds:.2f} s")
+    return ok("relay", f"round trip through a temporary container in {seconds:.2f} s")
 
 
 async def _word_through(link: ControlLink, dial: Dial) -> None:

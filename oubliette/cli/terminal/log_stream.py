@@ -1,7 +1,7 @@
 """Log stream on stderr that tolerates a reader that has ended.
 
 A terminal that is closed, or a pipe whose reader has ended, refuses every further write. A server
-goes on without: only its later log lines are lost.
+continues: only its later log lines are lost.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def choose(value: Format) -> Format:
 Output = Annotated[
     Format,
     typer.Option(
-        "--output", "-o", help="Form of the result: text, or json for programs.", callback=choose
+        "--output", "-o", help="Format of the result: text, or json for programs.", callback=choose
     ),
 ]
 Home = Annotated[
@@ -46,7 +46,7 @@ Home = Annotated[
     typer.Option(
         "--home",
         envvar="OUBLIETTE_HOME",
-        help="Folder of the server; else ./.oubliette if it is there, else ~/.oubliette.",
+        help="Folder of the server; unset: ./.oubliette if it exists, else ~/.oubliette.",
         show_default=False,
     ),
 ]

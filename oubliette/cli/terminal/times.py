@@ -61,7 +61,7 @@ def since_in_logs(text: str) -> float:
     return since(text)
 
 
-_HELP = "Only from then on: so far back from now (1h, 30d), or a moment (2026-01-31T08:00Z)."
+_HELP = "Only from then on: a duration back from now (1h, 30d) or a time (2026-01-31T08:00Z)."
 
 SINCE = typer.Option("--since", parser=since, metavar="DURATION|MOMENT", help=_HELP)
 SINCE_IN_LOGS = typer.Option("--since", parser=since_in_logs, metavar="DURATION|MOMENT", help=_HELP)

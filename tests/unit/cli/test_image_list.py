@@ -112,7 +112,7 @@ async def test_an_engine_that_does_not_answer_is_named_with_the_remedy(
     done = await asyncio.to_thread(run)
     assert done.code == 0
     assert [line.split("\t")[3] for line in done.out.splitlines()[1:]] == ["?", "?"]
-    assert "whether the images are there is not known" in done.err
+    assert "it is unknown which images are present" in done.err
     assert "\nhint: " in done.err
 
 

@@ -223,7 +223,7 @@ def test_a_full_server_says_so(run: Run, url: str, answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        ("", 4, "wants an API key"),
+        ("", 4, "requires an API key"),
         ("two words", 2, "the key: is no API key"),
         ("oub_\u00e9", 2, "the key: is no API key"),
     ],

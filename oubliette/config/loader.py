@@ -269,7 +269,7 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
         key = prefix + place.rstrip("`").partition("[")[0]
         raise ConfigError(
             f"{key}: {what[:1].lower()}{what[1:].replace('`', '')} (from {sources.get(key, path)})",
-            hint="oubliette config schema tells what it takes",
+            hint="oubliette config schema lists the valid keys",
         ) from error
 
 

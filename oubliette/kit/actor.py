@@ -374,7 +374,7 @@ class Actor(PlacedActor):
         elif reply is None and (deferred is None or not deferred.asked):
             self._actor_failed(error, kind)
         elif deferred is None or not deferred.set_error(error):
-            # It was an ask, so the actor lives on; but the asker no longer waits for the error.
+            # It was an ask, so the actor continues; but the asker no longer waits for the error.
             log.error(
                 "ask failed unheard", actor=self.name, kind=kind, traceback=format_error(error)
             )

@@ -178,13 +178,13 @@ class McpApp:
         headers = scope["headers"]
         if not self._names.knows_host(header(headers, b"host")):
             await error_responses.refuse(
-                send, 421, "this server does not go by that Host; server.allowed_hosts adds names"
+                send, 421, "that Host is not a name of this server; server.allowed_hosts adds names"
             )
             return
         origin = header(headers, b"origin")
         if not self._names.trusts_origin(origin):
             await error_responses.refuse(
-                send, 403, "pages of that Origin may not speak to this server;"
+                send, 403, "pages of that Origin are not trusted;"
                 " server.allowed_origins adds some"
             )  # fmt: skip
             return

@@ -58,7 +58,7 @@ class ToolCalls:
                 raise
             task.uncancel()
             raise Unavailable(
-                f"the server is stopping, and {name} has no answer yet; what agents were told to do"
+                f"the server is stopping, and {name} has no answer yet; what agents have begun"
                 " is not undone by that",
                 hint="call again once the server is back, which takes seconds where it is restarted"
                 "; with the idempotency_key of this call where it had one",

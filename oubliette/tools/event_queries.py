@@ -142,7 +142,7 @@ def event_piece(
     total = len(data)
     if offset > total or _inside_character(data, offset):
         raise InvalidParameter(
-            f"offset: {offset} is not a place to begin at; give 0 or the next_offset you got",
+            f"offset: {offset} is not the start of a piece; give 0 or the last next_offset",
             field="offset",
         )
     end = min(total, offset + most)

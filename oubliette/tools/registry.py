@@ -171,7 +171,7 @@ def _failed(error: Exception, tool: Tool) -> ToolResult:
     if isinstance(error, OublietteError):
         return failure(error)
     _log.error("tool failed", tool=tool.name, exc_info=error)
-    return failure(OublietteError("internal error", hint="the server's log says what went wrong"))
+    return failure(OublietteError("internal error", hint="the server's log has the details"))
 
 
 def _check_scope(tool: Tool, context: CallContext) -> None:

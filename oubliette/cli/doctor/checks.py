@@ -210,7 +210,7 @@ def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
     try:
         config = load()
     except OublietteError as error:
-        return failed("configuration", error, "oubliette config schema tells what it takes"), None
+        return failed("configuration", error, "oubliette config schema lists the valid keys"), None
     return ok("configuration", "valid"), config
 
 

@@ -79,7 +79,7 @@ class _Flight:
         if self.session_id is None:
             self.end(0, 0, "")  # this is how a call is cancelled; there is no one to answer
         elif self.exchange.place is not None:
-            self.exchange.place.end()  # the call goes on: dropping a connection cancels nothing
+            self.exchange.place.end()  # the call continues: dropping a connection cancels nothing
 
 
 class DirectPath:

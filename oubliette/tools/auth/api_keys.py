@@ -1,7 +1,7 @@
 """ApiKeys, the registry of API keys, which creates, checks and revokes them.
 
-All tokens are in memory, loaded from the store, so that a check needs no read and a revocation
-takes effect when it is committed. Of a key only its id and the SHA-256 of its secret are stored: a
+All tokens are in memory, loaded from the store, so that a check needs no read and a
+revocation takes effect at once. Of a key only its id and the SHA-256 of its secret are stored: a
 secret of 256 random bits needs no slow hash.
 """
 
@@ -350,8 +350,8 @@ def minted_scope(
         return asked
     if asked.level == "admin":
         raise InvalidParameter(
-            'api_key_scope: admin cannot be bound to a project; say api_key_project="*" if the'
-            " agent shall have all rights everywhere",
+            'api_key_scope: admin cannot be bound to a project; give api_key_project="*" if'
+            " the agent is to have all rights",
             field="api_key_scope",
         )
     if key_project is not None:

@@ -118,7 +118,7 @@ async def event_read(services: ToolServices, context: CallContext, params: Event
         if found is None:
             raise NotFound(
                 f"session {session.id} has no event {params.index}",
-                hint="session_events tells last_index and truncated_before",
+                hint="session_events returns last_index and truncated_before",
             )
         data, next_offset, total = found
         piece = EventPiece(data=data, next_offset=next_offset, total=total)

@@ -294,7 +294,7 @@ async def test_what_goes_wrong_inside_is_told_without_its_secrets(
     monkeypatch.setattr(bench.services, "offers", None)  # 'NoneType' has no attribute 'agents'
     result = await bench.call("project_options", {})
     assert result.is_error
-    assert result.text == "internal error (hint: the server's log says what went wrong)"
+    assert result.text == "internal error (hint: the server's log has the details)"
 
 
 @pytest.mark.anyio

@@ -238,7 +238,7 @@ async def test_reading_begins_between_characters_only(bench: Bench) -> None:
     place = json.dumps(event_view(event), ensure_ascii=False, separators=(",", ":")).encode()
     inside = place.index("é".encode()) + 1
     text = await bench.error("event_read", session_id=session.id, index=0, offset=inside)
-    assert text.startswith(f"offset: {inside} is not a place to begin at")
+    assert text.startswith(f"offset: {inside} is not the start of a piece")
     total = (await bench.do("event_read", session_id=session.id, index=0))["total"]
     end = await bench.do("event_read", session_id=session.id, index=0, offset=total)
     assert (end["data"], end["next_offset"]) == ("", None)

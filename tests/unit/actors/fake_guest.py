@@ -24,6 +24,8 @@ class FakeProcess:
         self.accepted: list[bytes] = []
         """Frames of its input, in order."""
         self.acked = 0
+        self.attached_at: list[tuple[int, int]] = []
+        """Offsets of output and standard error that the attachments asked for."""
         self.signals: list[str] = []
         self.stubborn: set[str] = set()
         """Signals that it ignores."""
@@ -60,8 +62,9 @@ class FakeProcess:
         if name not in self.stubborn and name != "INT" and self._exit is None:
             self.exit(signal={"TERM": 15}.get(name, 9))
 
-    async def attach(self, offset: int, reader: StreamReader, writer: StreamWriter) -> None:
-        self._writer = writer
+    async def attach(self, header: wire.Attach, reader: StreamReader, writer: StreamWriter) -> None:
+        offset, self._writer = header.out_offset, writer
+        self.attached_at.append((offset, header.err_offset))
         self._send(wire.STDIN_OK, len(self.accepted))
         if offset < len(self.output):
             self._send(wire.STDOUT, offset, self.output[offset:])
@@ -150,7 +153,7 @@ class FakeGuest:
                 if process is None:
                     writer.write(wire.error_line("no such process"))
                 else:
-                    await process.attach(header.out_offset, reader, writer)
+                    await process.attach(header, reader, writer)
             else:
                 assert isinstance(header, wire.Upstream)
                 self.clients.append((header, reader, writer))

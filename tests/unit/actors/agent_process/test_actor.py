@@ -170,6 +170,44 @@ async def test_a_broken_stream_is_attached_to_again_where_it_broke(scene: Scene)
     assert len(process.heard) == 1
 
 
+async def test_each_attachment_asks_for_what_was_not_read_before(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.attached()
+    process.complain("hm\n")
+    process.say(type="message", turn=1, text="one")
+    await scene.world.until(scene.said)
+    process.cut()
+    await scene.attached(2)
+    assert process.attached_at == [(0, 0), (len(process.output), len("hm\n"))]
+
+
+async def test_output_is_not_acked_with_standard_error_before_it_is_in_the_log(
+    scene: Scene,
+) -> None:
+    scene.begin()
+    process = await scene.attached()
+    process.say(type="message", turn=1, text="one")
+    process.complain("hm\n")
+    await scene.world.until(lambda: scene.played.asked("ack"))
+    (ack,) = scene.played.asked("ack")
+    assert (ack["out"], ack["err"]) == (0, len("hm\n"))
+
+
+async def test_a_frame_that_an_earlier_server_had_written_is_not_given_back(
+    scene: Scene,
+) -> None:
+    scene.runs_already()
+    process = scene.played.process
+    process.accepted.append(b'{"type": "prompt", "turn": 1, "text": "hello"}\n')
+    scene.begin()
+    scene.ref.tell(StdinFrame(seq=1, kind="prompt", turn=1, text="hello"))
+    await scene.attached()
+    assert await scene.ref.ask(WithdrawPrompt(seq=1)) is False, "the agent has it"
+    scene.ref.tell(StdinFrame(seq=2, kind="interrupt", turn=1))
+    await scene.world.until(lambda: len(process.accepted) == 2)
+    assert [heard["type"] for heard in process.heard] == ["prompt", "interrupt"]
+
+
 async def test_an_agent_of_an_earlier_server_is_taken_over_where_the_log_ends(
     scene: Scene,
 ) -> None:
@@ -181,6 +219,7 @@ async def test_an_agent_of_an_earlier_server_is_taken_over_where_the_log_ends(
     scene.begin(end_of_log)
     await scene.world.until(scene.said)
     assert scene.said() == ["new"]
+    assert process.attached_at == [(end_of_log, 0)]
     assert scene.played.asked("start") == []
     assert scene.to_container == [Acquire(session_id=scene.record.id, start=False)]
     assert not scene.of(AgentAttached)[0].started

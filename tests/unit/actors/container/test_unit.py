@@ -101,6 +101,18 @@ async def test_each_part_that_fails_comes_back_and_the_agent_goes_on(
     assert container is not None
 
 
+@pytest.mark.parametrize("part", ["socket", "container", "sessions"])
+async def test_each_part_that_ends_without_an_error_comes_back_too(
+    world: World, project: Project, part: str
+) -> None:
+    before = await begin_unit(world, project)
+    ref = world.system.ref(f"unit/{part}")
+    assert await ref.stop()
+    await world.until(ref.is_alive, seconds=0.1)
+    after = await world.system.ref("unit").ask(WhichChildren())
+    assert {name for name in before if before[name] != after[name]} == {part}
+
+
 async def test_the_end_of_a_unit_is_told_to_who_waits_for_its_container(
     world: World, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from oubliette.actors.project.actor import CloseProject, ProjectActor
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import Conflict, InvalidParameter, LimitExceeded, NotFound
 from oubliette.kit import WhichChildren
+from oubliette.records import Container
+from oubliette.runtime.store.operations import PutContainer
 
 if TYPE_CHECKING:
     from oubliette.records import Project
@@ -180,6 +182,49 @@ async def test_its_successor_takes_the_live_sessions_over(scene: Scene) -> None:
     await scene.world.until(taken_over)
     assert (await scene.spawn("two")).turn == 2
     assert scene.world.runtime.calls.count("start") == 1
+
+
+@pytest.mark.parametrize("failed", [True, False], ids=["it failed", "it ended without an error"])
+async def test_a_unit_that_ends_is_there_again(scene: Scene, *, failed: bool) -> None:
+    unit = scene.world.system.ref(await scene.ref.ask(OpenContainer()))
+    first = unit.incarnation
+    await (unit.kill() if failed else unit.stop())
+    await scene.world.until(unit.is_alive, seconds=0.1)
+    assert unit.incarnation > first
+    assert list(await scene.ref.ask(WhichChildren())) == ["base"]
+
+
+async def test_a_session_that_was_recorded_before_it_had_a_container_is_run(world: World) -> None:
+    project = await world.project()
+    await world.session(project, prompts=("never run",))
+    assert await world.reader.containers(project.id) == []
+    scene = Scene(world, project)
+    assert list(await scene.ref.ask(WhichChildren())) == ["base"]
+    await world.until(scene.heard)
+    assert scene.heard() == ["never run"]
+
+
+async def test_a_container_in_which_no_session_lives_has_its_unit_again(world: World) -> None:
+    project = await world.project()
+    container = Container(
+        id=ids.new_id(ids.CONTAINER),
+        project_id=project.id,
+        workspace_id=None,
+        container_type="base",
+        runtime="process",
+        state="stopped",
+        created_at=0.0,
+        spec_hash="",
+        host_key=b"k" * 32,
+        folder="",
+    )
+    await world.put(PutContainer(container))
+    scene = Scene(world, project)
+    assert list(await scene.ref.ask(WhichChildren())) == ["base"]
+
+
+async def test_a_project_in_which_nothing_lives_has_no_unit(scene: Scene) -> None:
+    assert list(await scene.ref.ask(WhichChildren())) == []
 
 
 async def test_a_project_that_is_closed_has_no_container_and_starts_no_session(

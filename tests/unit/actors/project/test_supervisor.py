@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oubliette import failpoints
 from oubliette.actors.container.messages import GetContainer
 from oubliette.actors.messages import CreateProject, DeleteProject, Idempotency, OpenProject
 from oubliette.actors.project.supervisor import ProjectsActor
+from oubliette.actors.store.actor import Transact
 from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure
-from oubliette.kit import UnhandledMessage, WhichChildren
+from oubliette.kit import AskTimeout, UnhandledMessage, WhichChildren
+from oubliette.runtime.store.operations import PutWorkspace
 
 if TYPE_CHECKING:
     from oubliette.kit import Ref
@@ -69,6 +73,55 @@ async def test_a_project_whose_folder_cannot_be_made_does_not_exist(world: World
     world.folders.projects.unlink()
     world.folders.projects.mkdir(mode=0o700)
     assert (await create(projects)).name == "p"
+
+
+async def test_a_name_that_is_taken_is_refused_before_anything_is_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projects = begin(world)
+    await create(projects)
+    made: list[Project] = []
+    monkeypatch.setattr(world.folders, "create_project", made.append)
+    with pytest.raises(AlreadyExists):
+        await create(projects)
+    assert made == []
+
+
+async def test_what_was_made_of_a_project_that_failed_half_way_is_removed(world: World) -> None:
+    projects = begin(world)
+    failpoints.activate("project.folders_made=raise")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            await create(projects)
+    finally:
+        failpoints.activate("")
+    assert list(world.folders.projects.iterdir()) == []
+    assert await world.reader.project_named("p") is None
+
+
+class ForgetfulStore:
+    """Commits, and once loses the answer: that to the creation of a project's workspace."""
+
+    def __init__(self, store: Ref) -> None:
+        self._store = store
+        self.lost = False
+
+    async def ask(self, message: Transact) -> Any:
+        answer = await self._store.ask(message)
+        if not self.lost and any(isinstance(op, PutWorkspace) for op in message.ops):
+            self.lost = True
+            raise AskTimeout("no answer")
+        return answer
+
+
+async def test_a_project_of_which_only_the_answer_was_lost_keeps_its_folders(world: World) -> None:
+    store: Any = ForgetfulStore(world.store)
+    world.context = dataclasses.replace(world.context, store=store)
+    with pytest.raises(AskTimeout):
+        await create(begin(world))
+    project = await world.reader.project_named("p")
+    assert project is not None
+    assert world.folders.workspace(project.id, project.default_workspace_id).is_dir()
 
 
 async def test_a_project_is_opened_once_and_only_where_there_is_one(world: World) -> None:

@@ -243,7 +243,11 @@ async def session_list(
     """List the sessions of a project including children, oldest first."""
     project = await visible_project(services, context, params.project_id)
     page = await services.reader.sessions(
-        project.id, params.status, params.exploration_id, params.limit, params.cursor
+        project.id,
+        params.status,
+        params.exploration_id,
+        limit=params.limit,
+        cursor=params.cursor,
     )
     facts = await services.reader.run(listing_facts, [record.id for record in page.records])
     views, _, cut = fitting(

@@ -1,0 +1,91 @@
+"""Queries of the store, as functions of a connection. One read is one consistent view."""
+
+from __future__ import annotations
+
+from oubliette.runtime.store.queries.caller_requests import (
+    open_permissions,
+    open_requests,
+    permission,
+    permissions,
+    recent_requests,
+    request,
+)
+from oubliette.runtime.store.queries.event_log import (
+    MAX_BYTES,
+    MAX_EVENTS,
+    LogSlice,
+    bounds,
+    caller_events,
+    event,
+    events,
+    last_index,
+    last_seq,
+    last_source,
+    log,
+)
+from oubliette.runtime.store.queries.instance import idempotency, meta, principal, token, tokens
+from oubliette.runtime.store.queries.paging import Page
+from oubliette.runtime.store.queries.project_parts import (
+    containers,
+    project,
+    project_named,
+    projects,
+    projects_with_containers,
+    workspace,
+    workspaces,
+)
+from oubliette.runtime.store.queries.session_turns import (
+    children,
+    count_live_sessions,
+    ended_sessions,
+    latest_session,
+    live_sessions,
+    session,
+    sessions,
+    turn,
+    turn_of_call,
+    turns,
+)
+
+__all__ = (
+    "MAX_BYTES",
+    "MAX_EVENTS",
+    "LogSlice",
+    "Page",
+    "bounds",
+    "caller_events",
+    "children",
+    "containers",
+    "count_live_sessions",
+    "ended_sessions",
+    "event",
+    "events",
+    "idempotency",
+    "last_index",
+    "last_seq",
+    "last_source",
+    "latest_session",
+    "live_sessions",
+    "log",
+    "meta",
+    "open_permissions",
+    "open_requests",
+    "permission",
+    "permissions",
+    "principal",
+    "project",
+    "project_named",
+    "projects",
+    "projects_with_containers",
+    "recent_requests",
+    "request",
+    "session",
+    "sessions",
+    "token",
+    "tokens",
+    "turn",
+    "turn_of_call",
+    "turns",
+    "workspace",
+    "workspaces",
+)

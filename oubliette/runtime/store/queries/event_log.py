@@ -1,0 +1,153 @@
+"""Queries of events: logs of sessions, and those of a caller in commit order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from oubliette.records import Event
+from oubliette.runtime.store.codec import decode_payload
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+MAX_EVENTS: Final = 500
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Default limits of one read of events."""
+
+_EVENT: Final = (
+    "SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id, source FROM events"
+)
+
+
+class LogSlice(NamedTuple):
+    """Part of a session's log, without gaps after its first event."""
+
+    events: list[Event]
+    first_index: int
+    """First index that is kept (0 for a log that was never cut; may be one past the end)."""
+    last_index: int
+    """Last index of the whole log, -1 if there was never an event."""
+    truncated_before: int | None
+    """Set if events after the cursor were deleted: the first index that is kept."""
+    more: bool
+    """Whether the log continues after the last event here."""
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    session_id, index, ts, kind, data, version, seq, principal, caller_id, source = row
+    return Event(
+        session_id=session_id,
+        index=index,
+        ts=ts,
+        type=kind,
+        data=decode_payload(data),
+        version=version,
+        seq=seq,
+        principal=principal,
+        caller_id=caller_id,
+        source=source,
+    )
+
+
+def _capped(rows: sqlite3.Cursor, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
+    """Return rows up to the limits, but at least one; and whether there are more."""
+    events: list[Event] = []
+    size = 0
+    for row in rows:
+        size += len(row[4])
+        if events and (len(events) >= max_events or size > max_bytes):
+            rows.close()
+            return events, True
+        events.append(_event(row))
+    return events, False
+
+
+def log(
+    connection: sqlite3.Connection,
+    session_id: str,
+    since_index: int = -1,
+    max_events: int = MAX_EVENTS,
+    max_bytes: int = MAX_BYTES,
+) -> LogSlice:
+    """Return events after `since_index`, at least one if there is any, else up to the limits."""
+    cut, last = bounds(connection, session_id)
+    rows = connection.execute(
+        f"{_EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx", (session_id, since_index)
+    )
+    events, more = _capped(rows, max_events, max_bytes)
+    truncated = cut if since_index < cut - 1 else None
+    return LogSlice(events, cut, last, truncated, more)
+
+
+def bounds(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
+    """Return the first index kept and the last index of the log; (0, -1) for a new one."""
+    row = connection.execute(
+        "SELECT (SELECT up_to FROM trims WHERE session_id = ?1),"
+        " (SELECT max(idx) FROM events WHERE session_id = ?1)",
+        (session_id,),
+    ).fetchone()
+    cut = -1 if row[0] is None else row[0]
+    return cut + 1, cut if row[1] is None else row[1]
+
+
+def events(
+    connection: sqlite3.Connection,
+    session_id: str,
+    since_index: int = -1,
+    max_events: int = MAX_EVENTS,
+    max_bytes: int = MAX_BYTES,
+) -> list[Event]:
+    """Return the events of `log`: one at least if there is any, else up to the limits."""
+    return log(connection, session_id, since_index, max_events, max_bytes).events
+
+
+def last_index(connection: sqlite3.Connection, session_id: str) -> int:
+    """Return the index of the last event of a session, -1 if there was never one."""
+    return bounds(connection, session_id)[1]
+
+
+def event(connection: sqlite3.Connection, session_id: str, index: int) -> Event | None:
+    """Return one event."""
+    row = connection.execute(
+        f"{_EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
+    ).fetchone()
+    return _event(row) if row else None
+
+
+def caller_events(  # noqa: PLR0917 - the order of the index
+    connection: sqlite3.Connection,
+    principal: str,
+    caller_id: str,
+    after_seq: int = 0,
+    limit: int = MAX_EVENTS,
+    max_bytes: int = MAX_BYTES,
+) -> list[Event]:
+    """Return this caller's events in the order of their commit; at least one if there is any."""
+    rows = connection.execute(
+        f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? ORDER BY seq",
+        (principal, caller_id, after_seq),
+    )
+    return _capped(rows, limit, max_bytes)[0]
+
+
+def last_seq(connection: sqlite3.Connection) -> int:
+    """Return the highest seq that may have been assigned, 0 at first; all later ones are higher."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    return row[0] if row else 0
+
+
+def last_source(
+    connection: sqlite3.Connection, session_id: str, process_id: str
+) -> tuple[int, int]:
+    """Return (offset, ordinal) of the newest event of that process; (-1, -1) if none."""
+    # In the order of the log, as text would sort 9 above 10; ';' follows ':'.
+    row = connection.execute(
+        "SELECT source FROM events INDEXED BY events_by_session WHERE session_id = ?"
+        " AND source >= ? AND source < ? ORDER BY idx DESC LIMIT 1",
+        (session_id, f"{process_id}:", f"{process_id};"),
+    ).fetchone()
+    if row is None:
+        return -1, -1
+    offset, _, ordinal = row[0].removeprefix(f"{process_id}:").partition(":")
+    return int(offset), int(ordinal)

@@ -1,0 +1,142 @@
+"""Queries of sessions and their turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oubliette.records import Session, Turn
+from oubliette.runtime.store.queries.paging import Page, listing, one, records
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+
+def session(connection: sqlite3.Connection, session_id: str) -> Session | None:
+    """Return one session."""
+    return one(Session, connection.execute("SELECT data FROM sessions WHERE id = ?", (session_id,)))
+
+
+def sessions(
+    connection: sqlite3.Connection,
+    project_id: str | None = None,
+    status: str | None = None,
+    exploration_id: str | None = None,
+    *,
+    principal: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+    newest_first: bool = False,
+) -> Page:
+    """Return sessions that match all given conditions, oldest first unless `newest_first`."""
+    conditions = [
+        ("project_id = ?", project_id),
+        ("status = ?", status),
+        ("exploration_id = ?", exploration_id),
+        ("principal = ?", principal),
+    ]
+    return listing(
+        connection,
+        Session,
+        "sessions",
+        conditions,
+        limit=limit,
+        cursor=cursor,
+        newest_first=newest_first,
+    )
+
+
+def live_sessions(
+    connection: sqlite3.Connection,
+    project_id: str | None = None,
+    container_id: str | None = None,
+    workspace_id: str | None = None,
+    exploration_id: str | None = None,
+) -> list[Session]:
+    """Return sessions whose status is not terminal, of all projects or as narrow as given."""
+    conditions = [
+        ("project_id = ?", project_id),
+        ("container_id = ?", container_id),
+        ("workspace_id = ?", workspace_id),
+        ("exploration_id = ?", exploration_id),
+    ]
+    wanted = [(sql, value) for sql, value in conditions if value is not None]
+    where = " AND ".join(["live = 1", *(sql for sql, _ in wanted)])
+    # +id: sorting the few live ones is cheaper than scanning all sessions in the order of ids.
+    rows = connection.execute(
+        f"SELECT data FROM sessions WHERE {where} ORDER BY +id",  # noqa: S608
+        tuple(value for _, value in wanted),
+    )
+    return records(Session, rows)
+
+
+def count_live_sessions(
+    connection: sqlite3.Connection, project_id: str, *, top_level: bool = True
+) -> int:
+    """Return how many sessions of a project are live; children only count without `top_level`."""
+    sql = "SELECT count(*) FROM sessions WHERE live = 1 AND project_id = ?"
+    if top_level:
+        sql += " AND parent_session_id IS NULL"
+    return connection.execute(sql, (project_id,)).fetchone()[0]
+
+
+def ended_sessions(
+    connection: sqlite3.Connection,
+    before: float,
+    project_id: str | None = None,
+    limit: int = 1000,
+) -> list[str]:
+    """Return ids of sessions that ended, last changed before `before` (wall seconds)."""
+    rows = connection.execute(
+        "SELECT id FROM sessions WHERE live = 0 AND updated_at < ?1"
+        " AND (?2 IS NULL OR project_id = ?2) ORDER BY id LIMIT ?3",
+        (before, project_id, limit),
+    )
+    return [row[0] for row in rows]
+
+
+def children(connection: sqlite3.Connection, session_id: str) -> list[Session]:
+    """Return the session's direct children, oldest first."""
+    sql = "SELECT data FROM sessions WHERE parent_session_id = ? ORDER BY id"
+    return records(Session, connection.execute(sql, (session_id,)))
+
+
+def latest_session(
+    connection: sqlite3.Connection,
+    workspace_id: str,
+    principal: str,
+    parent_session_id: str | None = None,
+) -> Session | None:
+    """Return the newest session not ended by a user, among the children of `parent_session_id`.
+
+    None as parent means top-level sessions.
+    """
+    sql = (
+        "SELECT data FROM sessions WHERE workspace_id = ? AND principal = ?"
+        " AND parent_session_id IS ? AND ended_by IS NULL ORDER BY id DESC LIMIT 1"
+    )
+    return one(Session, connection.execute(sql, (workspace_id, principal, parent_session_id)))
+
+
+def turns(
+    connection: sqlite3.Connection, session_id: str, states: Sequence[str] | None = None
+) -> list[Turn]:
+    """Return the session's turns in order, or those in one of `states`."""
+    if states is None:
+        sql = "SELECT data FROM turns WHERE session_id = ? ORDER BY number"
+        return records(Turn, connection.execute(sql, (session_id,)))
+    holes = ", ".join("?" * len(states))
+    sql = f"SELECT data FROM turns WHERE session_id = ? AND state IN ({holes}) ORDER BY number"  # noqa: S608
+    return records(Turn, connection.execute(sql, (session_id, *states)))
+
+
+def turn(connection: sqlite3.Connection, session_id: str, number: int) -> Turn | None:
+    """Return one turn."""
+    sql = "SELECT data FROM turns WHERE session_id = ? AND number = ?"
+    return one(Turn, connection.execute(sql, (session_id, number)))
+
+
+def turn_of_call(connection: sqlite3.Connection, call_id: str) -> Turn | None:
+    """Return the newest turn made by an agent's call (`{parent session}/{call id}`)."""
+    sql = "SELECT data FROM turns WHERE call_id = ? ORDER BY rowid DESC LIMIT 1"
+    return one(Turn, connection.execute(sql, (call_id,)))

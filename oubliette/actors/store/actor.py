@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from oubliette.kit import Reason, Ref
     from oubliette.records import Event
+    from oubliette.runtime.store.batch_commits import Request
     from oubliette.runtime.store.database import Database
-    from oubliette.runtime.store.writer import Request, State
+    from oubliette.runtime.store.writer import State
 
 CLOSE_SECONDS: Final = 1.0
 """Seconds that the end waits for the last commit."""

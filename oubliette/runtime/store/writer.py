@@ -17,15 +17,10 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal
 
-from oubliette.errors import OublietteError, StorageUnavailable, Unavailable
+from oubliette.errors import StorageUnavailable, Unavailable
 from oubliette.failpoints import failpoint
-from oubliette.runtime.store.checkpointer import Checkpointer
+from oubliette.runtime.store.batch_commits import BatchCommits, Request
 from oubliette.runtime.store.errors import storage_fault
-from oubliette.runtime.store.execute import perform
-from oubliette.runtime.store.operations import (
-    DeleteSessionEvents,
-    PurgeSession,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,38 +37,8 @@ MAX_BATCH: Final = 256
 _RETRY_FIRST: Final = 0.05
 _RETRY_MOST: Final = 1.0
 """Seconds between retries while paused; doubles from the first to the last."""
-_FREEING: Final = (PurgeSession, DeleteSessionEvents)
-_FREE_KEPT: Final = 1000
-"""Pages that may stay free: the next events use them."""
-_SHRINK_STEP: Final = 200
-"""Pages that are freed at a time; a few milliseconds."""
-_PROBE: Final = (
-    "BEGIN IMMEDIATE",
-    "INSERT INTO meta (key, value) VALUES ('probe', hex(zeroblob(65536)))",
-    "DELETE FROM meta WHERE key = 'probe'",
-)
-"""Size that must be writable for the storage to count as working."""
 
 _log = logging.getLogger(__name__)
-
-
-class Request:
-    """Transaction on its way through the writer, then with its outcome."""
-
-    __slots__ = ("deadline", "error", "future", "ops", "result", "tag")
-
-    def __init__(
-        self, ops: tuple[Op, ...], deadline: float, future: Future[Result] | None, tag: object
-    ) -> None:
-        self.ops = ops
-        self.deadline = deadline
-        """Monotonic second after which it is refused while the writer is paused."""
-        self.future = future
-        self.tag = tag
-        """Any value by which the sender identifies it."""
-        self.result: Result = ()
-        self.error: BaseException | None = None
-        """Set if it failed; then nothing of it is stored."""
 
 
 class Writer:
@@ -97,7 +62,6 @@ class Writer:
         """Reason for not running; empty otherwise."""
         self.closed: Future[None] = Future()
         """Done when the thread has ended; with the error that ended it, if any."""
-        self._database = database
         self._on_batch = on_batch
         self._on_state = on_state
         self._hold_seconds = hold_seconds
@@ -107,15 +71,12 @@ class Writer:
         self._closing = False
         self._admission = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="oubliette-store", daemon=True)
-        self._connection: sqlite3.Connection | None = None
-        self._checkpointer = Checkpointer(database)
-        self._shrinking = False
-        """Whether free pages are to be returned to the file system when idle."""
+        self._commits = BatchCommits(database)
 
     def start(self) -> None:
         """Start the thread; once."""
         self.closed.set_running_or_notify_cancel()  # a waiter must not cancel it
-        self._checkpointer.start()
+        self._commits.start()
         self._thread.start()
 
     def submit(self, ops: tuple[Op, ...]) -> Future[Result]:
@@ -180,8 +141,7 @@ class Writer:
             request.error = Unavailable("the store ended; this may or may not be stored")
         try:
             self._deliver(left)
-            self._checkpointer.close()
-            self._disconnect()
+            self._commits.close()
             self._enter("closed", str(failure) if failure else "")
         finally:
             if failure is None:
@@ -192,8 +152,8 @@ class Writer:
     def _run(self) -> None:
         ending = False
         while not ending:
-            if self._shrinking and self._queue.empty():
-                self._shrink()
+            if self._commits.shrinkable and self._queue.empty():
+                self._commits.shrink()
                 continue
             first = self._queue.get()
             if first is None:
@@ -206,90 +166,14 @@ class Writer:
                     break
                 batch.append(following)
             try:
-                self._commit(batch)
+                self._commits.commit(batch)
             except (sqlite3.Error, OSError) as error:
                 ending = self._hold(error, ending=ending)
             else:
                 failpoint("store.after_commit")
                 self._waiting = []
                 self._deliver(batch)
-                self._after(batch)
-
-    def _commit(self, batch: list[Request]) -> None:
-        """Commit the batch; afterwards each request has its result or its error.
-
-        Raises:
-            sqlite3.Error, OSError: the storage failed; nothing was stored.
-        """
-        with self._database.lock:
-            connection = self._connected()
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                if len(batch) == 1:
-                    _perform_only(connection, batch[0])
-                else:
-                    for request in batch:
-                        _perform(connection, request)
-                failpoint("store.before_commit")
-                failpoint("store.commit_io")
-                if connection.in_transaction:
-                    self._seal(connection, batch)
-            except BaseException:
-                self._abandon(connection)
-                raise
-
-    def _seal(self, connection: sqlite3.Connection, batch: list[Request]) -> None:
-        """COMMIT, with invalidated read caches."""
-        remembered = self._database.remembered
-        caching = remembered.begin(op for request in batch for op in request.ops)
-        try:
-            connection.execute("COMMIT")
-        finally:
-            if caching:
-                remembered.end()
-
-    def _abandon(self, connection: sqlite3.Connection) -> None:
-        """Roll back after a fault; a connection that fails to is closed."""
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            _log.warning("the transaction could not be rolled back; connecting again")
-            self._disconnect()
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._database.connect()
-        return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            try:
-                self._database.release(self._connection)
-            except sqlite3.Error:
-                _log.exception("the database connection could not be closed")
-            self._connection = None
-
-    # ------------------------------------------------------------------ housekeeping
-
-    def _after(self, batch: list[Request]) -> None:
-        """Run the follow-up work of a commit, after its requests are answered."""
-        if self._connection is not None:
-            self._checkpointer.committed(self._connection.total_changes)
-        if not self._shrinking and self._database.path is not None:
-            self._shrinking = any(isinstance(op, _FREEING) for one in batch for op in one.ops)
-
-    def _shrink(self) -> None:
-        """Free some pages to the file system; only while the queue is empty."""
-        self._shrinking = False
-        try:
-            connection = self._connected()
-            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-            if free > _FREE_KEPT:
-                connection.execute(f"PRAGMA incremental_vacuum({_SHRINK_STEP})").fetchall()
-                self._shrinking = True
-        except sqlite3.Error as error:
-            _log.warning("free pages could not be given back: %s", error)
+                self._commits.after_commit(batch)
 
     # ------------------------------------------------------------------ paused
 
@@ -306,10 +190,10 @@ class Writer:
             try:
                 while self._waiting:
                     batch = self._waiting[:MAX_BATCH]
-                    self._commit(batch)
+                    self._commits.commit(batch)
                     self._waiting = self._waiting[MAX_BATCH:]
                     self._deliver(batch)
-                self._probe()
+                self._commits.probe()
             except (sqlite3.Error, OSError) as again:
                 error = again
                 self._refuse(float("inf") if ending else time.monotonic())
@@ -326,7 +210,7 @@ class Writer:
         if reason is None:
             raise error
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_FULL) != sqlite3.SQLITE_FULL:
-            self._disconnect()  # the connection itself may be broken
+            self._commits.disconnect()  # the connection itself may be broken
         if (self.state, self.reason) != ("paused", reason):
             _log.error("the store is paused: %s", reason)
             self._enter("paused", reason)
@@ -358,19 +242,6 @@ class Writer:
             )
         self._deliver(refused)
 
-    def _probe(self) -> None:
-        """Write and delete a value, to check whether the storage works again."""
-        with self._database.lock:
-            connection = self._connected()
-            try:
-                for sql in _PROBE:
-                    connection.execute(sql)
-                failpoint("store.commit_io")
-                connection.execute("COMMIT")
-            except BaseException:
-                self._abandon(connection)
-                raise
-
     # ------------------------------------------------------------------ answers
 
     def _deliver(self, batch: list[Request]) -> None:
@@ -391,34 +262,3 @@ class Writer:
         self.reason = reason
         if self._on_state is not None:
             self._on_state(state, reason)
-
-
-def _perform_only(connection: sqlite3.Connection, request: Request) -> None:
-    """A batch of one needs no savepoint: its failure rolls all of it back."""
-    request.error = None
-    try:
-        request.result = perform(connection, request.ops)
-    except Exception as error:
-        if storage_fault(error) is not None:
-            raise
-        request.error = _answerable(error)
-        connection.execute("ROLLBACK")
-
-
-def _perform(connection: sqlite3.Connection, request: Request) -> None:
-    request.error = None
-    connection.execute("SAVEPOINT request")
-    try:
-        request.result = perform(connection, request.ops)
-    except Exception as error:
-        if storage_fault(error) is not None:
-            raise
-        request.error = _answerable(error)
-        connection.execute("ROLLBACK TO request")
-    connection.execute("RELEASE request")
-
-
-def _answerable(error: Exception) -> Exception:
-    if not isinstance(error, OublietteError):
-        _log.error("a write failed for a reason that is ours", exc_info=error)
-    return error

@@ -31,10 +31,11 @@ demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them
 	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT)) $(if $(KEEP),--keep)
 
 # Both: REQUIRE=docker,... fails where one of them is missing, WITHOUT=docker,... leaves one out.
+# One worker more than cores, as tests wait for processes, engines and agents.
 test: $(STAMP) # the core, which anybody can run in a few minutes (docs/testing.md)
-	@OUBLIETTE_SUITE=core OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -n 2 -r fE $(ARGS)
+	@OUBLIETTE_SUITE=core OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -n 3 -r fE $(ARGS)
 
-test-all: $(STAMP) # the whole of it; engines and agents are waited for, so one worker more than cores
+test-all: $(STAMP) # the whole of it
 	@OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -n 3 $(ARGS)
 
 lint: $(STAMP)

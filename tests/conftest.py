@@ -6,6 +6,7 @@ Which tests are run at all, and what is said of the others, is told in `selectio
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections import Counter
@@ -113,6 +114,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = without
     if hasattr(config, "workeroutput"):  # every worker of xdist collects all
         config.workeroutput["left_out"] = dict(without)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was collected out of the garbage collector's sight.
+
+    Thousands of tests and all modules live until the end: every full collection would visit them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

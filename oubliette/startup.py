@@ -43,7 +43,7 @@ from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
-from oubliette.stages import STAGE_SECONDS, starting, stopping
+from oubliette.start_and_stop import STAGE_SECONDS, starting, stopping
 from oubliette.tools.agent_endpoint import AgentToolEndpoint
 from oubliette.tools.audit import note_refused_key
 from oubliette.tools.auth.api_keys import ApiKeys

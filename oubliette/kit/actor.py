@@ -305,7 +305,7 @@ class Actor(PlacedActor):
         return deferred
 
     # ------------------------------------------------------------ Pykka's steps, our meaning
-    def _actor_gate(self) -> LoopBridge:
+    def _actor_bridge(self) -> LoopBridge:
         return self.system.bridge
 
     def _actor_start_on(self, bridge: LoopBridge) -> None:

@@ -90,14 +90,14 @@ class AsyncioActor(pykka.Actor):
         return AsyncioFuture()
 
     def _start_actor_loop(self) -> None:
-        bridge = self._actor_gate()
+        bridge = self._actor_bridge()
         if threading.get_ident() == bridge.thread:
             self._actor_start_on(bridge)
         else:
             bridge.call(self._actor_start_on, bridge)
 
     # ------------------------------------------------------------ the loop
-    def _actor_gate(self) -> LoopBridge:
+    def _actor_bridge(self) -> LoopBridge:
         bridge = self.bridge
         if bridge is None:
             raise RuntimeError(f"{self}: there is no loop for it; spawn it in a System")

@@ -20,11 +20,12 @@ from oubliette.errors import (
     Unavailable,
 )
 from oubliette.mcp_front import challenge
-from oubliette.mcp_front.auth import Authenticator, HostPolicy, header
+from oubliette.mcp_front.auth import Authenticator, header
 from oubliette.mcp_front.calls import ToolCalls
 from oubliette.mcp_front.direct_path.handler import DirectPath
 from oubliette.mcp_front.events.get_stream import GetStreams
 from oubliette.mcp_front.events.listen import ListenService
+from oubliette.mcp_front.host_and_origin import HostPolicy
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.sdk import LOADING, Sdk
@@ -91,7 +92,7 @@ class McpApp:
         self._rates = rates
         self._ready = ready
         self._names = HostPolicy(config.server)
-        self._gate = Authenticator(verify)
+        self._authenticator = Authenticator(verify)
         self.quotas = Quotas(config.callers)
         self.listening = ListenService(callers, find, self.quotas, config.callers)
         """Implementation of `caller_listen`, for the tool table (`ToolServices.listen`)."""
@@ -231,7 +232,7 @@ class McpApp:
             )
             return
         try:
-            who = await self._gate.admit(header(scope["headers"], b"authorization"))
+            who = await self._authenticator.admit(header(scope["headers"], b"authorization"))
         except Unauthenticated as error:
             given = header(scope["headers"], b"authorization") is not None
             await challenge.refuse_key(send, error.message, given=given)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from oubliette.config.schema import Config, ServerConfig
 from oubliette.errors import ConfigError
-from oubliette.mcp_front.auth import HostPolicy
 from oubliette.mcp_front.events import event_format
+from oubliette.mcp_front.host_and_origin import HostPolicy
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.records import Event

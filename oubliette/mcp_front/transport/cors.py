@@ -1,6 +1,6 @@
 """CORS headers for trusted pages in a browser (Fetch standard).
 
-Origins are checked before (`auth.HostPolicy`). A page does not get a key from the browser and
+Origins are checked before (`host_and_origin`). A page does not get a key from the browser and
 cookies are never read, so these headers permit nothing that a key would not.
 """
 

@@ -16,7 +16,7 @@ app = typer.Typer(help="The configuration.", no_args_is_help=True)
 @app.command("show")
 def show(
     sources: Annotated[
-        bool, typer.Option("--sources", help="Where each value comes from.")
+        bool, typer.Option("--sources", help="Show the source of each value.")
     ] = False,
     home: Home = None,
     output: Output = Format.text,

@@ -35,7 +35,7 @@ def end(  # noqa: PLR0917 - one parameter per option
 ) -> None:
     """End a session, so that no message resumes it; with --all, each live one."""
     if everything is (session_id is not None):
-        raise typer.BadParameter("name a session, or say --all", param_hint="SESSION_ID")
+        raise typer.BadParameter("give a session, or --all", param_hint="SESSION_ID")
     if project is not None and not everything:
         raise typer.BadParameter("it goes with --all alone", param_hint="--project")
     if session_id is None:

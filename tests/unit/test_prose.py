@@ -40,6 +40,10 @@ BANNED = re.compile(
 """Personification and aphorisms; the process in a container is the guest."""
 HEADLESS = re.compile(r"(?:What|How|Where|Who|Whom|Whose|Which|When|Why|That|If)\b")
 """Openings without a subject. `Whether …` is usual for a property."""
+SHOWN = {"help", "hint", "remedy", "description", "epilog"}
+"""Arguments whose text users read: help of options, remedies of errors, schemas of tools."""
+NOT_YET = ("oubliette/runtime/containers/", "oubliette/runtime/store/")
+"""Folders whose arguments of that kind are not checked yet."""
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"")
 
 
@@ -60,8 +64,16 @@ def violations(prose: Prose) -> Iterator[str]:
         yield f"{prose.line}: {prose.owner} begins with {found[0]!r}"
 
 
+def shown(node: ast.keyword) -> str:
+    """The constant text of an argument that users read; empty if it has none."""
+    parts = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
+    return " ".join(each for each in parts if isinstance(each, str))
+
+
 def prose_of(source: str) -> Iterator[Prose]:
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg in SHOWN:
+            yield Prose(node.value.lineno, f"{node.arg}=", shown(node), opens=node.arg == "help")
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -91,7 +103,8 @@ def test_a_folder_that_is_done_has_plain_docstrings_and_comments(folder):
     for path in files:
         name = path.relative_to(ROOT).as_posix()
         for prose in prose_of(path.read_text(encoding="utf-8")):
-            found += [f"{name}:{each}" for each in violations(prose)]
+            if not (prose.owner.endswith("=") and name.startswith(NOT_YET)):
+                found += [f"{name}:{each}" for each in violations(prose)]
     assert found == []
 
 
@@ -107,6 +120,7 @@ def test_a_folder_that_is_done_has_plain_docstrings_and_comments(folder):
         ('"""Start the agent host."""', ["'agent host'"]),
         ('"""Return `say TEXT` of the machine\'s host name."""', []),
         ('"""Whether the link is open."""', []),
+        ('f(help="What it is for.", hint="nobody says")', ["What", "'nobody'", "'says'"]),
         ('print("nobody told the host")', []),
     ],
 )

@@ -87,7 +87,7 @@ def filled(config: AgentConfig, secrets: Mapping[str, str]) -> dict[str, Any]:
         if name not in secrets:
             raise ConfigError(
                 f"an MCP server names the credential {name}, which is not given to this project",
-                hint=f"projects, users and agents of [credentials.{name}] say who is given it",
+                hint=f"projects, users and agents of [credentials.{name}] determine that",
             )
         return secrets[name]
 

@@ -154,7 +154,7 @@ def resolve(
             return (credentials or {})[name]
         raise ConfigError(
             f"the credential {name} is not given to this project",
-            hint=f"projects, users and agents of [credentials.{name}] say who is given it",
+            hint=f"projects, users and agents of [credentials.{name}] determine who receives it",
         )
     if kind == "env":
         found = environ.get(name)

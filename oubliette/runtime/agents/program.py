@@ -76,8 +76,8 @@ class Program:
         if path not in {None, OF_IMAGE} and self.found is None:
             raise ConfigError(
                 f"{self._section}.path: {path} is no program",
-                hint=f"leave it out to use {self.name} on PATH, or say {OF_IMAGE!r} where the"
-                " container's image has it",
+                hint=f"leave it out to use {self.name} on PATH, or set it to {OF_IMAGE!r} if the"
+                " container's image has the program",
             )
 
     @property
@@ -99,8 +99,8 @@ class Program:
         return Availability(
             ok=False,
             reason=f"{self.name} is not on PATH, and {self._section}.path is not set",
-            remedy=f"npm install -g {self._package}, or set path in [{self._section}]; to"
-            f" {OF_IMAGE!r} where the container's image has it",
+            remedy=f"npm install -g {self._package}, or set path in"
+            f" [{self._section}] ({OF_IMAGE!r}: the container's image has the program)",
         )
 
     @property

@@ -18,6 +18,7 @@ PAGES = (
 """All pages, with generated ones and descriptions of tools and keys."""
 CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z]\w*)?)`")
 """A name in backticks, written as classes are."""
+FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
 REPLACED = re.compile(
     r"\b(?:whoever|whatever|anew|for good|(?:come|comes|came|put) to rest|hostgate|patience"
     r"|houses?|doors?|gates?|journal|lends?|lent|lending)\b",
@@ -26,11 +27,11 @@ REPLACED = re.compile(
 """Words that documents used once, for which the glossary has the usual ones."""
 
 
-def classes() -> set[str]:
-    """The names of all classes of the package."""
+def classes(*files: Path) -> set[str]:
+    """The names of all classes of these files, or of the package."""
     return {
         node.name
-        for file in (ROOT / "oubliette").rglob("*.py")
+        for file in files or (ROOT / "oubliette").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     }
@@ -46,6 +47,17 @@ def test_every_class_that_the_glossary_names_exists() -> None:
     named = set(CLASS.findall(GLOSSARY.read_text(encoding="utf-8")))
     assert len(named) > 30
     assert named - classes() == set()
+
+
+def test_every_class_of_a_row_is_in_a_file_that_the_row_names() -> None:
+    checked = []
+    for row in re.findall(r"(?m)^\| (.+) \|$", GLOSSARY.read_text(encoding="utf-8")):
+        *words, where = row.split(" | ")
+        files = [ROOT / "oubliette" / name for name in FILE.findall(where)]
+        defined = {name for file in files for name in classes(file)}
+        checked += [(name, name in defined) for name in CLASS.findall(" ".join(words)) if files]
+    assert len(checked) > 20
+    assert [name for name, found in checked if not found] == []
 
 
 def test_no_word_of_the_glossary_is_defined_twice() -> None:

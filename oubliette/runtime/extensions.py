@@ -40,7 +40,7 @@ class Extension(msgspec.Struct, frozen=True):
         return f"{self.point.dist.name} {self.point.dist.version}"
 
     def load(self) -> Any:
-        """Import what the entry point names; any error of the package is raised."""
+        """Import what the entry point names; raises any error that the package raises."""
         return self.point.load()
 
     def unusable(self, error: Exception) -> str:

@@ -119,7 +119,7 @@ _TOOLS: Final = (
         params=AgentSessionMap,
         description="Divide a task: give many messages to as many new agents, wait for all of"
         " them, and get their answers in order. Better than many calls of session_message: it"
-        " keeps to the limits by itself, and one that fails does not stop the others. Let them"
+        " keeps to the limits, and one that fails does not stop the others. Let them"
         " leave long results with context_write and read those with context_read.",
     ),
     AgentTool(
@@ -135,7 +135,7 @@ _TOOLS: Final = (
         params=ContextWrite,
         description="Leave a result for the other agents of this workspace, your parent above all:"
         " data under a name of your choice. Writing again under the same name replaces it. Prefer"
-        " this to a long final answer, and say in the answer which name to read.",
+        " this to a long final answer, and name in the answer what to read.",
     ),
     AgentTool(
         name="context_list",

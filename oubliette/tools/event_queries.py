@@ -96,16 +96,6 @@ def _truncated(
     return None
 
 
-def last_error(connection: sqlite3.Connection, session_id: str) -> str | None:
-    """Return the message of a session's newest `error` event."""
-    row = connection.execute(
-        "SELECT data FROM events WHERE session_id = ? AND type = 'error' ORDER BY idx DESC LIMIT 1",
-        (session_id,),
-    ).fetchone()
-    message = decode_payload(row[0]).get("message") if row else None
-    return message if isinstance(message, str) else None
-
-
 def listing_facts(
     connection: sqlite3.Connection, session_ids: list[str]
 ) -> dict[str, tuple[int, list[str]]]:

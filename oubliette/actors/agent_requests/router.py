@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import msgspec
 
 from oubliette import ids
-from oubliette.actors.agent_requests.bare_events import first_form
 from oubliette.actors.agent_requests.caller_tools import (
     CallerToolCalls,
     OpenCall,
@@ -26,8 +25,8 @@ from oubliette.actors.agent_requests.params import (
     rpc_error,
     text_param,
 )
+from oubliette.actors.agent_requests.session_events import session_events
 from oubliette.actors.agent_requests.session_map import MapCalls
-from oubliette.actors.messages import AnswerCallerTool, ReadEvents
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallIds, ReleaseCall, ReserveCall
 from oubliette.actors.session.caller_request import CallerRequestActor
 from oubliette.actors.session.messages import (
@@ -47,7 +46,7 @@ from oubliette.errors import InvalidParameter, NotFound, OublietteError
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
-from oubliette.records import TERMINAL, CallerRequest, CallerTool, Session
+from oubliette.records import CallerRequest, CallerTool, Session
 from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerRequest
 from oubliette.tool_params.session_tools import EventsParams
 
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from oubliette.actors.context import AgentTools
+    from oubliette.actors.messages import AnswerCallerTool
     from oubliette.actors.session.recovery import StoredSession
     from oubliette.actors.session.silence import Silence
     from oubliette.kit import Actor, Deferred, Down, Message, Ref
@@ -246,8 +246,10 @@ class AgentRequestRouter:
                 case "session_map":
                     self._maps.asked(rpc, params)
                 case "session_events":
-                    answer = self._session_events(params)
-                    self._answer_later(rpc, self._first_form(answer) if message.bare else answer)
+                    asked = base_params(EventsParams, params, "session_events")
+                    tree = self._record.exploration_id
+                    events = session_events(self._context, tree, asked, bare=message.bare)
+                    self._answer_later(rpc, events)
                 case "oubliette_tools":
                     self._answer_later(rpc, self._oubliette_tools(message.params))
                 case "oubliette_call_tool":
@@ -499,49 +501,6 @@ class AgentRequestRouter:
                 answer.set(outcome in {"result", "tool_error"})
 
         writer.then(tell)
-
-    # ------------------------------------------------------------------ sessions of its tree
-
-    async def _session_events(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = base_params(EventsParams, params, "session_events")
-        session_id, since, wait = asked.session_id, asked.since_index, asked.wait_seconds
-        record = await self._context.reader.session(session_id)
-        if record is None or record.exploration_id != self._record.exploration_id:
-            raise NotFound(f"session_id: there is no session {session_id} in this tree")
-        live = self._context.session_registry.session(session_id)
-        if live is not None:
-            found = await live.ask(
-                ReadEvents(since_index=since, max_events=asked.max_events, wait_seconds=wait),
-                timeout=wait + 30.0,
-            )
-            record, events, done = found.session, found.events, found.turn_done
-        else:
-            events = tuple(
-                await self._context.reader.events(
-                    session_id, since, asked.max_events, 4 * 1024 * 1024
-                )
-            )
-            done = True
-        return {
-            "session_id": session_id,
-            "status": record.status,
-            "last_index": events[-1].index if events else since,
-            "events": [
-                {"type": event.type, "index": event.index, "ts": event.ts, **event.data}
-                for event in events
-            ],
-            "completed": done or record.status in TERMINAL,
-            "failed": record.status == "failed",
-            "final_response": record.final_response,
-        }
-
-    async def _first_form(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        page = await answer
-        record = await self._context.reader.session(page["session_id"])
-        turn = None
-        if record is not None and page["completed"]:
-            turn = await self._context.reader.turn(record.id, record.turn_count)
-        return first_form(page, turn)
 
     # ------------------------------------------------------------------ Oubliette's own tools
 

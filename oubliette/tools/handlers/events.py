@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
+from oubliette.actors.event_pages import (
+    ASK_MARGIN,
+    EventPage,
+    error_of,
+    long_poll,
+    read_page,
+    stored_state,
+)
 from oubliette.actors.messages import ReadEvents
-from oubliette.errors import NotFound, Unavailable
-from oubliette.kit import ActorDead
+from oubliette.errors import NotFound
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tool_params.session_tools import EventsParams
-from oubliette.tools.event_queries import event_piece, last_error, tree_log
+from oubliette.tools.event_queries import event_piece, tree_log
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.schema import response_size
 from oubliette.tools.schema.views import event_view
-from oubliette.tools.services import session_not_found
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from oubliette.actors.messages import SessionEvents
-    from oubliette.records import Event, Session
+    from oubliette.records import Session
     from oubliette.tools.event_queries import TreeSlice
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
@@ -33,8 +39,6 @@ MAX_PAGE: Final = response_size.MAX_PARTS
 """Maximum bytes of events that are read for one answer, which may contain fewer."""
 MAX_PIECE: Final = 512 * field_types.KIB
 """Maximum bytes of one `event_read`; less if the message would be too large."""
-ASK_MARGIN: Final = 10.0
-"""Seconds that an actor gets beyond the wait itself."""
 
 
 class SessionEventsParams(EventsParams, frozen=True, kw_only=True):
@@ -94,16 +98,19 @@ async def session_events(
 ) -> SessionEventsPage:
     """Read a session's events and whether its last turn has ended, optionally as a long poll."""
     session = await visible_session(services, context, params.session_id)
-    until = services.clock.monotonic() + params.wait_seconds
-    while True:
+
+    async def read(wait: float) -> EventPage:
+        # A caller that waits here is present.
         await _seen(services, context, session)
-        # In slices: a caller that waits here is present, and a restarted actor is found again.
-        left = until - services.clock.monotonic()
-        wait = max(0.0, min(left, services.config.callers.poll_grace_seconds / 2))
-        reading = _tree_page if params.include_children else _page
-        page, live = await reading(services, params, wait)
-        if page.events or left <= 0 or not live:
-            return page
+        if params.include_children:
+            return await _tree_page(services, params, wait)
+        return await read_page(
+            services.reader, services.ask_session, params, max_bytes=MAX_PAGE, wait=wait
+        )
+
+    slices = services.config.callers.poll_grace_seconds / 2
+    page = await long_poll(services.clock, params.wait_seconds, slices, read)
+    return await _view(services, page, by_seq=params.include_children)
 
 
 @tool(EventRead, EventPiece, scope="read", read_only=True)
@@ -137,59 +144,12 @@ async def _seen(services: ToolServices, context: CallContext, session: Session) 
         await services.caller_seen(context.principal, session.caller_id)
 
 
-async def _page(
-    services: ToolServices, params: SessionEventsParams, wait: float
-) -> tuple[SessionEventsPage, bool]:
-    """Return a page, and whether it came from a live session, where waiting may bring more."""
-    try:
-        found: SessionEvents = await services.ask_session(
-            params.session_id,
-            ReadEvents(
-                since_index=params.since_index,
-                max_events=params.max_events,
-                max_bytes=MAX_PAGE,
-                wait_seconds=wait,
-            ),
-            wait + ASK_MARGIN,
-        )
-    except (ActorDead, NotFound, Unavailable):
-        return await _page_of_log(services, params), False
-    page = await _told(
-        services,
-        found.session,
-        found.events,
-        last=found.last_index,
-        more=found.last_index < found.log_end and bool(found.events),
-        truncated=found.truncated_before,
-        done=found.turn_done,
-    )
-    return page, True
-
-
-async def _page_of_log(services: ToolServices, params: SessionEventsParams) -> SessionEventsPage:
-    session, done = await _at_rest(services, params.session_id)
-    log = await services.reader.log(
-        params.session_id, params.since_index, params.max_events, MAX_PAGE
-    )
-    return await _told(
-        services,
-        session,
-        log.events,
-        last=log.events[-1].index if log.events else params.since_index,
-        more=log.more,
-        truncated=log.truncated_before,
-        done=done,
-    )
-
-
-async def _tree_page(
-    services: ToolServices, params: SessionEventsParams, wait: float
-) -> tuple[SessionEventsPage, bool]:
+async def _tree_page(services: ToolServices, params: SessionEventsParams, wait: float) -> EventPage:
     root = params.session_id
 
     async def read() -> tuple[Session, bool, TreeSlice]:
         # In this order: when the turn is done, its last event is in what is read after it.
-        session, done = await _at_rest(services, root)
+        session, done = await stored_state(services.reader, root)
         log = await services.reader.run(
             tree_log, root, params.since_index, params.max_events, MAX_PAGE
         )
@@ -212,67 +172,38 @@ async def _tree_page(
                 ]
             )
             session, done, found = await read()
-    page = await _told(
-        services,
-        session,
-        found.events,
-        last=found.last_seq,
+    return EventPage(
+        session=session,
+        events=found.events,
+        last_index=found.last_seq,
         more=found.more,
-        truncated=found.truncated_before,
-        done=done,
-        by_seq=True,
+        truncated_before=found.truncated_before,
+        turn_over=done,
+        live=services.session_ref(root) is not None,
     )
-    return page, services.session_ref(root) is not None
 
 
-async def _at_rest(services: ToolServices, session_id: str) -> tuple[Session, bool]:
-    """Return the session, and whether the log has no running or queued turn of it."""
-    open_turns = await services.reader.turns(session_id, ("queued", "running"))
-    session = await services.reader.session(session_id)
-    if session is None:
-        raise session_not_found(session_id)
-    return session, not open_turns
-
-
-async def _told(
-    services: ToolServices,
-    session: Session,
-    events: tuple[Event, ...] | list[Event],
-    *,
-    last: int,
-    more: bool,
-    truncated: int | None,
-    done: bool,
-    by_seq: bool = False,
-) -> SessionEventsPage:
-    views, used, cut = response_size.fitting(event_view(event) for event in events)
+async def _view(services: ToolServices, page: EventPage, *, by_seq: bool) -> SessionEventsPage:
+    views, used, cut = response_size.fitting(event_view(event) for event in page.events)
     if cut:
-        more = True
-        last = events[len(views) - 1].seq if by_seq else events[len(views) - 1].index
-    completed = done and not more and session.turn_count > 0
-    answer = (
-        response_size.cut(session.final_response, response_size.room_for_text(used))
-        if completed
-        else None
-    )
-    failed = session.status == "failed"
-    error = session.status_reason if session.status in {"failed", "timed_out"} else None
-    if completed and error is None:
-        turn = await services.reader.turn(session.id, session.turn_count)
-        if turn is not None and turn.outcome == "failed":
-            said = await services.reader.run(last_error, session.id)
-            error = said or turn.result or "the turn failed"
+        last = page.events[len(views) - 1]
+        page = dataclasses.replace(page, more=True, last_index=last.seq if by_seq else last.index)
+    session = page.session
+    answer = None
+    if page.completed:
+        answer = response_size.cut(session.final_response, response_size.room_for_text(used))
+    error = await error_of(services.reader, page)
     return SessionEventsPage(
         session_id=session.id,
         status=session.status,
-        last_index=last,
+        last_index=page.last_index,
         events=tuple(views),
-        completed=completed,
-        failed=failed,
+        completed=page.completed,
+        failed=page.failed,
         error=response_size.cut(error, response_size.SHORT_TEXT),
         final_response=answer,
-        truncated_before=truncated,
-        more=more,
+        truncated_before=page.truncated_before,
+        more=page.more,
     )
 
 

@@ -1,0 +1,68 @@
+"""`session_events` of an agent: a page of the log of a session in its tree.
+
+An agent gets each event whole, because it has no tool that reads the rest of one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from oubliette.actors.agent_requests.bare_events import first_form
+from oubliette.actors.event_pages import error_of, long_poll, read_page
+from oubliette.errors import NotFound
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.event_pages import EventPage
+    from oubliette.tool_params.session_tools import EventsParams
+
+MAX_PAGE: Final = 4 * 1024 * 1024
+"""Maximum bytes of the events of one answer."""
+
+
+async def session_events(
+    context: ActorContext, exploration_id: str, params: EventsParams, *, bare: bool
+) -> dict[str, Any]:
+    """Return the answer to an agent of the tree `exploration_id`; `bare` is the first form.
+
+    Raises:
+        NotFound: there is no such session in the tree.
+    """
+    record = await context.reader.session(params.session_id)
+    if record is None or record.exploration_id != exploration_id:
+        raise NotFound(f"session_id: there is no session {params.session_id} in this tree")
+
+    async def read(wait: float) -> EventPage:
+        ask = context.session_registry.ask
+        return await read_page(context.reader, ask, params, max_bytes=MAX_PAGE, wait=wait)
+
+    slices = context.config.callers.poll_grace_seconds / 2
+    page = await long_poll(context.clock, params.wait_seconds, slices, read)
+    answer = await _answer(context, page)
+    if not bare:
+        return answer
+    session = page.session
+    turn = None
+    if page.turn_over:
+        turn = await context.reader.turn(session.id, session.turn_count)
+    # Such a client reads from the start each time: the outcome is not left to the last page.
+    return first_form({**answer, "completed": page.turn_over}, turn)
+
+
+async def _answer(context: ActorContext, page: EventPage) -> dict[str, Any]:
+    session = page.session
+    return {
+        "session_id": session.id,
+        "status": session.status,
+        "last_index": page.last_index,
+        "events": [
+            {**event.data, "type": event.type, "index": event.index, "ts": event.ts}
+            for event in page.events
+        ],
+        "completed": page.completed,
+        "failed": page.failed,
+        "error": await error_of(context.reader, page),
+        "final_response": session.final_response if page.turn_over else None,
+        "truncated_before": page.truncated_before,
+        "more": page.more,
+    }

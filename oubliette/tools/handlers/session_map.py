@@ -1,6 +1,7 @@
 """The tool `session_map` of callers: many prompts at once, with their answers in order.
 
-Agents have the same as a base tool on their own link (`actors/agent_requests/session_map.py`).
+Agents have the same as a base tool on their own link (`actors/agent_requests/session_map.py`). Both
+leave to `actors/fan_out.py` which message runs when.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
+from oubliette.actors.fan_out import FanOut
 from oubliette.actors.messages import EndSession, ReadEvents, SessionEvents
 from oubliette.errors import (
     Forbidden,
@@ -30,8 +32,6 @@ from oubliette.tools.spawn_options import AgentSettings
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oubliette.records import Project
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Transport
@@ -96,10 +96,10 @@ async def session_map(
     idempotency_key waits for them again.
     """
     project = await visible_project(services, context, params.project_id)
-    return MapResults(results=await _FanOut(services, context, params, project).run())
+    return MapResults(results=await _Map(services, context, params, project).run())
 
 
-class _FanOut:
+class _Map:
     """One call of `session_map`."""
 
     def __init__(
@@ -110,20 +110,20 @@ class _FanOut:
         self._params = params
         self._project = project
         self._project_id = project.id
-        self._results: dict[int, MapResult] = {}
-        self._working = 0
-        self._ended = asyncio.Condition()
+        limit = min(params.max_parallel, self._fitting())
+        self._order = FanOut[MapResult](len(params.messages), limit)
 
     async def run(self) -> tuple[MapResult, ...]:
-        count = len(self._params.messages)
-        numbers = iter(range(count))
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._params.max_parallel, count, self._fitting())):
-                    group.create_task(self._worker(numbers))
+                self._go_on(group)
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return tuple(self._results[number] for number in range(count))
+        return self._order.in_order()
+
+    def _go_on(self, group: asyncio.TaskGroup) -> None:
+        while (number := self._order.start()) is not None:
+            group.create_task(self._part(number, group))
 
     def _fitting(self) -> int:
         """Return the number of agents that fit into the memory of one container."""
@@ -136,50 +136,33 @@ class _FanOut:
             agent = services.offers.agents[0]
         return max(room // need_of(services.config, agent), 1)
 
-    async def _worker(self, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            self._results[number] = await self._part(number)
-
-    async def _part(self, number: int) -> MapResult:
+    async def _part(self, number: int, group: asyncio.TaskGroup) -> None:
         try:
             session_id, since = await self._start(number)
         except (InvalidParameter, Forbidden):
             raise  # the same error would meet every message
         except OublietteError as error:
-            return MapResult(session_id=None, status="refused", result=None, error=str(error))
-        try:
+            if isinstance(error, LimitExceeded) and self._order.no_room(number):
+                return
+            refused = MapResult(session_id=None, status="refused", result=None, error=str(error))
+            self._order.answer(number, refused, room=False)
+        else:
             await self._turn_end(session_id, since)
-            return await self._result(session_id)
-        finally:
-            async with self._ended:
-                self._working -= 1
-                self._ended.notify_all()
+            self._order.answer(number, await self._result(session_id), room=True)
+        self._go_on(group)
 
     async def _start(self, number: int) -> tuple[str, int]:
-        """Start the session of a message; without room, once one of our sessions has ended."""
+        """Start the session of a message."""
         params = self._spawn_params(number)
-        while True:
-            self._working += 1
-            try:
-                spawned = await spawn(
-                    self._services,
-                    self._context,
-                    params,
-                    self._project_id,
-                    params.prompt,
-                    name="session_map",
-                )
-            except LimitExceeded:
-                self._working -= 1
-                if not self._working:
-                    raise
-                async with self._ended:
-                    await self._ended.wait()
-                continue
-            except BaseException:
-                self._working -= 1
-                raise
-            return spawned.session_id, spawned.last_index
+        spawned = await spawn(
+            self._services,
+            self._context,
+            params,
+            self._project_id,
+            params.prompt,
+            name="session_map",
+        )
+        return spawned.session_id, spawned.last_index
 
     def _spawn_params(self, number: int) -> SessionSpawn:
         given = self._params.messages[number]

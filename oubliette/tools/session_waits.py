@@ -45,7 +45,7 @@ async def waiting_of(services: ToolServices, session: records.Session) -> tuple[
         return (_unheld(session, f"its actor did not answer: {error.message}"),)
     waits = list(found.waits)
     if found.container is not None:
-        waits = [await _container(services, found.container, wait) for wait in waits]
+        waits = [await _container(services, found, wait, session.id) for wait in waits]
     return tuple(await asyncio.gather(*(_view(services, wait) for wait in waits)))
 
 
@@ -71,20 +71,22 @@ def _unheld(session: records.Session, detail: str | None = None) -> WaitView:
     )
 
 
-async def _container(services: ToolServices, name: str, wait: Wait) -> Wait:
+async def _container(
+    services: ToolServices, found: SessionWaits, wait: Wait, session_id: str
+) -> Wait:
     """Return the details of the container's actor if `wait` is for the container, else `wait`."""
-    if wait.kind != "container":
+    if wait.kind != "container" or found.container is None:
         return wait
     try:
-        start: ContainerStartProgress | None = await services.name_actor(name).ask(
-            GetStart(), ASK_SECONDS
+        start: ContainerStartProgress | None = await services.name_actor(found.container).ask(
+            GetStart(session_id=session_id), ASK_SECONDS
         )
     except ActorError:  # being restarted, or busy with the engine: the session knows the rest
         return wait
     if start is None:
-        return wait
+        return found.reached or wait
     return Wait(
-        kind="container",
+        kind=start.kind,
         what=start.what,
         since=start.since or wait.since,
         until=start.until,

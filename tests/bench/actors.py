@@ -28,7 +28,12 @@ import structlog
 from oubliette import ids
 from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.caller.messages import NextEvents, OpenListener
-from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.guest_connection import (
+    GetGuestConnection,
+    GuestConnection,
+    GuestConnectionState,
+    UnitRefs,
+)
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.context import ActorContext
 from oubliette.actors.messages import AnswerCallerTool, OpenCaller
@@ -71,7 +76,7 @@ SWITCH_SECONDS = 0.0005  # as the server has it
 class NoContainer(Actor):
     """Stands for the container and its socket: agents wait for it for ever, links are given."""
 
-    def __init__(self, services: Any, gate: list[GuestConnection]) -> None:
+    def __init__(self, services: Any, gate: GuestConnection) -> None:
         super().__init__()
         self._services = services
         self._gate = gate
@@ -82,7 +87,11 @@ class NoContainer(Actor):
 
     @handles(OpenLink)
     def _open(self, message: OpenLink) -> None:
-        self.spawn(SessionConnectionActor, self._services, self._gate[0], message)
+        self.spawn(SessionConnectionActor, self._services, self._gate, message)
+
+    @handles(GetGuestConnection)
+    def _get(self, _: GetGuestConnection) -> GuestConnection:
+        return self._gate
 
 
 class FakeHost:
@@ -106,11 +115,11 @@ class House:
     """A store, a caller and the sessions of agents, with nothing of HTTP or containers."""
 
     def __init__(
-        self, system: System, services: ActorContext, gate: GuestConnection, host: FakeHost
+        self, system: System, services: ActorContext, unit: UnitRefs, host: FakeHost
     ) -> None:
         self.system = system
         self.services = services
-        self.gate = gate
+        self.unit = unit
         self.host = host
         self.lending = asyncio.Event()
 
@@ -131,7 +140,7 @@ class House:
         entry = EnterSession(session_id=name, name=f"sessions/{name}", supervisor="container")
         await self.system.ref(REGISTRY).ask(entry)
         self.system.spawn(
-            SessionActor, self.services, self.gate, name, SessionMemory(), name=f"sessions/{name}"
+            SessionActor, self.services, self.unit, name, SessionMemory(), name=f"sessions/{name}"
         )
         reader, writer = await self.host.clients[name]
         await reader.readline()  # caller_tools_config
@@ -181,13 +190,11 @@ async def house() -> AsyncIterator[House]:
                 zipapp=Path(folder), started=clock.monotonic(), runtime_base=Path(folder),
                 session_registry=SessionRegistry(table),
             )  # fmt: skip
-            gates: list[GuestConnection] = []
-            container = system.spawn(NoContainer, services, gates, name="container")
-            host = FakeHost()
-            gate = GuestConnection(container, container)
-            gate.opened(cast("Any", host), cast("Any", SimpleNamespace(id="c")))
-            gates.append(gate)
-            made = House(system, services, gate, host)
+            host, guest = FakeHost(), GuestConnectionState()
+            guest.opened(cast("Any", host), cast("Any", SimpleNamespace(id="c")))
+            gate = GuestConnection(guest)
+            container = system.spawn(NoContainer, services, gate, name="container")
+            made = House(system, services, UnitRefs(container, container), host)
             caller = asyncio.create_task(made.answer())
             await made.lending.wait()
             try:

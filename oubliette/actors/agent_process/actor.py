@@ -16,6 +16,7 @@ from oubliette.actors.agent_process.process_start import ProcessStart
 from oubliette.actors.agent_process.standard_error import StandardError
 from oubliette.actors.agent_process.stdin import StdinHalf
 from oubliette.actors.agent_process.streams import AgentStreams, Effect
+from oubliette.actors.container.guest_connection import GetGuestConnection, GuestConnection
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.session.messages import (
     AckOutput,
@@ -28,11 +29,12 @@ from oubliette.actors.session.messages import (
 from oubliette.actors.session.out_of_memory import OutOfMemory
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Message, handles
+from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref
     from oubliette.records import Session
@@ -73,7 +75,7 @@ class AgentProcessActor(Actor):
     def __init__(
         self,
         context: ActorContext,
-        guest: GuestConnection,
+        unit: UnitRefs,
         session: Ref,
         record: Session,
         offset: int,
@@ -83,7 +85,8 @@ class AgentProcessActor(Actor):
     ) -> None:
         super().__init__()
         self._context = context
-        self._guest = guest
+        self._unit = unit
+        self._guest = GuestConnection()  # of no container, until its owner has answered
         self._session = session
         self._record = record
         self._process = ProcessStart(
@@ -100,7 +103,7 @@ class AgentProcessActor(Actor):
             self._stdin,
             self._stderr,
             apply=self._apply,
-            ready_adapter=lambda: self._process.adapter(guest.info, ready=True),
+            ready_adapter=lambda: self._process.adapter(self._guest.info, ready=True),
         )
         self._reading = False
         """Whether the halves have their adapter, which outlives broken links."""
@@ -132,15 +135,16 @@ class AgentProcessActor(Actor):
 
     async def _serve(self) -> AgentGone:
         fresh = self._process.process_id is None or self._record.status == "created"
-        self._guest.leases.add(self._record.id)
         context, agent = self._context, self._record.agent
         need = need_of(context.config, agent, context.agents.get(agent))
         if fresh:
-            await self._guest.memory.take(self._record.id, need)
-            await self._process.acquire(self._guest.container)
+            await self._process.acquire(self._unit.container, need)
         else:
-            self._guest.memory.count(self._record.id, need)
-            self._guest.container.tell(Acquire(session_id=self._record.id, start=False))
+            lease = Acquire(session_id=self._record.id, start=False, memory_mb=need)
+            self._unit.container.tell(lease)
+        self._guest = await ask_with_retry(
+            lambda: self._unit.socket.ask(GetGuestConnection()), seconds=RECONNECT
+        )
         started = False
         while True:
             link = await self._guest.wait(RECONNECT)

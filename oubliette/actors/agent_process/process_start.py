@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from oubliette import ids
 from oubliette.actors.agent_process.launch import agent_session, start_request
+from oubliette.actors.container.memory_room import WAIT_SECONDS
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.session.messages import AgentStarting, AgentStartProgress
@@ -54,10 +55,13 @@ class ProcessStart:
         self._settings: AgentSession | None = None
         """Settings that the agent was started with, if it was started here."""
 
-    async def acquire(self, container: Ref) -> None:
-        """Start the container; asked again if its actor was restarted meanwhile."""
-        limit = longest_start(self._context.config.containers)
-        acquire = Acquire(session_id=self._record.id)
+    async def acquire(self, container: Ref, memory_mb: int) -> None:
+        """Start the container, once it has memory for the agent.
+
+        Asked again if its actor was restarted meanwhile.
+        """
+        limit = longest_start(self._context.config.containers) + WAIT_SECONDS
+        acquire = Acquire(session_id=self._record.id, memory_mb=memory_mb)
         async with asyncio.timeout(limit):
             await ask_with_retry(lambda: container.ask(acquire, timeout=limit), seconds=limit)
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.context import AgentTools
     from oubliette.actors.messages import AnswerCallerTool
+    from oubliette.actors.session.messages import MapRoom
     from oubliette.actors.session.recovery import StoredSession
     from oubliette.actors.session.silence import Silence
     from oubliette.kit import Actor, Deferred, Down, Message, Ref
@@ -355,6 +356,10 @@ class AgentRequestRouter:
             incarnation=session.incarnation,
             request_ids=(*self._calls.open, *self._calls.reserving),
         )
+
+    def map_room_known(self, message: MapRoom) -> None:
+        """Start the parts of a `session_map`."""
+        self._maps.room_known(message)
 
     def report_calls(self) -> None:
         """Send the owner of the limit the calls that are open here."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
 from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID
 from oubliette.actors.agent_requests.params import base_params, optional_text
+from oubliette.actors.container.messages import GetMemoryRoom
 from oubliette.actors.exploration.limits import resolve_limits
 from oubliette.actors.messages import EndSession
+from oubliette.actors.session.messages import MapRoom
 from oubliette.actors.session.waits import Wait
 from oubliette.runtime.agents.memory import need_of
 from oubliette.tool_params.agent_tools import AgentMapMessage, AgentSessionMap
-from oubliette.tool_params.session_tools import MAX_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from oubliette.actors.agent_requests.child_sessions import ChildCalls, RpcReply
     from oubliette.actors.session.ports import SessionPort
 
+ROOM_SECONDS: Final = 5.0  # for the container's actor to report its memory
 FULL: Final = "max_agents_at_once:"
 """Beginning of the refusal by a tree that has room again once an agent has finished."""
 MAP_EVENT: Final = "session_map"
@@ -83,21 +85,32 @@ class MapCalls:
         ]
         record = self._session.writer.record
         room = resolve_limits(record.limits, self._session.context).max_agents_at_once or 1
-        parallel = min(asked.max_parallel or room, self._fitting())
+        parallel = asked.max_parallel or room
         now = self._session.clock.time()
         numbers = list(reversed(range(len(parts))))
         call = MapCall([rpc], parts, parallel, parallel, numbers, now)
         self._open[call_id] = call
         self._tell(call_id, call)
-        self._go_on(call_id, call)
+        self._ask_fitting(call_id)
 
-    def _fitting(self) -> int:
-        """Return how many more agents of this session's kind its container has memory for."""
+    def _ask_fitting(self, call_id: str) -> None:
+        """Ask for how many more agents of this session's kind its container has memory."""
         session = self._session
         agent = session.writer.record.agent
         need = need_of(session.context.config, agent, session.context.agents.get(agent))
-        fitting = session.guest.memory.fits(need)
-        return MAX_PARTS if fitting is None else fitting
+        session.pipe_to_self(
+            session.unit.container.ask(GetMemoryRoom(memory_mb=need), ROOM_SECONDS),
+            lambda fitting: MapRoom(call_id=call_id, fitting=fitting),
+            lambda _: MapRoom(call_id=call_id),  # each agent waits for memory at its own start
+        )
+
+    def room_known(self, message: MapRoom) -> None:
+        """Start the parts of a map, as many as its container has memory for."""
+        call = self._open.get(message.call_id)
+        if call is not None:
+            if message.fitting is not None:
+                call.parallel = call.limit = min(call.limit, message.fitting)
+            self._go_on(message.call_id, call)
 
     def waits(self) -> Iterator[Wait]:
         """Return maps with parts that are not started, for want of a slot."""

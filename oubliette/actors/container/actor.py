@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from tenacity import wait_exponential_jitter
 
 from oubliette import ids
 from oubliette.actors.container.exec import run_command
+from oubliette.actors.container.guest_connection import no_answer
 from oubliette.actors.container.jobs import (
     AdoptAgain,
     Answered,
@@ -22,6 +24,7 @@ from oubliette.actors.container.jobs import (
     Relayed,
     Removed,
     RemovePending,
+    RoomTaken,
     StartFailed,
     Stopped,
     start_failed,
@@ -29,9 +32,13 @@ from oubliette.actors.container.jobs import (
 from oubliette.actors.container.lifecycle import Lifecycle
 from oubliette.actors.container.messages import (
     Acquire,
+    ContainerIsLost,
     ContainerIsUp,
     GetContainer,
+    GetContainerInfo,
+    GetMemoryRoom,
     GetStages,
+    GuestConnected,
     GuestGone,
     LogText,
     ReadLogs,
@@ -42,7 +49,13 @@ from oubliette.actors.container.messages import (
     StopContainer,
 )
 from oubliette.actors.container.spec_builder import ContainerSpecBuilder
-from oubliette.actors.container.start_stages import StartStages, adoption_of, start_of
+from oubliette.actors.container.start_stages import (
+    StartStages,
+    adoption_of,
+    link_of,
+    memory_of,
+    start_of,
+)
 from oubliette.actors.session.waits import ContainerStartProgress, GetStart
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
@@ -56,11 +69,12 @@ from oubliette.runtime.store.operations import DeleteContainer, PutContainer
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.container.key import ContainerKey
+    from oubliette.actors.container.lease_memory import LeaseMemory
     from oubliette.actors.container.lifecycle import State
     from oubliette.actors.context import ActorContext
-    from oubliette.kit import Deferred
+    from oubliette.kit import Deferred, PipedTask, Ref
     from oubliette.kit.timers import ActorTimer
-    from oubliette.records import Project
+    from oubliette.records import Project, Session
     from oubliette.runtime.containers.base import ContainerInfo
 
 log = structlog.get_logger(__name__)
@@ -72,14 +86,38 @@ _BACKOFF: Final = wait_exponential_jitter(multiplier=0.1, max=10.0, jitter=0.1)
 
 
 class ContainerActor(Actor):
-    """Actor of the one container of a ContainerKey."""
+    """Actor of the one container of a ContainerKey.
+
+    Args:
+        context: ports of the server.
+        guest: view of the control link.
+        socket: the SocketActor.
+        memory: leases of the container.
+        project: project of the container.
+        key: the container's place in the project.
+    """
 
     def __init__(
-        self, context: ActorContext, guest: GuestConnection, project: Project, key: ContainerKey
+        self,
+        context: ActorContext,
+        guest: GuestConnection,
+        socket: Ref,
+        memory: LeaseMemory,
+        *,
+        project: Project,
+        key: ContainerKey,
     ) -> None:
         super().__init__()
         self._context = context
         self._guest = guest
+        self._socket = socket
+        self._leases = memory.leases
+        self._room = memory.room
+        self._for_room: dict[str, tuple[PipedTask, Deferred]] = {}
+        """Session id → the wait of its agent for memory, and the answer to its Acquire."""
+        self._info: ContainerInfo | None = None
+        self._proof: asyncio.Future[str | None] | None = None
+        """Set when the guest has proved its identity; its result is the error if it never will."""
         self._project = project
         self._key = key
         self._spec_builder = ContainerSpecBuilder(context, project, key)
@@ -88,6 +126,7 @@ class ContainerActor(Actor):
         self._outdated = False
         """Whether it was made with other settings, and is kept for the sessions that hold it.
         """
+        self._why_lost: str | None = None
         self._waiting: list[Deferred] = []
         self._stop_answers: list[Deferred] = []
         self._idle_timer: ActorTimer | None = None
@@ -109,8 +148,19 @@ class ContainerActor(Actor):
     # ------------------------------------------------------------------ what is there
 
     async def on_start(self) -> None:
-        """Adopt the container of an earlier server, if it still runs."""
+        """Adopt the container of an earlier server, if it still runs.
+
+        Leases of others than live sessions are dropped: they were given back, and tool calls have
+        failed, while no actor was there.
+        """
+        if self._leases:
+            self._leases &= {session.id for session in await self._live_sessions()}
         await self._adopt()
+
+    async def _live_sessions(self) -> list[Session]:
+        return await self._context.reader.live_sessions(
+            self._project.id, workspace_id=self._key.workspace_id
+        )
 
     async def _adopt(self) -> None:
         """Keep the one usable container and remove the others, once the engine lists them."""
@@ -138,12 +188,12 @@ class ContainerActor(Actor):
                 self._remains[record.id] = record
                 continue
             self._outdated = not same
-            self._guest.leases |= holders.get(record.id, set())
+            self._leases |= holders.get(record.id, set())
             self._up(record, info)
         self._failing_since = None
         if self._record is None:
             self._life.on("examined")
-            self._guest.lost("container lost: it did not outlive the server")
+            self._tell_lost("container lost: it did not outlive the server")
         for record in list(self._remains.values()):
             await self._clear(record)
         self._answer_waiting()
@@ -159,9 +209,7 @@ class ContainerActor(Actor):
     async def _holders(self) -> dict[str, set[str]]:
         """Return container id → ids of the sessions whose agents run in it."""
         found: dict[str, set[str]] = {}
-        for session in await self._context.reader.live_sessions(
-            self._project.id, workspace_id=self._key.workspace_id
-        ):
+        for session in await self._live_sessions():
             if session.container_id is not None:
                 found.setdefault(session.container_id, set()).add(session.id)
         return found
@@ -197,28 +245,77 @@ class ContainerActor(Actor):
 
     @handles(Acquire)
     def _acquire(self, message: Acquire) -> str | None:
-        self._guest.leases.add(message.session_id)
+        self._leases.add(message.session_id)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+        need = message.memory_mb
         if not message.start:
+            if need:
+                self._room.count(message.session_id, need)
             return self._record.id if self._record is not None else None
+        answer = self.defer()
+        if need and not self._room.take_now(message.session_id, need):
+            self._await_room(message.session_id, need, answer)
+        else:
+            self._provide(message.session_id, answer)
+        return None
+
+    def _await_room(self, session_id: str, need: int, answer: Deferred) -> None:
+        """Provide the container once others have given memory back."""
+        self._leave_room_queue(session_id)
+
+        async def take() -> bool:
+            try:
+                await self._room.take(session_id, need)
+            except OublietteError as error:
+                answer.set_error(error)
+                return False
+            return True
+
+        waiting = self.pipe_to_self(
+            take(),
+            lambda taken: RoomTaken(session_id=session_id, taken=taken),
+            lambda _: RoomTaken(session_id=session_id, taken=False),
+        )
+        self._for_room[session_id] = waiting, answer
+
+    def _leave_room_queue(self, session_id: str) -> None:
+        if (known := self._for_room.pop(session_id, None)) is not None:
+            known[0].cancel()
+            known[1].set_error(ContainerLost("the session does not wait for memory any more"))
+
+    @handles(RoomTaken)
+    def _room_taken(self, message: RoomTaken) -> None:
+        known = self._for_room.pop(message.session_id, None)
+        if known is not None and message.taken:
+            self._provide(message.session_id, known[1])
+
+    def _provide(self, session_id: str, answer: Deferred) -> None:
+        """Answer with the id of the container, once it is up."""
         if self._state == "up" and self._record is not None:
-            if not self._outdated or self._guest.leases - {message.session_id}:
-                return self._record.id
+            if not self._outdated or self._leases - {session_id}:
+                answer.set(self._record.id)
+                return
             # it has no other session: the next container gets the current settings
             self._begin_stop()
-        self._waiting.append(self.defer())
+        self._waiting.append(answer)
         self._begin_if_wanted()
-        return None
 
     @handles(Release)
     def _release(self, message: Release) -> None:
-        self._guest.leases.discard(message.session_id)
-        self._consider_idle()
+        self._leave_room_queue(message.session_id)
+        self._leases.discard(message.session_id)
+        self._room.given_back(message.session_id)
+        if not message.ending:
+            self._consider_idle()
+
+    @handles(GetMemoryRoom)
+    def _get_room(self, message: GetMemoryRoom) -> int | None:
+        return self._room.fits(message.memory_mb)
 
     def _consider_idle(self) -> None:
-        if self._guest.leases or self._state != "up":
+        if self._leases or self._state != "up":
             return
         if self._outdated:
             self._begin_stop()
@@ -229,7 +326,7 @@ class ContainerActor(Actor):
     @handles(IdleStop)
     def _idle_stop(self, _: IdleStop) -> None:
         self._idle_timer = None
-        if not self._guest.leases and self._state == "up":
+        if not self._leases and self._state == "up":
             self._begin_stop()
 
     # ------------------------------------------------------------------ start
@@ -238,7 +335,6 @@ class ContainerActor(Actor):
         if not self._waiting or self._state != "down":
             return
         self._life.on("wanted")
-        self._guest.starting()
         self.pipe_to_self(self._start(), lambda started: started, start_failed)
 
     async def _start(self) -> ContainerStarted:
@@ -312,9 +408,8 @@ class ContainerActor(Actor):
         self._record = record
         self._life.on("started" if relay else "adopted")
         self._gone_reports = self._failures = 0
-        self._guest.info = info
-        self._guest.starting()
-        self._guest.socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key))
+        self._info = info
+        self._socket.tell(ContainerIsUp(container_id=record.id, key=record.host_key, info=info))
         self.pipe_to_self(
             self._context.runtime.watch(record.id),
             lambda ended: ContainerEnded(container_id=ended.id, exit_code=ended.exit_code),
@@ -323,16 +418,41 @@ class ContainerActor(Actor):
         if relay:
             self._starting = stages = StartStages(self._tell_sessions, record.id, info.warnings)
             stages.seconds = self._stages
+            self._proof = asyncio.get_running_loop().create_future()
             self.pipe_to_self(
-                self._relay(record.id, stages),
+                self._relay(record.id, stages, self._proof),
                 lambda relayed: relayed,
                 lambda error: start_failed(error, record.id),
             )
 
-    async def _relay(self, container_id: str, stages: StartStages) -> Relayed:
+    async def _relay(
+        self, container_id: str, stages: StartStages, proof: asyncio.Future[str | None]
+    ) -> Relayed:
+        limit = self._context.config.containers.start_timeout_seconds
         with stages.stage("relay"):
-            await self._guest.wait(self._context.config.containers.start_timeout_seconds)
+            try:
+                async with asyncio.timeout(limit):
+                    why_not = await proof
+            except TimeoutError:
+                raise no_answer(limit) from None
+            if why_not is not None:
+                raise ContainerLost(why_not)
         return Relayed(container_id=container_id, seconds=stages.seconds)
+
+    @handles(GuestConnected)
+    def _guest_connected(self, message: GuestConnected) -> None:
+        if self._record is not None and self._record.id == message.container_id:
+            self._prove(None)
+
+    def _prove(self, why_not: str | None) -> None:
+        if self._proof is not None and not self._proof.done():
+            self._proof.set_result(why_not)
+
+    def _tell_lost(self, reason: str) -> None:
+        """Report the loss to the actors that use the link, by its owner."""
+        self._prove(reason)
+        self._why_lost = reason
+        self._socket.tell(ContainerIsLost(reason=reason))
 
     @handles(Relayed)
     def _relayed(self, message: Relayed) -> None:
@@ -367,17 +487,19 @@ class ContainerActor(Actor):
 
     def _tell_sessions(self, stage: StageChanged) -> None:
         """Report a stage to the sessions that hold it; called from a job, changes nothing."""
-        for lease in list(self._guest.leases):
+        for lease in list(self._leases):
             session = self._context.session_registry.session(lease)
             if session is not None and session.is_alive():
                 session.tell(stage)
 
     @handles(SocketStarted)
     def _socket_started(self, _: SocketStarted) -> None:
-        if self._record is not None and self._life.runs:
-            self._guest.socket.tell(
-                ContainerIsUp(container_id=self._record.id, key=self._record.host_key)
-            )
+        record, info = self._record, self._info
+        if record is not None and info is not None and self._life.runs:
+            up = ContainerIsUp(container_id=record.id, key=record.host_key, info=info)
+            self._socket.tell(up)
+        elif self._why_lost is not None:
+            self._socket.tell(ContainerIsLost(reason=self._why_lost))
 
     # ------------------------------------------------------------------ end
 
@@ -394,7 +516,7 @@ class ContainerActor(Actor):
         before, self._record = self._state, None
         self._life.on("lost")
         self._remains[record.id] = record
-        self._guest.lost(reason)
+        self._tell_lost(reason)
         if before == "stopping":
             return  # the stop removes it
         self._begin_clearing(record)
@@ -470,7 +592,7 @@ class ContainerActor(Actor):
 
     @handles(StopContainer)
     def _stop_container(self, message: StopContainer) -> None:
-        leases = self._guest.leases
+        leases = self._leases
         if leases and not message.force:
             raise Conflict(
                 f"{len(leases)} sessions use this container",
@@ -509,7 +631,7 @@ class ContainerActor(Actor):
             self._life.on("stopped")
             self._record = None
             if record is not None:
-                self._guest.lost("container lost: it was stopped")
+                self._tell_lost("container lost: it was stopped")
             self._cleared(Removed(container_id=message.container_id, error=message.error))
             self._begin_if_wanted()
             return
@@ -526,11 +648,21 @@ class ContainerActor(Actor):
         return self._stages
 
     @handles(GetStart)
-    def _get_start(self, _: GetStart) -> ContainerStartProgress | None:
+    def _get_start(self, message: GetStart) -> ContainerStartProgress | None:
+        now = self._context.clock.time()
+        if (since := self._room.waits_since(message.session_id)) is not None:
+            return memory_of(now - (time.monotonic() - since))
         if self._state == "adopting":
             return adoption_of(self._context.runtime.name, self._failing_since)
         limits = self._context.config.containers
-        return start_of(self._state, self._starting, limits, self._context.clock.time())
+        progress = start_of(self._state, self._starting, limits, now)
+        if progress is None and message.session_id and self._guest.current is None:
+            return link_of(self._guest.why_lost)
+        return progress
+
+    @handles(GetContainerInfo)
+    def _get_info(self, _: GetContainerInfo) -> ContainerInfo | None:
+        return self._info
 
     @handles(RunCommand)
     def _run(self, message: RunCommand) -> None:

@@ -1,93 +1,99 @@
-"""The control link to a container's guest, shared by the actors of the container.
+"""The control link to a container's guest, as the SocketActor of the container publishes it.
 
-The SocketActor owns the link and reports its opening and closing here; agent processes and session
-links wait here for it. It holds no messages: it is the only object that the actors of a container
-share.
+The SocketActor alone has the `GuestConnectionState` and changes it. Actors that use the link
+themselves have a `GuestConnection`, which only reads: it holds a socket of this process, so these
+actors run on the machine of the container. A SessionActor has none, and asks by message.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oubliette.actors.container.memory_room import MemoryRoom
 from oubliette.errors import ContainerLost, DeadlineExceeded
+from oubliette.kit import LocalMessage, Ref, Reply
 
 if TYPE_CHECKING:
-    from oubliette.actors.session.messages import OpenLink
-    from oubliette.kit import Ref
     from oubliette.runtime.containers.base import ContainerInfo
     from oubliette.runtime.guest.control_link import ControlLink
 
 
-class GuestConnection:
-    """The control link of one container, while an authenticated one is open."""
+@dataclass(frozen=True)
+class UnitRefs:
+    """Refs of the actors of one container (by name: they reach restarted ones)."""
 
-    def __init__(
-        self,
-        socket: Ref,
-        container: Ref,
-        *,
-        accept_bare: bool = False,
-        memory_mb: int | None = None,
-    ) -> None:
-        self.socket = socket
-        """Ref of the SocketActor (by name: it reaches a restarted one)."""
-        self.container = container
-        """Ref of the ContainerActor."""
-        self.accept_bare = accept_bare
-        """Whether sessions also have a link for clients without a secret."""
+    socket: Ref
+    """The SocketActor."""
+    container: Ref
+    """The ContainerActor."""
+
+
+class GuestConnectionState:
+    """State of a container's control link; the SocketActor changes it, and keeps it restarted."""
+
+    def __init__(self) -> None:
+        self.link: ControlLink | None = None
         self.info: ContainerInfo | None = None
-        self.leases: set[str] = set()
-        """Session ids that hold the container; kept over a restart of its actor."""
-        self.memory = MemoryRoom(self.leases, memory_mb)
-        """Memory of the container by agent of `leases`."""
-        self.links: dict[str, OpenLink] = {}
-        """Session id → the link that it requested; kept over a restart of the SocketActor."""
         self.draining = False
-        """Whether the guest was asked to drain, and ends all that runs there."""
-        self._link: ControlLink | None = None
-        self._lost: str | None = None
-        self._changed = asyncio.Event()
+        self.why_lost: str | None = None
+        self.changed = asyncio.Event()
+
+    def started(self, info: ContainerInfo | None) -> None:
+        """Record that a container runs, to which no link is open yet."""
+        self.link, self.info, self.why_lost, self.draining = None, info, None, False
 
     def opened(self, link: ControlLink, info: ContainerInfo) -> None:
         """Record that a link is open."""
-        self._link, self.info, self._lost = link, info, None
+        self.link, self.info, self.why_lost = link, info, None
         self._wake()
 
     def closed(self) -> None:
         """Record that the link broke; another may follow."""
-        self._link = None
+        self.link = None
         self._wake()
 
     def lost(self, reason: str) -> None:
         """Record that the container is gone, with everything that ran in it."""
-        self._link, self._lost = None, reason
+        self.link, self.why_lost = None, reason
         self._wake()
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the container is gone."""
-        return self._lost is not None
-
-    @property
-    def why_lost(self) -> str | None:
-        """Reason why the container is gone, if it is."""
-        return self._lost
-
-    def starting(self) -> None:
-        """Record that a container is about to start: waiters wait for that one."""
-        self._lost = None
-        self.draining = False
+    def drains(self) -> None:
+        """Record that the guest was asked to drain, and ends all that runs there."""
+        self.draining = True
 
     def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
+        changed, self.changed = self.changed, asyncio.Event()
         changed.set()
+
+
+class GuestConnection:
+    """Read-only view of the control link of one container."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: GuestConnectionState | None = None) -> None:
+        self._state = state or GuestConnectionState()
 
     @property
     def current(self) -> ControlLink | None:
         """The link, if one is open now."""
-        return self._link
+        return self._state.link
+
+    @property
+    def info(self) -> ContainerInfo | None:
+        """The container that runs, or that ran last."""
+        return self._state.info
+
+    @property
+    def draining(self) -> bool:
+        """Whether the guest was asked to drain, and ends all that runs there."""
+        return self._state.draining
+
+    @property
+    def why_lost(self) -> str | None:
+        """Reason why the container is gone, if it is."""
+        return self._state.why_lost
 
     async def wait(self, timeout: float, *, next_container: bool = False) -> ControlLink:
         """Return the link as soon as there is one.
@@ -97,22 +103,30 @@ class GuestConnection:
                 container that comes next.
             DeadlineExceeded: no link within `timeout` seconds.
         """
+        state = self._state
         try:
             async with asyncio.timeout(timeout):
-                while self._link is None:
-                    if self._lost is not None and not next_container:
-                        raise ContainerLost(self._lost)
-                    await self._changed.wait()
-                return self._link
+                while state.link is None:
+                    if state.why_lost is not None and not next_container:
+                        raise ContainerLost(state.why_lost)
+                    await state.changed.wait()
+                return state.link
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"the host in the container did not answer within {timeout:.0f} s"
-            ) from None
+            raise no_answer(timeout) from None
 
     async def wait_changed(self, timeout: float) -> None:
         """Return at the next change of the link's state, at most after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                await self._changed.wait()
+                await self._state.changed.wait()
         except TimeoutError:
             return
+
+
+class GetGuestConnection(LocalMessage, Reply[GuestConnection]):
+    """To the SocketActor: request for the view of its link."""
+
+
+def no_answer(seconds: float) -> DeadlineExceeded:
+    """Return the error for a guest to which no link was open within so many seconds."""
+    return DeadlineExceeded(f"the host in the container did not answer within {seconds:.0f} s")

@@ -16,6 +16,13 @@ class ContainerStarted(Message):
     seconds: dict[str, float]
 
 
+class RoomTaken(Message):
+    """The memory for a session's agent is free and counted, or its asker got an error."""
+
+    session_id: str
+    taken: bool
+
+
 class Relayed(Message):
     """Its guest has proved its identity."""
 

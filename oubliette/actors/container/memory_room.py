@@ -20,7 +20,7 @@ WAIT_SECONDS: Final = 600.0  # for others of the container to end
 
 
 class MemoryRoom:
-    """Memory of one container, in MB; owned by its GuestConnection.
+    """Memory of one container, in MB; owned by its ContainerActor.
 
     Args:
         leases: ids of the sessions that hold the container; the share of others is free again.
@@ -51,6 +51,14 @@ class MemoryRoom:
         """Count the session's running agent, whether it fits or not."""
         self._taken[session_id] = need
 
+    def take_now(self, session_id: str, need: int) -> bool:
+        """Count the session's agent if it fits now; return whether it does."""
+        others = self._others(session_id)
+        if self._room is not None and others and others + need > self._room:
+            return False
+        self.count(session_id, need)
+        return True
+
     def given_back(self, session_id: str) -> None:
         """Return the memory of the session's agent, which has ended."""
         self._taken.pop(session_id, None)
@@ -69,9 +77,7 @@ class MemoryRoom:
         """
         try:
             async with asyncio.timeout(timeout):
-                while self._room is not None and (others := self._others(session_id)):
-                    if others + need <= self._room:
-                        break
+                while not self.take_now(session_id, need):
                     self._waiting.setdefault(session_id, time.monotonic())
                     await self._changed.wait()
         except TimeoutError:
@@ -84,4 +90,3 @@ class MemoryRoom:
             ) from None
         finally:
             self._waiting.pop(session_id, None)
-        self.count(session_id, need)

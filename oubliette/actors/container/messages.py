@@ -8,6 +8,7 @@ import msgspec
 
 from oubliette.kit import Message, Reply
 from oubliette.records import Container
+from oubliette.runtime.containers.base import ContainerInfo
 
 StageName = Literal["image", "create", "start", "relay"]
 
@@ -22,12 +23,29 @@ class Acquire(Message, Reply[str]):
     session_id: str
     start: bool = True
     """False: only the lease; the container runs, or is lost."""
+    memory_mb: int = 0
+    """Need of the session's agent, for which the answer waits until that much is free."""
 
 
 class Release(Message):
-    """Give a lease back."""
+    """Give a lease back, and the memory of its agent."""
 
     session_id: str
+    ending: bool = False
+    """True: its agent is still being ended, so the container is not stopped for this; a second
+    message follows.
+    """
+
+
+class GetMemoryRoom(Message, Reply[int | None]):
+    """Request for the number of further agents of a kind that there is memory for; None: any."""
+
+    memory_mb: int
+    """Need of one."""
+
+
+class GetContainerInfo(Message, Reply[ContainerInfo | None]):
+    """Request for the state of the container as its runtime reported it at its start."""
 
 
 class StopContainer(Message, Reply[None]):
@@ -87,6 +105,25 @@ class ContainerIsUp(Message):
 
     container_id: str
     key: bytes
+    info: ContainerInfo
+
+
+class ContainerIsLost(Message):
+    """To the SocketActor: the container is gone, with everything that ran in it."""
+
+    reason: str
+
+
+class GuestConnected(Message):
+    """To the ContainerActor: the guest has proved its identity, its control link is open."""
+
+    container_id: str
+
+
+class ForgetProcess(Message, Reply[None]):
+    """To the SocketActor: end a process whose session has stored its end, and forget it."""
+
+    process_id: str
 
 
 class SocketStarted(Message):

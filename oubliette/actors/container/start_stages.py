@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from oubliette.actors.container.memory_room import WAIT_SECONDS
 from oubliette.actors.container.messages import StageChanged, StageName
 from oubliette.actors.session.waits import ContainerStartProgress
 from oubliette.errors import OublietteError, RuntimeFailure
@@ -166,3 +167,19 @@ class StartStages:
         failed = StageFailed(name, said or repr(error), hint=hint or _REMEDY[name])
         self._report(name, "failed", error=said or repr(error), remedy=failed.hint or "")
         return failed
+
+
+def memory_of(began: float) -> ContainerStartProgress:
+    """Return the wait of an agent, since wall second `began`, for memory in its container."""
+    return ContainerStartProgress(
+        kind="place",
+        what="memory in its container, for other agents there to end",
+        since=began,
+        until=began + WAIT_SECONDS,
+        detail="containers.memory_mb is what they have together, agents.memory what one needs",
+    )
+
+
+def link_of(why_lost: str | None) -> ContainerStartProgress:
+    """Return the wait for the link into a container that is not about to start."""
+    return ContainerStartProgress(what="the link into its container", detail=why_lost)

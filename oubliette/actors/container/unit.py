@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Final
 from tenacity import wait_exponential_jitter
 
 from oubliette.actors.container.actor import ContainerActor
-from oubliette.actors.container.guest_connection import GuestConnection
-from oubliette.actors.relay.actor import SocketActor
+from oubliette.actors.container.guest_connection import (
+    GuestConnection,
+    GuestConnectionState,
+    UnitRefs,
+)
+from oubliette.actors.container.lease_memory import LeaseMemory
+from oubliette.actors.relay.actor import LinkMemory, SocketActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session_registry import (
@@ -56,30 +61,35 @@ class ContainerSupervisor(DynamicSupervisor):
         self._context = context
         self._project = project
         self._key = key
-        self._guest: GuestConnection
 
     def on_start(self) -> None:
-        """Make the GuestConnection and start the three."""
+        """Start the three, each with the memory that it keeps over its restarts."""
         context, kind = self._context, self._key.container_type
         options = options_of(context.config, kind, self._project)
-        self._guest = guest = GuestConnection(
+        unit = UnitRefs(
             socket=self.system.ref(f"{self.name}/socket"),
             container=self.system.ref(f"{self.name}/container"),
-            accept_bare=accepts_bare(context.config, self._project),
-            memory_mb=options.memory_mb if context.runtime.capabilities.images else None,
         )
+        guest = GuestConnectionState()
+        leases = LeaseMemory(options.memory_mb if context.runtime.capabilities.images else None)
         for spec in (
-            ChildSpec(name="socket", cls=SocketActor, args=(self._context, guest)),
+            ChildSpec(
+                name="socket",
+                cls=SocketActor,
+                args=(context, guest, unit.container, LinkMemory()),
+                kwargs={"accept_bare": accepts_bare(context.config, self._project)},
+            ),
             ChildSpec(
                 name="container",
                 cls=ContainerActor,
-                args=(self._context, guest, self._project, self._key),
+                args=(context, GuestConnection(guest), unit.socket, leases),
+                kwargs={"project": self._project, "key": self._key},
                 shutdown=8.0,
             ),
             ChildSpec(
                 name="sessions",
                 cls=SessionsActor,
-                args=(self._context, guest, self._project.id, self._key.workspace_id),
+                args=(context, unit, self._project.id, self._key.workspace_id),
             ),
         ):
             self.ensure_child(spec)
@@ -87,11 +97,6 @@ class ContainerSupervisor(DynamicSupervisor):
     @handles(StartSession, KeepApiKey)
     async def _pass_on(self, message: StartSession | KeepApiKey) -> None:
         await self.system.ref(f"{self.name}/sessions").ask(message)
-
-    async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Mark the container as lost, so that no actor waits for it."""
-        del reason, error
-        self._guest.lost("container lost: its unit ended")
 
 
 class SessionsActor(DynamicSupervisor):
@@ -104,13 +109,13 @@ class SessionsActor(DynamicSupervisor):
     def __init__(
         self,
         context: ActorContext,
-        guest: GuestConnection,
+        unit: UnitRefs,
         project_id: str,
         workspace_id: str | None,
     ) -> None:
         super().__init__(max_restarts=200, within=10.0, backoff=_BACKOFF)
         self._context = context
-        self._guest = guest
+        self._unit = unit
         self._project_id = project_id
         self._workspace_id = workspace_id
         self._api_keys: dict[str, str] = {}
@@ -145,7 +150,7 @@ class SessionsActor(DynamicSupervisor):
             ChildSpec(
                 name=session_id,
                 cls=SessionActor,
-                args=(self._context, self._guest, session_id, memory),
+                args=(self._context, self._unit, session_id, memory),
                 restart="transient",
             )
         )

@@ -6,7 +6,6 @@ session's answers. It does not interpret the methods.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -73,18 +72,9 @@ class SessionConnectionActor(Actor):
         self._begin()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Close the connection; when the link is not wanted any more, expect its client no more."""
+        """Close the connection."""
         del reason, error
         self._drop()
-        if self._bare:
-            return
-        link = self._guest.current
-        if self._spec.session_id not in self._guest.links and link is not None:
-            try:
-                async with asyncio.timeout(1.0):
-                    await link.unexpect(self._spec.session_id)
-            except Exception as failure:
-                log.debug("unexpect failed", reason=str(failure))
 
     def _drop(self) -> None:
         writer, self._writer = self._writer, None

@@ -50,6 +50,7 @@ from oubliette.actors.session.messages import (
     LinkAnswered,
     LinkReady,
     LinkRequest,
+    MapRoom,
     OutputEvent,
     RequestSettled,
     RootCaller,
@@ -71,7 +72,7 @@ from oubliette.kit import Down, Message, handles
 from oubliette.runtime.store.operations import PutIdempotency, PutTurn
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session import lifecycle
     from oubliette.actors.session.memory import SessionMemory
@@ -87,11 +88,11 @@ class SessionActor(EndingSession):
     def __init__(
         self,
         context: ActorContext,
-        guest: GuestConnection,
+        unit: UnitRefs,
         session_id: str,
         memory: SessionMemory,
     ) -> None:
-        super().__init__(context, guest, session_id, memory)
+        super().__init__(context, unit, session_id, memory)
         self.watchdog = AgentWatchdog(self)
         self.permissions = Permissions(
             session_id, context.config.sessions.permission_timeout_seconds
@@ -524,6 +525,10 @@ class SessionActor(EndingSession):
     @handles(CallReserved)
     def _call_reserved(self, message: CallReserved) -> None:
         self.link.reserved(message)
+
+    @handles(MapRoom)
+    def _map_room_known(self, message: MapRoom) -> None:
+        self.link.map_room_known(message)
 
     @handles(ReportCalls)
     def _report_calls(self, _: ReportCalls) -> None:

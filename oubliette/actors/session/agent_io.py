@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from oubliette.actors.agent_process.actor import AgentProcessActor
 from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.session.event_log import LoggedSession
@@ -20,14 +22,15 @@ from oubliette.actors.session.messages import (
     StdinFrame,
 )
 from oubliette.actors.session.state import SessionActorState
-from oubliette.kit import handles
+from oubliette.kit import Message, handles
+from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents.handshake_adapter import FRAMES
 
 if TYPE_CHECKING:
     import asyncio
 
     from oubliette.actors.agent_requests.router import AgentRequestRouter
-    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.agent_watchdog import AgentWatchdog
     from oubliette.actors.session.memory import SessionMemory
@@ -35,6 +38,13 @@ if TYPE_CHECKING:
 
 CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
 CRASHES: Final = 3
+LINK_SECONDS: Final = 30.0  # for a SocketActor to be restarted
+
+log = structlog.get_logger(__name__)
+
+
+class _LinkRequested(Message):
+    error: str | None = None
 
 
 class AttendedSession(LoggedSession):
@@ -43,12 +53,12 @@ class AttendedSession(LoggedSession):
     def __init__(
         self,
         context: ActorContext,
-        guest: GuestConnection,
+        unit: UnitRefs,
         session_id: str,
         memory: SessionMemory,
     ) -> None:
         super().__init__(context, session_id, memory)
-        self.guest = guest
+        self.unit = unit
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
         """Set when the agent's actor has ended; None unless it is waited for."""
@@ -69,7 +79,7 @@ class AttendedSession(LoggedSession):
         self._agent = self.spawn(
             AgentProcessActor,
             self.context,
-            self.guest,
+            self.unit,
             self.ref,
             self.writer.record,
             max(self.state.seen[0], 0),
@@ -98,9 +108,17 @@ class AttendedSession(LoggedSession):
             session=self.name,
             secret=record.pairing_secret,
         )
-        # Recorded first: a SocketActor that is being restarted gets no message, but reads this.
-        self.guest.links[self.session_id] = link
-        self.guest.socket.tell(link)
+        # Repeated to a SocketActor that is being restarted: its memory has only what it received.
+        self.pipe_to_self(
+            ask_with_retry(lambda: self.unit.socket.ask(link), seconds=LINK_SECONDS),
+            lambda _: _LinkRequested(),
+            lambda error: _LinkRequested(error=str(error)),
+        )
+
+    @handles(_LinkRequested)
+    def _link_requested(self, message: _LinkRequested) -> None:
+        if message.error is not None:
+            log.warning("no session link", session_id=self.session_id, reason=message.error)
 
     # ------------------------------------------------------------------ input
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from oubliette.actors.agent_process.standard_error import last_words
+from oubliette.actors.container.messages import GetContainerInfo
 from oubliette.actors.session import agent_deadlines
 from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
 from oubliette.actors.session.ports import AgentPort
@@ -18,13 +19,15 @@ from oubliette.actors.session.silence import CheckAgain, Silence, SilenceCheck, 
 from oubliette.actors.session.turn_interrupt import INTERRUPT_LIMIT, TurnInterrupt
 from oubliette.actors.session.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.actors.session.waits import Wait
-from oubliette.kit import Message
+from oubliette.kit import ActorError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.recovery import StoredSession
+
+INFO_SECONDS: Final = 2.0  # for the container's actor to report what it is
 
 
 class StartOverdue(Message):
@@ -178,13 +181,17 @@ class AgentWatchdog:
         """Fail for an unusable agent; the end of its standard error may contain the reason."""
         session = self._session
         gone = AgentGone(reason=reason, start_failed=start_failed)
+
+        async def words() -> str:
+            try:
+                info = await session.unit.container.ask(GetContainerInfo(), INFO_SECONDS)
+            except ActorError:
+                info = None
+            record, api_key = session.writer.record, session.memory.api_key
+            return await last_words(session.context, record, info, api_key=api_key)
+
         session.pipe_to_self(
-            last_words(
-                session.context,
-                session.writer.record,
-                session.guest.info,
-                api_key=session.memory.api_key,
-            ),
+            words(),
             lambda words: msgspec.structs.replace(gone, reason=reason + words),
             lambda _: gone,
         )

@@ -168,7 +168,7 @@ class EndAgent(Farewell):
 # ------------------------------------------------------------- link ↔ session
 
 
-class OpenLink(Message):
+class OpenLink(Message, Reply[None]):
     """To the SocketActor: keep a link open for this session until CloseLink."""
 
     session_id: str
@@ -261,6 +261,14 @@ class CallReserved(Message):
     error: dict[str, Any] | None = None
     again: bool = False
     """The owner of the limit was being restarted."""
+
+
+class MapRoom(Message):
+    """From a job of the SessionActor to itself: the number of agents that a map has memory for."""
+
+    call_id: str
+    fitting: int | None = None
+    """None: any number."""
 
 
 class ChildSpawned(Message):

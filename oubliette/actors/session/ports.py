@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.messages import StdinFrame
     from oubliette.actors.session.write_batch import EventWriter
@@ -26,7 +26,7 @@ class SessionPort(Protocol):
 
     session_id: str
     context: ActorContext
-    guest: GuestConnection
+    unit: UnitRefs
     writer: EventWriter
     system: System
     clock: Clock

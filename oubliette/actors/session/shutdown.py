@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from oubliette.actors.container.messages import Release
+from oubliette.actors.container.messages import ForgetProcess, Release
 from oubliette.actors.messages import EndSession
 from oubliette.actors.session.agent_io import AttendedSession
 from oubliette.actors.session.messages import CloseLink, EndAgent, SessionFinished
@@ -18,7 +18,7 @@ from oubliette.kit import Message, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.agent_requests.router import AgentRequestRouter
-    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session import lifecycle
     from oubliette.actors.session.memory import SessionMemory
@@ -48,11 +48,11 @@ class EndingSession(AttendedSession, abc.ABC):
     def __init__(
         self,
         context: ActorContext,
-        guest: GuestConnection,
+        unit: UnitRefs,
         session_id: str,
         memory: SessionMemory,
     ) -> None:
-        super().__init__(context, guest, session_id, memory)
+        super().__init__(context, unit, session_id, memory)
         self.link: AgentRequestRouter
         """Set by the subclass."""
         self._process: str | None = None
@@ -155,14 +155,12 @@ class EndingSession(AttendedSession, abc.ABC):
             return
         self._released = True
         # Readers of the end may stop the container at once; its release is sent below.
-        self.guest.leases.discard(self.session_id)
-        self.guest.memory.given_back(self.session_id)
+        self.unit.container.tell(Release(session_id=self.session_id, ending=True))
         for answer in self._ending:
             answer.set(self.writer.record.status)
         self._ending.clear()
         self._wake_waiters()
-        self.guest.links.pop(self.session_id, None)
-        self.guest.socket.tell(CloseLink(session_id=self.session_id))
+        self.unit.socket.tell(CloseLink(session_id=self.session_id))
         self.memory.api_key = None
         left = LeaveSession(session_id=self.session_id, name=self.name)
         self.system.ref(REGISTRY).tell(left)
@@ -189,8 +187,8 @@ class EndingSession(AttendedSession, abc.ABC):
             await self._forget_process()
 
     async def _forget_process(self) -> None:
-        if self._process is not None and (link := self.guest.current) is not None:
-            await link.end(self._process)
+        if self._process is not None:
+            await self.unit.socket.ask(ForgetProcess(process_id=self._process))
             self._process = None
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
@@ -206,6 +204,5 @@ class EndingSession(AttendedSession, abc.ABC):
 
     @handles(_ResourcesReleased)
     def _all_released(self, _: _ResourcesReleased) -> None:
-        self.guest.leases.discard(self.session_id)
-        self.guest.container.tell(Release(session_id=self.session_id))
+        self.unit.container.tell(Release(session_id=self.session_id))
         self.stop()

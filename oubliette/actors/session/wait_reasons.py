@@ -5,10 +5,8 @@ Nothing here changes any state.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Protocol
 
-from oubliette.actors.container.memory_room import WAIT_SECONDS
 from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.shutdown import END_LIMIT
 from oubliette.actors.session.tool_listing import LISTING_SECONDS
@@ -53,13 +51,10 @@ def waits_of(session: WaitingSession) -> SessionWaits:
     if session.stopping:
         found.append(_end(session))
     elif not session.attached:
-        since = session.guest.memory.waits_since(session.session_id)
-        if since is not None:
-            return SessionWaits(waits=(*found, _memory(session, since)))
-        no_link = session.guest.current is None
-        found.append(_container(session) if no_link else _process(session))
-        if no_link:
-            return SessionWaits(waits=tuple(found), container=session.guest.container.name)
+        found.append(_container(session))
+        return SessionWaits(
+            waits=tuple(found), container=session.unit.container.name, reached=_process(session)
+        )
     else:
         found += session.watchdog.waits(busy=bool(found))
         if session.turn is None and not found:
@@ -87,24 +82,12 @@ def _end(session: WaitingSession) -> Wait:
     )
 
 
-def _memory(session: WaitingSession, since: float) -> Wait:
-    began = session.clock.time() - (time.monotonic() - since)
-    return Wait(
-        kind="place",
-        what="memory in its container, for other agents there to end",
-        since=began,
-        until=began + WAIT_SECONDS,
-        detail="containers.memory_mb is what they have together, agents.memory what one needs",
-    )
-
-
 def _container(session: WaitingSession) -> Wait:
     """Return the wait for the container: its start or, once it is up, its link."""
     return Wait(
         kind="container",
         what="the link into its container",
         since=session.starting_since,
-        detail=session.guest.why_lost,
     )
 
 

@@ -49,7 +49,9 @@ class SessionWaits(msgspec.Struct, frozen=True, kw_only=True):
 
     waits: tuple[Wait, ...]
     container: str | None = None
-    """Name of the ContainerActor with the details, while the session waits for a container."""
+    """Name of the ContainerActor with the details, while the agent has not been reached."""
+    reached: Wait | None = None
+    """The wait in place of that for the container, if the ContainerActor knows of none."""
 
 
 class GetWaits(Message, Reply[SessionWaits]):
@@ -63,7 +65,12 @@ class ContainerStartProgress(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     until: float | None = None
     detail: str | None = None
+    kind: Kind = "container"
 
 
 class GetStart(Message, Reply[ContainerStartProgress | None]):
     """To a ContainerActor: request for what its start waits for; None if it is up, or idle."""
+
+    session_id: str = ""
+    """A session whose agent has not been reached: what that waits for, of memory and the link too.
+    """

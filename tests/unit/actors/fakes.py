@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from oubliette import ids
+from oubliette.actors.container.guest_connection import (
+    GetGuestConnection,
+    GuestConnection,
+    GuestConnectionState,
+    UnitRefs,
+)
+from oubliette.actors.container.messages import ForgetProcess
 from oubliette.actors.context import ActorContext
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.session_registry import (
@@ -35,7 +42,6 @@ from tests.unit.actors.fake_guest import FakeGuest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.kit import Message, Ref
     from oubliette.runtime.containers.base import ContainerSpec, Dial
 
@@ -134,6 +140,27 @@ class Recorder(Actor):
     def on_unhandled(self, message: Message) -> Any:
         self._seen.append(message)
         return self._answer
+
+
+class FakeSocket(Actor):
+    """Takes the place of a SocketActor whose link the test opens; notes what else it is told."""
+
+    def __init__(self, guest: GuestConnectionState, seen: list[Any]) -> None:
+        super().__init__()
+        self._guest = guest
+        self._seen = seen
+
+    @handles(GetGuestConnection)
+    def _get(self, _: GetGuestConnection) -> GuestConnection:
+        return GuestConnection(self._guest)
+
+    @handles(ForgetProcess)
+    async def _forget(self, message: ForgetProcess) -> None:
+        if self._guest.link is not None:
+            await self._guest.link.end(message.process_id)
+
+    def on_unhandled(self, message: Message) -> None:
+        self._seen.append(message)
 
 
 class Watcher(Actor):
@@ -264,7 +291,12 @@ class World:
         self.system.spawn(Recorder, seen, answer, name=name)
         return seen
 
-    def open_guest(self, guest: GuestConnection) -> FakeGuest:
+    def unit(self, guest: GuestConnectionState) -> UnitRefs:
+        """The refs of a container's actors, of which the one called `socket` is played."""
+        self.system.spawn(FakeSocket, guest, [], name="socket")
+        return UnitRefs(socket=self.system.ref("socket"), container=self.system.ref("container"))
+
+    def open_guest(self, guest: GuestConnectionState) -> FakeGuest:
         """A container runs, and the SocketActor of `guest` has yet to hear of it."""
         container_id = ids.new_id(ids.CONTAINER)
         self.runtime.running[container_id] = asyncio.get_running_loop().create_future()

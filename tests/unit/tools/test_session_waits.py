@@ -41,9 +41,11 @@ class Stuck(Actor):
     """A session's actor that says nothing."""
 
 
-async def live(bench: Bench, *waits: Wait, container: str | None = None) -> Session:
+async def live(
+    bench: Bench, *waits: Wait, container: str | None = None, reached: Wait | None = None
+) -> Session:
     session = await bench.session(await bench.project(), live=True)
-    bench.waits[session.id] = SessionWaits(waits=waits, container=container)
+    bench.waits[session.id] = SessionWaits(waits=waits, container=container, reached=reached)
     return session
 
 
@@ -103,6 +105,15 @@ async def test_of_a_container_that_is_up_the_session_knows_the_rest(bench: Bench
     session = await live(bench, wait, container="unit/container")
     (told,) = await waiting(bench, session)
     assert (told["what"], told["detail"]) == ("the link into its container", "it broke")
+
+
+async def test_of_a_container_that_is_up_and_linked_the_agent_is_waited_for(bench: Bench) -> None:
+    bench.system.spawn(Starting, None, name="unit/container")
+    wait = Wait(kind="container", what="the link into its container", since=1.0)
+    reached = Wait(kind="agent", what="the process of its agent", since=2.0)
+    session = await live(bench, wait, container="unit/container", reached=reached)
+    (told,) = await waiting(bench, session)
+    assert (told["kind"], told["what"]) == ("agent", "the process of its agent")
 
 
 async def test_a_container_whose_actor_is_gone_hides_nothing(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from oubliette.actors.agent_process.actor import AgentProcessActor
-from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.session.messages import (
     AckOutput,
@@ -21,6 +21,7 @@ from oubliette.actors.session.messages import (
     StdinFrame,
     WithdrawPrompt,
 )
+from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.control_link import ControlLink
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ class Scene:
         self.world, self.record = world, record
         self.told: list[Any] = world.record("session")
         self.to_container: list[Any] = world.record("container", answer="ctr_x")
-        self.guest = GuestConnection(
-            socket=world.system.ref("socket"), container=world.system.ref("container")
-        )
+        self.guest = GuestConnectionState()
+        self.unit = world.unit(self.guest)
         self.played = world.open_guest(self.guest)
         self.ref = world.system.ref("agent")
 
@@ -51,11 +51,16 @@ class Scene:
         self.control = await ControlLink.connect(self.played.dial, self.played.key, epoch=1)
         self.guest.opened(self.control, self.guest.info)
 
+    @property
+    def need(self) -> int:
+        """Megabytes that the agent is counted with."""
+        return need_of(self.world.config, "scripted", self.world.context.agents["scripted"])
+
     def begin(self, offset: int = 0, api_key: str | None = None) -> None:
         self.world.system.spawn(
             AgentProcessActor,
             self.world.context,
-            self.guest,
+            self.unit,
             self.world.system.ref("session"),
             self.record,
             offset,
@@ -104,7 +109,7 @@ async def test_it_takes_the_container_and_starts_the_agent_that_the_log_knows_of
 ) -> None:
     scene.begin(api_key="key-of-the-agent")
     process = await scene.attached()
-    assert scene.to_container == [Acquire(session_id=scene.record.id)]
+    assert scene.to_container == [Acquire(session_id=scene.record.id, memory_mb=scene.need)]
     (starting,) = scene.of(AgentStarting)
     assert process.request["proc"] == starting.process_id
     assert process.request["session"] == scene.record.id
@@ -221,7 +226,8 @@ async def test_an_agent_of_an_earlier_server_is_taken_over_where_the_log_ends(
     assert scene.said() == ["new"]
     assert process.attached_at == [(end_of_log, 0)]
     assert scene.played.asked("start") == []
-    assert scene.to_container == [Acquire(session_id=scene.record.id, start=False)]
+    lease = Acquire(session_id=scene.record.id, start=False, memory_mb=scene.need)
+    assert scene.to_container == [lease]
     assert not scene.of(AgentAttached)[0].started
 
 

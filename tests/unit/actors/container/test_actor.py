@@ -9,12 +9,16 @@ import msgspec
 import pytest
 
 from oubliette.actors.container.actor import ContainerActor
-from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.guest_connection import GuestConnection, GuestConnectionState
 from oubliette.actors.container.key import ContainerKey
+from oubliette.actors.container.lease_memory import LeaseMemory
 from oubliette.actors.container.messages import (
     Acquire,
+    ContainerIsLost,
     ContainerIsUp,
     GetContainer,
+    GetMemoryRoom,
+    GuestConnected,
     GuestGone,
     Release,
     StopContainer,
@@ -80,13 +84,19 @@ class FakeReader:
 class FakeSocket(Actor):
     """Takes the place of the SocketActor: notes what it is told to connect to."""
 
-    def __init__(self, seen: list[str]) -> None:
+    def __init__(self, seen: list[str], guest: GuestConnectionState) -> None:
         super().__init__()
         self._seen = seen
+        self._guest = guest
 
     @handles(ContainerIsUp)
     def _up(self, message: ContainerIsUp) -> None:
         self._seen.append(message.container_id)
+        self._guest.started(message.info)
+
+    @handles(ContainerIsLost)
+    def _lost(self, message: ContainerIsLost) -> None:
+        self._guest.lost(message.reason)
 
     @handles(OpenLink)
     def _open(self, _: OpenLink) -> None:
@@ -121,17 +131,23 @@ class Scene:
             started=0.0,
             runtime_base=home,
         )
-        system.spawn(FakeSocket, self.connected, name="unit/socket")
-        self.guest = GuestConnection(
-            socket=system.ref("unit/socket"), container=system.ref("unit/container")
-        )
+        self.guest = GuestConnectionState()
+        self.memory = LeaseMemory()
+        system.spawn(FakeSocket, self.connected, self.guest, name="unit/socket")
         self.ref = system.ref("unit/container")
 
     def begin(self) -> None:
         """Start the actor, over what the store and the engine have."""
         key = ContainerKey("base")
         self.system.spawn(
-            ContainerActor, self.context, self.guest, PROJECT, key, name="unit/container"
+            ContainerActor,
+            self.context,
+            GuestConnection(self.guest),
+            self.system.ref("unit/socket"),
+            self.memory,
+            project=PROJECT,
+            key=key,
+            name="unit/container",
         )
 
     async def settle(self, seconds: float = 0.0) -> None:
@@ -152,6 +168,7 @@ class Scene:
         """The guest has proved itself: the SocketActor opens the control link."""
         assert self.guest.info is not None
         self.guest.opened(cast("Any", object()), self.guest.info)
+        self.ref.tell(GuestConnected(container_id=self.guest.info.id))
 
     async def up(self) -> str:
         """Start it for a session; its id."""
@@ -220,7 +237,7 @@ async def test_a_container_that_nobody_holds_is_stopped_after_a_while(scene: Sce
     await scene.settle(2)
     assert scene.runtime.calls[-2:] == ["stop", "remove"]
     assert scene.rows == {}
-    assert scene.guest.is_lost
+    assert scene.guest.why_lost is not None
 
 
 async def test_a_new_lease_in_time_keeps_it(scene: Scene) -> None:
@@ -284,10 +301,10 @@ async def test_a_guest_that_is_gone_while_the_engine_sees_it_run_is_given_up_the
     for _ in range(2):
         scene.ref.tell(GuestGone(container_id=running, reason="no answer"))
         await scene.settle()
-        assert not scene.guest.is_lost
+        assert scene.guest.why_lost is None
     scene.ref.tell(GuestGone(container_id=running, reason="no answer"))
     await scene.settle()
-    assert scene.guest.is_lost
+    assert scene.guest.why_lost is not None
     assert scene.guest.why_lost is not None
     assert "no answer" in scene.guest.why_lost
 
@@ -298,7 +315,7 @@ async def store_of_an_earlier_server(scene: Scene, **changes: Any) -> str:
     await scene.ref.kill()
     scene.rows[running] = msgspec.structs.replace(scene.rows[running], **changes)
     scene.reader.sessions = [msgspec.structs.replace(SESSION, container_id=running)]
-    scene.guest.leases.clear()
+    scene.memory.leases.clear()
     scene.guest.closed()
     scene.runtime.calls.clear()
     return running
@@ -308,7 +325,7 @@ async def test_the_container_of_an_earlier_server_is_adopted_with_its_leases(sce
     running = await store_of_an_earlier_server(scene)
     scene.begin()
     assert await scene.acquire("gogol_y") == running
-    assert scene.guest.leases == {"gogol_x", "gogol_y"}
+    assert scene.memory.leases == {"gogol_x", "gogol_y"}
     assert scene.runtime.calls == ["inspect"]
 
 
@@ -318,7 +335,7 @@ async def test_one_whose_start_was_cut_off_is_removed(scene: Scene) -> None:
     await scene.settle()
     assert scene.runtime.calls == ["inspect", "remove"]
     assert cut not in scene.rows
-    assert scene.guest.is_lost
+    assert scene.guest.why_lost is not None
 
 
 async def test_one_of_other_settings_is_kept_for_those_in_it_and_then_replaced(
@@ -327,7 +344,7 @@ async def test_one_of_other_settings_is_kept_for_those_in_it_and_then_replaced(
     old = await store_of_an_earlier_server(scene, spec_hash="another")
     scene.begin()
     await scene.settle()
-    assert scene.guest.leases == {"gogol_x"}
+    assert scene.memory.leases == {"gogol_x"}
     assert old in scene.runtime.running
     scene.ref.tell(Release(session_id="gogol_x"))
     await scene.settle()
@@ -369,3 +386,73 @@ async def test_who_waits_when_the_actor_ends_is_told(scene: Scene) -> None:
     await scene.ref.stop()
     with pytest.raises(ContainerLost, match="actor ended"):
         await asked
+
+
+async def test_its_successor_keeps_the_leases_of_live_sessions_and_no_others(scene: Scene) -> None:
+    running = await scene.up()
+    await scene.acquire("gogol_ended")
+    await scene.acquire("exec:1")
+    scene.reader.sessions = [msgspec.structs.replace(SESSION, status="created")]
+    await scene.ref.kill()
+    scene.begin()
+    assert await scene.acquire("gogol_x") == running
+    assert scene.memory.leases == {"gogol_x"}
+    with pytest.raises(Conflict, match="1 sessions"):
+        await scene.ref.ask(StopContainer())
+
+
+async def test_a_lease_of_an_agent_that_is_being_ended_does_not_hold_it(scene: Scene) -> None:
+    await scene.up()
+    scene.ref.tell(Release(session_id="gogol_x", ending=True))
+    await scene.settle(scene.config.containers.idle_stop_seconds + 1)
+    assert "stop" not in scene.runtime.calls, "its agent is still there"
+    stopping = asyncio.ensure_future(scene.ref.ask(StopContainer()))
+    await scene.settle()
+    await stopping
+    assert scene.rows == {}
+
+
+async def test_an_agent_waits_until_another_has_given_its_memory_back(scene: Scene) -> None:
+    scene.memory = LeaseMemory(1000)
+    running = await scene.up()
+    scene.ref.tell(Acquire(session_id="gogol_x", start=False, memory_mb=600))
+    waits = asyncio.ensure_future(
+        scene.ref.ask(Acquire(session_id="gogol_y", memory_mb=600), timeout=1e6)
+    )
+    await scene.settle()
+    assert not waits.done()
+    progress = await scene.ref.ask(GetStart(session_id="gogol_y"))
+    assert progress is not None
+    assert (progress.kind, progress.what.split(",")[0]) == ("place", "memory in its container")
+    assert await scene.ref.ask(GetStart(session_id="gogol_x")) is None
+    assert await scene.ref.ask(GetMemoryRoom(memory_mb=200)) == 2
+    scene.ref.tell(Release(session_id="gogol_x"))
+    assert await waits == running
+    assert await scene.ref.ask(GetStart(session_id="gogol_y")) is None
+
+
+async def test_an_agent_whose_session_ends_while_it_waits_for_memory_takes_none(
+    scene: Scene,
+) -> None:
+    scene.memory = LeaseMemory(1000)
+    await scene.up()
+    scene.ref.tell(Acquire(session_id="gogol_x", start=False, memory_mb=600))
+    waits = asyncio.ensure_future(scene.ref.ask(Acquire(session_id="gogol_y", memory_mb=600)))
+    await scene.settle()
+    scene.ref.tell(Release(session_id="gogol_y", ending=True))
+    with pytest.raises(ContainerLost):
+        await waits
+    scene.ref.tell(Release(session_id="gogol_x"))
+    await scene.settle()
+    assert await scene.ref.ask(GetMemoryRoom(memory_mb=500)) == 2
+
+
+async def test_a_link_that_is_away_is_what_a_session_that_has_not_reached_its_agent_waits_for(
+    scene: Scene,
+) -> None:
+    await scene.up()
+    scene.guest.closed()
+    assert await scene.ref.ask(GetStart()) is None
+    progress = await scene.ref.ask(GetStart(session_id="gogol_x"))
+    assert progress is not None
+    assert progress.what == "the link into its container"

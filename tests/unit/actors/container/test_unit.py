@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from oubliette.actors.container import unit as unit_module
-from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import GetContainer
 from oubliette.actors.container.unit import (
@@ -116,13 +116,13 @@ async def test_each_part_that_ends_without_an_error_comes_back_too(
 async def test_the_end_of_a_unit_is_told_to_who_waits_for_its_container(
     world: World, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[GuestConnection] = []
+    made: list[GuestConnectionState] = []
 
-    def guest(**fields: Any) -> GuestConnection:
-        made.append(GuestConnection(**fields))
+    def guest() -> GuestConnectionState:
+        made.append(GuestConnectionState())
         return made[-1]
 
-    monkeypatch.setattr(unit_module, "GuestConnection", guest)
+    monkeypatch.setattr(unit_module, "GuestConnectionState", guest)
     await begin_unit(world, project)
     await world.system.ref("unit").stop()
     assert made[0].why_lost == "container lost: its unit ended"
@@ -160,13 +160,10 @@ async def begin_sessions(
     world: World, project: Project, workspace_id: str | None = None
 ) -> dict[str, int]:
     """Start the sessions' supervisor; its sessions and their incarnations."""
-    world.record("socket")
     world.record("container", answer="ctr_x")
-    guest = GuestConnection(
-        socket=world.system.ref("socket"), container=world.system.ref("container")
-    )
+    unit = world.unit(GuestConnectionState())
     world.system.spawn(
-        SessionsActor, world.context, guest, project.id, workspace_id, name="sessions"
+        SessionsActor, world.context, unit, project.id, workspace_id, name="sessions"
     )
     return await live(world)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.guest_connection import GuestConnection, GuestConnectionState
 from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.messages import (
     LinkNotify,
@@ -39,10 +39,7 @@ class Scene:
     def __init__(self, world: World) -> None:
         self.world = world
         self.told: list[Any] = world.record("session")
-        self.guest = GuestConnection(
-            socket=world.system.ref("socket"), container=world.system.ref("container")
-        )
-        self.guest.links["gogol_x"] = LINK
+        self.guest = GuestConnectionState()
         self.played = world.open_guest(self.guest)
         self.ref = world.system.ref("link")
 
@@ -53,7 +50,12 @@ class Scene:
 
     def begin(self, *, bare: bool = False) -> None:
         self.world.system.spawn(
-            SessionConnectionActor, self.world.context, self.guest, LINK, bare=bare, name="link"
+            SessionConnectionActor,
+            self.world.context,
+            GuestConnection(self.guest),
+            LINK,
+            bare=bare,
+            name="link",
         )
 
     def of(self, kind: type) -> list[Any]:
@@ -159,18 +161,13 @@ async def test_a_guest_that_takes_no_bare_clients_is_not_asked_for_one(scene: Sc
     assert scene.told == []
 
 
-async def test_a_stop_closes_the_connection_and_lets_the_client_in_no_more(scene: Scene) -> None:
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_its_end_closes_the_connection_and_lets_the_client_in_still(
+    scene: Scene, end: str
+) -> None:
+    """The SocketActor knows whether the link is wanted any more."""
     scene.begin()
     reader, _ = await scene.client()
-    del scene.guest.links["gogol_x"]
-    await scene.ref.stop()
-    assert await reader.read() == b""
-    assert len(scene.played.asked("unexpect")) == 1
-
-
-async def test_a_failure_lets_the_client_in_still(scene: Scene) -> None:
-    scene.begin()
-    reader, _ = await scene.client()
-    await scene.ref.kill()
+    await getattr(scene.ref, end)()
     assert await reader.read() == b""
     assert scene.played.asked("unexpect") == []

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from oubliette.actors.container.guest_connection import GuestConnection
-from oubliette.actors.container.messages import ContainerIsUp, GuestGone, SocketStarted
-from oubliette.actors.relay.actor import GONE_SECONDS, SocketActor
+from oubliette.actors.container.guest_connection import GetGuestConnection, GuestConnectionState
+from oubliette.actors.container.messages import (
+    ContainerIsLost,
+    ContainerIsUp,
+    ForgetProcess,
+    GuestConnected,
+    GuestGone,
+    SocketStarted,
+)
+from oubliette.actors.relay.actor import GONE_SECONDS, LinkMemory, SocketActor
 from oubliette.actors.session.messages import ClientPaired, CloseLink, OpenLink
+from oubliette.errors import ContainerLost
 
 if TYPE_CHECKING:
     from tests.unit.actors.fake_guest import FakeGuest
@@ -30,24 +39,31 @@ class Scene:
         self.world = world
         self.to_container: list[Any] = world.record("unit/container")
         self.to_session: list[Any] = world.record("session")
-        self.guest = GuestConnection(
-            socket=world.system.ref("unit/socket"), container=world.system.ref("unit/container")
-        )
+        self.guest = GuestConnectionState()
+        self.links = LinkMemory()
         self.played: FakeGuest = world.open_guest(self.guest)
         self.begin()
 
     def begin(self) -> None:
         self.ref = self.world.system.spawn(
-            SocketActor, self.world.context, self.guest, name="unit/socket"
+            SocketActor,
+            self.world.context,
+            self.guest,
+            self.world.system.ref("unit/container"),
+            self.links,
+            name="unit/socket",
         )
 
     def container_is_up(self) -> None:
+        self.ref.tell(self.is_up(self.played.key))
+
+    def is_up(self, key: bytes) -> ContainerIsUp:
         assert self.guest.info is not None
-        self.ref.tell(ContainerIsUp(container_id=self.guest.info.id, key=self.played.key))
+        return ContainerIsUp(container_id=self.guest.info.id, key=key, info=self.guest.info)
 
     async def up(self) -> None:
         self.container_is_up()
-        await self.world.until(lambda: self.guest.current)
+        await self.world.until(lambda: self.guest.link)
 
     def gone(self) -> list[GuestGone]:
         return [told for told in self.to_container if isinstance(told, GuestGone)]
@@ -61,7 +77,7 @@ async def scene(world: World) -> Scene:
 async def test_when_it_starts_it_asks_which_container_is_up(scene: Scene) -> None:
     await scene.world.until(lambda: scene.to_container)
     assert scene.to_container == [SocketStarted()]
-    assert scene.guest.current is None
+    assert scene.guest.link is None
 
 
 async def test_it_connects_to_the_container_that_is_up_once(scene: Scene) -> None:
@@ -73,15 +89,15 @@ async def test_it_connects_to_the_container_that_is_up_once(scene: Scene) -> Non
 
 async def test_it_connects_again_when_the_link_breaks(scene: Scene) -> None:
     await scene.up()
-    first = scene.guest.current
+    first = scene.guest.link
     scene.played.cut()
-    await scene.world.until(lambda: scene.guest.current not in {None, first}, seconds=1.0)
+    await scene.world.until(lambda: scene.guest.link not in {None, first}, seconds=1.0)
     assert scene.played.epochs == [1, 1]
 
 
 async def test_a_container_that_is_lost_is_not_connected_to_again(scene: Scene) -> None:
     await scene.up()
-    scene.guest.lost("container lost: it ended")
+    scene.ref.tell(ContainerIsLost(reason="container lost: it ended"))
     scene.played.cut()
     await scene.world.settle(60.0)
     assert scene.played.epochs == [1]
@@ -100,10 +116,10 @@ async def test_a_guest_that_nobody_reaches_is_reported_gone_after_a_while(scene:
 
 
 async def test_a_guest_without_the_key_is_reported_unusable_at_once(scene: Scene) -> None:
-    scene.ref.tell(ContainerIsUp(container_id=scene.guest.info.id, key=b"x" * 32))
+    scene.ref.tell(scene.is_up(b"x" * 32))
     await scene.world.until(scene.gone)
     assert scene.gone()[0].unusable
-    assert scene.guest.current is None
+    assert scene.guest.link is None
 
 
 async def test_agents_that_no_live_session_names_are_ended(scene: Scene) -> None:
@@ -143,7 +159,7 @@ async def test_a_session_s_link_is_opened_and_closed_as_it_says(scene: Scene) ->
     scene.ref.tell(CloseLink(session_id="gogol_x"))
     await scene.world.until(lambda: scene.played.asked("unexpect"))
     assert scene.world.system.lookup(CONNECTION) is None
-    assert scene.guest.links == {}
+    assert scene.links.specs == {}
 
 
 async def test_a_session_s_link_that_fails_is_opened_again(scene: Scene) -> None:
@@ -156,11 +172,40 @@ async def test_a_session_s_link_that_fails_is_opened_again(scene: Scene) -> None
 
 
 async def test_its_successor_takes_the_sessions_links_over(scene: Scene) -> None:
+    world = scene.world
+    await world.session(await world.project(), id="gogol_x", prompts=())
+    scene.links.specs["gogol_ended"] = msgspec.structs.replace(LINK, session_id="gogol_ended")
     await scene.up()
     scene.ref.tell(LINK)
     await scene.world.until(lambda: scene.played.clients)
     await scene.ref.kill()
-    assert scene.guest.current is None, "whoever wants the link waits for the next one"
+    assert scene.guest.link is None, "whoever wants the link waits for the next one"
     scene.begin()
     await scene.up()
     await scene.world.until(lambda: len(scene.played.clients) == 2)
+    assert list(scene.links.specs) == ["gogol_x"], "a session that ended meanwhile has none"
+
+
+async def test_the_container_s_actor_is_told_when_the_guest_has_proved_itself(
+    scene: Scene,
+) -> None:
+    await scene.up()
+    assert scene.guest.info is not None
+    connected = GuestConnected(container_id=scene.guest.info.id)
+    await scene.world.until(lambda: connected in scene.to_container)
+
+
+async def test_a_process_is_ended_and_forgotten_for_a_session_that_asks(scene: Scene) -> None:
+    await scene.ref.ask(ForgetProcess(process_id="proc_early"))
+    await scene.up()
+    await scene.ref.ask(ForgetProcess(process_id="proc_x"))
+    assert [asked["proc"] for asked in scene.played.asked("forget")] == ["proc_x"]
+
+
+async def test_readers_of_the_link_see_its_end_with_the_unit(scene: Scene) -> None:
+    await scene.up()
+    reader = await scene.ref.ask(GetGuestConnection())
+    assert reader.current is scene.guest.link is not None
+    await scene.ref.stop()
+    with pytest.raises(ContainerLost, match="its unit ended"):
+        await reader.wait(1.0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.actors.container.guest_connection import GuestConnection
+from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.messages import GetContainer, Release
 from oubliette.actors.messages import EndSession, GetSession, InterruptSession, ReadEvents
 from oubliette.actors.session.actor import SessionActor
@@ -33,10 +33,8 @@ class Scene:
     def __init__(self, world: World, record: Session) -> None:
         self.world, self.record = world, record
         self.to_container: list[Any] = world.record("container", answer="ctr_x")
-        world.record("socket")
-        self.guest = GuestConnection(
-            socket=world.system.ref("socket"), container=world.system.ref("container")
-        )
+        self.guest = GuestConnectionState()
+        self.unit = world.unit(self.guest)
         self.played = world.open_guest(self.guest)
         self.memory = SessionMemory()
         self.ref = world.system.ref("session")
@@ -50,7 +48,7 @@ class Scene:
         self.world.system.spawn(
             SessionActor,
             self.world.context,
-            self.guest,
+            self.unit,
             self.record.id,
             self.memory,
             name="session",

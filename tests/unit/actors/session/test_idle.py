@@ -14,6 +14,7 @@ from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
+    from oubliette.actors.container.messages import ForgetProcess
     from oubliette.actors.session import lifecycle
     from oubliette.actors.session.messages import StdinFrame
 
@@ -54,27 +55,27 @@ async def test_a_session_idles_out_though_nothing_ever_happened_to_its_actor() -
             assert await ended == "idled_out timed_out idle for 60 seconds"
 
 
-class Link:
-    """A host that answers the second request."""
+class Socket:
+    """A SocketActor that answers the second request."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.ended: list[str] = []
 
-    async def end(self, process: str) -> None:
+    async def ask(self, message: ForgetProcess) -> None:
         if not self.asked.is_set():
             self.asked.set()
             await asyncio.Event().wait()
-        self.ended.append(process)
+        self.ended.append(message.process_id)
 
 
 class Woken(TakenOver):
     """A session that rests, and is woken up while the host is asked to forget its process."""
 
-    def __init__(self, ended: asyncio.Future[str], link: Link) -> None:
+    def __init__(self, ended: asyncio.Future[str], link: Socket) -> None:
         super().__init__(ended)
         self.context.keys = None
-        self.guest = cast("Any", SimpleNamespace(current=link))
+        self.unit = cast("Any", SimpleNamespace(socket=link))
         self._process = "proc_1"
         self._released = True
 
@@ -83,7 +84,7 @@ class Woken(TakenOver):
 
 
 async def test_the_host_forgets_the_process_of_a_session_that_is_woken_up_at_once() -> None:
-    link = Link()
+    link = Socket()
     async with System() as system, asyncio.timeout(5):
         ref = system.spawn(Woken, asyncio.get_running_loop().create_future(), link, name="session")
         await link.asked.wait()

@@ -34,6 +34,11 @@ class FanOut(Generic[R]):
         """Whether every message has its result."""
         return len(self.results) == self.count
 
+    def limit_to(self, limit: int) -> None:
+        """Run at most `limit` messages at once from now on, if that is fewer."""
+        self._limit = min(self._limit, limit)
+        self.parallel = min(self.parallel, limit)
+
     def start(self) -> int | None:
         """Return the number of the next message, which runs from now on; None: none may start."""
         if not self._waiting or len(self.running) >= self.parallel:

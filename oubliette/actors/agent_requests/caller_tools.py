@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oubliette.records import CallerRequest, CallerTool, Session
 
 KEEP_SETTLED: Final = 600.0  # seconds that a settled call can be joined
+MAX_CALL_ID: Final = 128  # characters
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ class CallerToolCalls:
         self._forget(now)
         return call
 
-    def stored(self, request_id: str) -> None:
-        """Forget a call whose outcome is in the log: later askers read it there."""
-        self._settling.pop(request_id, None)
+    def stored(self, request_id: str) -> OpenCall | None:
+        """Remove and return a call whose outcome is in the log: later askers read it there."""
+        return self._settling.pop(request_id, None)
 
     def joinable(self, request_id: str) -> OpenCall | None:
         """Return the call, while its askers have not been answered."""

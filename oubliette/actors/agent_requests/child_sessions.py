@@ -1,4 +1,4 @@
-"""Children that one session's agent spawns and waits for.
+"""Children that one session's agent spawns and waits for, without I/O.
 
 A `session_message` is named by its `call_id`, as a caller tool call is: asked again after a
 reconnect or a restart, it joins the turn that it has started, or gets that turn's result.
@@ -8,39 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any
 
-from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
-from oubliette.actors.agent_requests.params import base_params, optional_text, rpc_error
-from oubliette.actors.messages import OpenProject, SpawnResult, SpawnSession
+from oubliette.actors.agent_requests.caller_tools import (
+    MAX_CALL_ID,
+    new_request_id,
+    outcome_error,
+)
+from oubliette.actors.agent_requests.params import base_params, optional_text
+from oubliette.actors.session.effects import (
+    Effects,
+    NotifyTree,
+    PassFailpoint,
+    ReplyToClient,
+    SpawnChild,
+)
 from oubliette.actors.session.messages import AgentBlocked, ChildSpawned, ChildTurnEnded
 from oubliette.actors.session.waits import Wait
-from oubliette.errors import SessionHandover
-from oubliette.failpoints import failpoint
-from oubliette.kit import ActorDead
-from oubliette.kit.retry import ask_with_retry
 from oubliette.tool_params.agent_tools import AgentSessionMessage
 
 if TYPE_CHECKING:
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
-    from oubliette.actors.session.ports import SessionPort
 
-MAX_CALL_ID: Final = 128
-RESTART_SECONDS: Final = 10.0  # for the project's actor to be restarted
-
-
-class RpcReply(Protocol):
-    """Function that answers a JSON-RPC request of the agent's client."""
-
-    def __call__(
-        self, rpc: PendingRpc, result: Any = None, error: dict[str, Any] | None = None
-    ) -> None:
-        """Answer with a result or with an error."""
-        ...
-
-
-Receive = Callable[["dict[str, Any] | None", "dict[str, Any] | None"], None]
-"""Receiver of the result of a call, or its JSON-RPC error."""
+Receive = Callable[["dict[str, Any] | None", "dict[str, Any] | None", float], Effects]
+"""Returns the effects of the result of a call, or of its JSON-RPC error, at a wall second."""
 
 
 @dataclass
@@ -60,18 +51,24 @@ class ChildCall:
 
 
 class ChildCalls:
-    """Open `session_message` calls by call id; same lifetime as its SessionActor."""
+    """Open `session_message` calls by call id; same lifetime as its SessionActor.
 
-    def __init__(self, session: SessionPort, reply: RpcReply) -> None:
-        self._session = session
-        self._reply = reply
+    Each input has a method, which returns the effects that the actor applies in order. `now` is a
+    wall second in all of them.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
         self._open: dict[str, ChildCall] = {}
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, reason: str, now: float) -> Effects:
         """Answer every waiting call; the children themselves run on."""
         calls, self._open = self._open, {}
+        effects: Effects = ()
         for call in calls.values():
-            _tell(self._reply, call, None, outcome_error("cancelled", f"cancelled: {reason}"))
+            error = outcome_error("cancelled", f"cancelled: {reason}")
+            effects += _answers(call, None, error, now)
+        return effects
 
     def waits(self) -> Iterator[Wait]:
         """Return the children whose answers the agent waits for."""
@@ -85,16 +82,20 @@ class ChildCalls:
                     session_id=known,
                 )
 
-    def cancelled(self, target: PendingRpc) -> None:
+    def cancelled(self, target: PendingRpc) -> Effects:
         """Forget a call that the agent cancelled; the child runs on."""
+        effects: Effects = ()
         for call_id, call in list(self._open.items()):
             if target in call.askers:
                 call.askers.remove(target)
                 if not call.askers:
                     del self._open[call_id]
-                    self._tell_waiting()
+                    effects += (self._waiting(),)
+        return effects
 
-    def asked(self, rpc: PendingRpc, params: dict[str, Any], *, wait: bool = True) -> None:
+    def asked(
+        self, rpc: PendingRpc, params: dict[str, Any], now: float, *, wait: bool = True
+    ) -> Effects:
         """`session_message`: spawn a child, or send one a message.
 
         `wait`: the default if the parameters do not define whether the turn's end is waited for.
@@ -104,152 +105,85 @@ class ChildCalls:
         known = self._open.get(call_id)
         if known is not None:
             known.askers.append(rpc)
-            return
-        self._begin(call_id, ChildCall([rpc], asked.wait), asked.message, asked.session_id)
+            return ()
+        spawn = SpawnChild(call_id, asked.message, asked.session_id, own_workspace=False)
+        return self._begin(ChildCall([rpc], asked.wait, since=now), spawn)
 
-    def begin(
-        self,
-        call_id: str,
-        message: str,
-        session_id: str | None,
-        receive: Receive,
-        *,
-        own_workspace: bool = False,
-    ) -> None:
+    def begin(self, spawn: SpawnChild, receive: Receive, now: float) -> Effects:
         """Start a call that no link waits for: its answer goes to `receive` (`session_map`)."""
-        call = ChildCall([], wait=True, receive=receive)
-        self._begin(call_id, call, message, session_id, own_workspace=own_workspace)
+        return self._begin(ChildCall([], wait=True, receive=receive, since=now), spawn)
 
-    def drop(self, call_id: str) -> None:
+    def drop(self, call_id: str) -> Effects:
         """Forget a call that is not waited for any more; the child runs on."""
-        if self._open.pop(call_id, None) is not None:
-            self._tell_waiting()
+        return () if self._open.pop(call_id, None) is None else (self._waiting(),)
 
-    def _begin(
-        self,
-        call_id: str,
-        call: ChildCall,
-        message: str,
-        session_id: str | None,
-        *,
-        own_workspace: bool = False,
-    ) -> None:
-        self._open[call_id] = call
-        call.since = self._session.clock.time()
-        if call.wait:
-            self._tell_waiting()
+    def _begin(self, call: ChildCall, spawn: SpawnChild) -> Effects:
+        self._open[spawn.call_id] = call
+        return (self._waiting(), spawn) if call.wait else (spawn,)
 
-        async def ask() -> ChildSpawned:
-            return await self._ask_project(
-                call_id, message, session_id, own_workspace=own_workspace
-            )
-
-        self._session.pipe_to_self(
-            # The call id makes this safe, over a restart of the project too.
-            ask_with_retry(ask, (ActorDead, SessionHandover), seconds=RESTART_SECONDS),
-            lambda spawned: spawned,
-            lambda error: ChildSpawned(call_id=call_id, error=rpc_error(error)),
-        )
-
-    async def _ask_project(
-        self,
-        call_id: str,
-        message: str,
-        session_id: str | None,
-        *,
-        own_workspace: bool,
-    ) -> ChildSpawned:
-        record = self._session.writer.record
-        system = self._session.system
-        name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
-        spawned: SpawnResult = await system.ref(name).ask(
-            SpawnSession(
-                principal=record.principal,
-                prompt=message,
-                session_id=session_id,
-                workspace_id=None if own_workspace else record.workspace_id,
-                create_workspace=own_workspace,
-                new_session=session_id is None,
-                caller_id=record.caller_id,
-                caller_tools=record.caller_tools,
-                parent_session_id=record.id,
-                call_id=f"{record.id}/{call_id}",
-            )
-        )
-        turn = await self._session.context.reader.turn(spawned.session_id, spawned.turn)
-        return ChildSpawned(
-            call_id=call_id,
-            session_id=spawned.session_id,
-            spawned=spawned.spawned,
-            done=turn is not None and turn.state == "done",
-            outcome=turn.outcome if turn else None,
-            result=turn.result if turn else None,
-        )
-
-    def spawned(self, message: ChildSpawned) -> None:
+    def spawned(self, message: ChildSpawned, now: float) -> Effects:
         """Record that the child's turn was accepted or refused; it may even have ended already."""
         call = self._open.get(message.call_id)
         if call is None:
-            return
+            return ()
         if message.error is not None:
-            self._answer(message.call_id, error=message.error)
-            return
+            return self._answer(message.call_id, now, error=message.error)
         call.session_id = message.session_id
         call.spawned = message.spawned
         call.accepted = True
-        failpoint("session.child_spawned")
+        passed = PassFailpoint("session.child_spawned")
         if not call.wait:
-            self._answer(message.call_id, result=None)
-        elif message.done:
-            self._end_with(message.call_id, message.outcome or "failed", message.result)
-        elif call.ended is not None:
-            self._end_with(message.call_id, call.ended.outcome, call.ended.result)
+            return (passed, *self._answer(message.call_id, now))
+        if message.done:
+            outcome = message.outcome or "failed"
+            return (passed, *self._end_with(message.call_id, outcome, message.result, now))
+        if call.ended is not None:
+            ended = call.ended
+            return (passed, *self._end_with(message.call_id, ended.outcome, ended.result, now))
+        return (passed,)
 
-    def turn_ended(self, message: ChildTurnEnded) -> None:
+    def turn_ended(self, message: ChildTurnEnded, now: float) -> Effects:
         """Answer a call of our agent whose turn is over."""
         call = self._open.get(message.call_id)
         if call is None:
-            return
+            return ()
         if not call.accepted:
             call.ended = message
-            return
-        self._end_with(message.call_id, message.outcome, message.result)
+            return ()
+        return self._end_with(message.call_id, message.outcome, message.result, now)
 
-    def _end_with(self, call_id: str, outcome: str, result: str | None) -> None:
+    def _end_with(self, call_id: str, outcome: str, result: str | None, now: float) -> Effects:
         if outcome == "completed":
-            self._answer(call_id, result=result or "")
-            return
+            return self._answer(call_id, now, result=result or "")
         session_id = self._open[call_id].session_id
         error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
         error["data"]["session_id"] = session_id
-        self._answer(call_id, error=error)
+        return self._answer(call_id, now, error=error)
 
     def _answer(
-        self, call_id: str, *, result: str | None = None, error: dict[str, Any] | None = None
-    ) -> None:
+        self,
+        call_id: str,
+        now: float,
+        *,
+        result: str | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> Effects:
         call = self._open.pop(call_id)
-        if call.wait:
-            self._tell_waiting()
+        waiting: Effects = (self._waiting(),) if call.wait else ()
         answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
-        _tell(self._reply, call, None if error else answer, error)
+        return waiting + _answers(call, None if error else answer, error, now)
 
     @property
     def blocked(self) -> bool:
         """Whether the agent waits for a child."""
         return any(call.wait for call in self._open.values())
 
-    def _tell_waiting(self) -> None:
-        tree = self._session.system.lookup(
-            f"explorations/{self._session.writer.record.exploration_id}"
-        )
-        if tree is not None and tree.is_alive():
-            tree.tell(AgentBlocked(session_id=self._session.writer.record.id, waits=self.blocked))
+    def _waiting(self) -> NotifyTree:
+        return NotifyTree(AgentBlocked(session_id=self._session_id, waits=self.blocked))
 
 
-def _tell(
-    reply: RpcReply, call: ChildCall, result: dict[str, Any] | None, error: dict[str, Any] | None
-) -> None:
-    for rpc in call.askers:
-        reply(rpc, result=result, error=error)
-    if call.receive is not None:
-        call.receive(result, error)
+def _answers(
+    call: ChildCall, result: dict[str, Any] | None, error: dict[str, Any] | None, now: float
+) -> Effects:
+    effects: Effects = tuple(ReplyToClient(rpc, result, error) for rpc in call.askers)
+    return effects if call.receive is None else effects + call.receive(result, error, now)

@@ -1,4 +1,4 @@
-"""`session_map` of an agent: one call that fans out to children and gathers in order.
+"""`session_map` of an agent, without I/O: one call that fans out to children, gathered in order.
 
 Each part is a `session_message` of its own (`child_sessions`), named `<call_id>/<number>`: asked
 again after a reconnect or a restart, the map joins the turns that it has started, and gets the
@@ -8,28 +8,35 @@ resumes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.actors.agent_requests.caller_tools import new_request_id, outcome_error
-from oubliette.actors.agent_requests.child_sessions import MAX_CALL_ID
+from oubliette.actors.agent_requests.caller_tools import (
+    MAX_CALL_ID,
+    new_request_id,
+    outcome_error,
+)
 from oubliette.actors.agent_requests.params import base_params, optional_text
-from oubliette.actors.container.messages import GetMemoryRoom
-from oubliette.actors.exploration.limits import resolve_limits
-from oubliette.actors.messages import EndSession
-from oubliette.actors.session.messages import MapRoom
+from oubliette.actors.fan_out import FanOut
+from oubliette.actors.session.effects import (
+    AppendEvent,
+    AskMapRoom,
+    Effects,
+    EndChild,
+    ReplyToClient,
+    SpawnChild,
+)
 from oubliette.actors.session.waits import Wait
-from oubliette.runtime.agents.memory import need_of
 from oubliette.tool_params.agent_tools import AgentMapMessage, AgentSessionMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
-    from oubliette.actors.agent_requests.child_sessions import ChildCalls, RpcReply
-    from oubliette.actors.session.ports import SessionPort
+    from oubliette.actors.agent_requests.child_sessions import ChildCalls
+    from oubliette.actors.agent_requests.request_input import RequestInput
+    from oubliette.actors.session.messages import MapRoom
 
-ROOM_SECONDS: Final = 5.0  # for the container's actor to report its memory
 FULL: Final = "max_agents_at_once:"
 """Beginning of the refusal by a tree that has room again once an agent has finished."""
 MAP_EVENT: Final = "session_map"
@@ -41,33 +48,29 @@ class MapCall:
 
     askers: list[PendingRpc]
     parts: list[AgentMapMessage]
-    limit: int
-    """Greatest number of children at once."""
-    parallel: int
-    """Number of children at once for now: fewer, while others fill the tree."""
-    waiting: list[int]
-    """Numbers of parts that are not started, the next one last."""
+    order: FanOut[dict[str, Any]]
     since: float
     """Wall second at which the agent asked."""
-    running: set[int] = field(default_factory=set[int])
-    results: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
 
     @property
     def failed(self) -> int:
         """Number of parts without a result."""
-        return sum(each["status"] != "completed" for each in self.results.values())
+        return sum(each["status"] != "completed" for each in self.order.results.values())
 
 
 class MapCalls:
-    """Open `session_map` calls by call id; same lifetime as its SessionActor."""
+    """Open `session_map` calls by call id; same lifetime as its SessionActor.
 
-    def __init__(self, session: SessionPort, children: ChildCalls, reply: RpcReply) -> None:
-        self._session = session
+    Each input has a method, which returns the effects that the actor applies in order.
+    """
+
+    def __init__(self, children: ChildCalls, agents_at_once: int | None) -> None:
+        """Begin without calls; `agents_at_once` is `trees.max_agents_at_once`."""
         self._children = children
-        self._reply = reply
+        self._agents_at_once = agents_at_once
         self._open: dict[str, MapCall] = {}
 
-    def asked(self, rpc: PendingRpc, params: dict[str, Any]) -> None:
+    def asked(self, rpc: PendingRpc, params: dict[str, Any], given: RequestInput) -> Effects:
         """Start a map, or join the one of this `call_id`.
 
         Raises:
@@ -77,87 +80,77 @@ class MapCalls:
         known = self._open.get(call_id)
         if known is not None:
             known.askers.append(rpc)
-            return
+            return ()
         asked = base_params(AgentSessionMap, params, "session_map")
         parts = [
             AgentMapMessage(message=each) if isinstance(each, str) else each
             for each in asked.messages
         ]
-        record = self._session.writer.record
-        room = resolve_limits(record.limits, self._session.context).max_agents_at_once or 1
+        own = given.record.limits.max_agents_at_once
+        room = (own if own is not None else self._agents_at_once) or 1
         parallel = asked.max_parallel or room
-        now = self._session.clock.time()
-        numbers = list(reversed(range(len(parts))))
-        call = MapCall([rpc], parts, parallel, parallel, numbers, now)
+        call = MapCall([rpc], parts, FanOut(len(parts), parallel), given.now)
         self._open[call_id] = call
-        self._tell(call_id, call)
-        self._ask_fitting(call_id)
+        return (_progress(call_id, call), AskMapRoom(call_id))
 
-    def _ask_fitting(self, call_id: str) -> None:
-        """Ask for how many more agents of this session's kind its container has memory."""
-        session = self._session
-        agent = session.writer.record.agent
-        need = need_of(session.context.config, agent, session.context.agents.get(agent))
-        session.pipe_to_self(
-            session.unit.container.ask(GetMemoryRoom(memory_mb=need), ROOM_SECONDS),
-            lambda fitting: MapRoom(call_id=call_id, fitting=fitting),
-            lambda _: MapRoom(call_id=call_id),  # each agent waits for memory at its own start
-        )
-
-    def room_known(self, message: MapRoom) -> None:
+    def room_known(self, message: MapRoom, now: float) -> Effects:
         """Start the parts of a map, as many as its container has memory for."""
         call = self._open.get(message.call_id)
-        if call is not None:
-            if message.fitting is not None:
-                call.parallel = call.limit = min(call.limit, message.fitting)
-            self._go_on(message.call_id, call)
+        if call is None:
+            return ()
+        if message.fitting is not None:
+            call.order.limit_to(message.fitting)
+        return self._go_on(message.call_id, call, now)
 
     def waits(self) -> Iterator[Wait]:
         """Return maps with parts that are not started, for want of a slot."""
         for call in self._open.values():
-            if call.waiting:
+            if call.order.waiting:
                 yield Wait(
                     kind="place",
-                    what=f"places for {len(call.waiting)} of {len(call.parts)} messages of a"
-                    f" session_map, {call.parallel} at a time",
+                    what=f"places for {call.order.waiting} of {len(call.parts)} messages of a"
+                    f" session_map, {call.order.parallel} at a time",
                     since=call.since,
                 )
 
-    def cancelled(self, target: PendingRpc) -> None:
+    def cancelled(self, target: PendingRpc) -> Effects:
         """Cancel a map on the agent's request: nothing more is started; running children run on."""
+        effects: Effects = ()
         for call_id, call in list(self._open.items()):
             if target in call.askers:
                 call.askers.remove(target)
                 if not call.askers:
                     del self._open[call_id]
-                    for number in call.running:
-                        self._children.drop(f"{call_id}/{number}")
+                    for number in call.order.running:
+                        effects += self._children.drop(f"{call_id}/{number}")
+        return effects
 
-    def cancel_all(self, reason: str) -> None:
+    def cancel_all(self, reason: str) -> Effects:
         """Answer every map; the children themselves run on."""
         calls, self._open = self._open, {}
-        for call in calls.values():
-            for rpc in call.askers:
-                self._reply(rpc, error=outcome_error("cancelled", f"cancelled: {reason}"))
+        error = outcome_error("cancelled", f"cancelled: {reason}")
+        return tuple(
+            ReplyToClient(rpc, error=error) for call in calls.values() for rpc in call.askers
+        )
 
-    def _go_on(self, call_id: str, call: MapCall) -> None:
-        while call.waiting and len(call.running) < call.parallel:
-            number = call.waiting.pop()
+    def _go_on(self, call_id: str, call: MapCall, now: float) -> Effects:
+        effects: Effects = ()
+        while (number := call.order.start()) is not None:
             part = call.parts[number]
-            call.running.add(number)
 
             def receive(
-                result: dict[str, Any] | None, error: dict[str, Any] | None, number: int = number
-            ) -> None:
-                self._part_answered(call_id, number, result, error)
+                result: dict[str, Any] | None,
+                error: dict[str, Any] | None,
+                now: float,
+                number: int = number,
+            ) -> Effects:
+                return self._part_answered(call_id, number, result, error, now)
 
-            self._children.begin(
-                f"{call_id}/{number}",
-                part.message,
-                part.session_id,
-                receive,
-                own_workspace=part.own_workspace,
+            spawn = SpawnChild(
+                f"{call_id}/{number}", part.message, part.session_id, part.own_workspace
             )
+            effects += self._children.begin(spawn, receive, now)
+        return effects
 
     def _part_answered(
         self,
@@ -165,46 +158,36 @@ class MapCalls:
         number: int,
         result: dict[str, Any] | None,
         error: dict[str, Any] | None,
-    ) -> None:
+        now: float,
+    ) -> Effects:
         call = self._open.get(call_id)
         if call is None:
-            return
-        call.running.discard(number)
-        if error is not None and _text(error).startswith(FULL) and call.running:
-            # There will be room when one of ours has finished: until then, fewer at once.
-            call.waiting.append(number)
-            call.parallel = len(call.running)
-            return
-        call.results[number] = outcome = part_result(result, error)
-        if result is not None:
-            call.parallel = min(call.limit, call.parallel + 1)
+            return ()
+        full = error is not None and _text(error).startswith(FULL)
+        if full and call.order.no_room(number):
+            return ()
+        outcome = part_result(result, error)
+        call.order.answer(number, outcome, room=result is not None)
+        effects: Effects = ()
         if result is not None and result["spawned"]:
-            self._end_child(outcome["session_id"])
-        self._tell(call_id, call)
-        if len(call.results) < len(call.parts):
-            self._go_on(call_id, call)
-            return
+            effects += (EndChild(outcome["session_id"]),)
+        effects += (_progress(call_id, call),)
+        if not call.order.over:
+            return effects + self._go_on(call_id, call, now)
         del self._open[call_id]
-        answer = {"results": [call.results[place] for place in range(len(call.parts))]}
-        for rpc in call.askers:
-            self._reply(rpc, result=answer)
+        answer = {"results": list(call.order.in_order())}
+        return effects + tuple(ReplyToClient(rpc, answer) for rpc in call.askers)
 
-    def _end_child(self, session_id: str) -> None:
-        child = self._session.context.session_registry.session(session_id)
-        if child is not None and child.is_alive():
-            child.tell(EndSession(reason="its part of session_map is done", final=False))
 
-    def _tell(self, call_id: str, call: MapCall) -> None:
-        """Report progress, as an event of this session."""
-        self._session.writer.append(
-            MAP_EVENT,
-            {
-                "call_id": call_id,
-                "total": len(call.parts),
-                "done": len(call.results),
-                "failed": call.failed,
-            },
-        )
+def _progress(call_id: str, call: MapCall) -> AppendEvent:
+    """Report progress, as an event of this session."""
+    shown = {
+        "call_id": call_id,
+        "total": len(call.parts),
+        "done": len(call.order.results),
+        "failed": call.failed,
+    }
+    return AppendEvent(MAP_EVENT, shown)
 
 
 def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:

@@ -6,38 +6,30 @@ a new one reads the log and attaches to the agent where the log ends.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
+from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
 from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
+from oubliette.actors.session.effect_applier import EffectApplier
 from oubliette.actors.session.effects import (
-    Action,
-    AfterCommit,
-    AppendEvent,
-    ChangeRecord,
+    BeginTurn,
+    CallStored,
     DecisionStored,
     Effects,
     EndTurnWatch,
+    FollowUp,
     InterruptTurn,
-    NotifyParent,
-    NotifyTree,
-    PassFailpoint,
-    SendDecision,
-    SendPrompt,
-    StartTimer,
-    Store,
-    StoreTurn,
+    NotifyRootCaller,
+    SendTools,
     WatchTurn,
-    WriteFrame,
 )
 from oubliette.actors.session.messages import (
     AgentAttached,
-    AgentCost,
     AgentGone,
     AgentOutput,
     CallReserved,
@@ -54,11 +46,10 @@ from oubliette.actors.session.messages import (
     OutputEvent,
     RequestSettled,
     RootCaller,
-    StdinFrame,
     SubmittedTurn,
     SubmitTurn,
 )
-from oubliette.actors.session.permissions import PermissionOverdue, Permissions, TreePlace
+from oubliette.actors.session.permissions import PermissionOverdue, Permissions
 from oubliette.actors.session.shutdown import EndingSession, IdleCheck
 from oubliette.actors.session.state import EndOfSession, step_of_loss, usage
 from oubliette.actors.session.tool_listing import ListingOverdue
@@ -69,15 +60,13 @@ from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
 from oubliette.kit import Down, Message, handles
-from oubliette.runtime.store.operations import PutIdempotency, PutTurn
+from oubliette.runtime.store.operations import PutIdempotency
 
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session import lifecycle
     from oubliette.actors.session.memory import SessionMemory
-    from oubliette.actors.session.messages import AgentBusy
-    from oubliette.records import PermissionRequest, Turn
 
 
 class SessionActor(EndingSession):
@@ -124,9 +113,19 @@ class SessionActor(EndingSession):
         self._last_activity = self.clock.monotonic()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
         self._show()
-        self.link = AgentRequestRouter(self, stored, self.watchdog.silence)
-        self.link.recover(stored)
+        self.link = AgentRequestRouter(self.context, stored)
+        self.applier = EffectApplier(
+            self,
+            self.context,
+            state=self.state,
+            writer=self.writer,
+            silence=self.watchdog.silence,
+            container=self.unit.container,
+            agent=lambda: self.agent,
+            follow_up=self._follow_up,
+        )
         now = self.clock.time()
+        self._apply(self.link.recover(stored, now))
         self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
         self.watchdog.recover(stored)
         if self._crashed_too_often():
@@ -186,7 +185,14 @@ class SessionActor(EndingSession):
         number = self.state.last_number
         warnings: tuple[str, ...] = ()
         if message.caller_id is not None or message.caller_tools is not None:
-            warnings = self.link.provide(message.caller_id, message.caller_tools)
+            effects, warnings = self.link.provide(
+                message.caller_id,
+                message.caller_tools,
+                self.writer.record,
+                attached=self.state.attached,
+                now=self.clock.time(),
+            )
+            self._apply(effects)
         if message.idempotency is not None:
             self.writer.put(PutIdempotency(message.idempotency))
         self.writer.then(
@@ -207,85 +213,31 @@ class SessionActor(EndingSession):
         self._apply(self.state.begin(self.writer.record.status, held_up=self._held_up))
 
     def _apply(self, effects: Effects) -> None:
-        """Apply effects in order; those that depend on a commit come after it."""
-        for effect in effects:
-            match effect:
-                case AppendEvent():
-                    self.writer.append(
-                        effect.type,
-                        effect.data,
-                        source=effect.source,
-                        caller_id=effect.caller_id,
-                        principal=effect.principal,
-                    )
-                case ChangeRecord():
-                    self.writer.change(**effect.fields)
-                case StoreTurn():
-                    self.writer.put(PutTurn(effect.turn))
-                case Store():
-                    self.writer.put(effect.operation)
-                case AfterCommit():
-                    self.writer.then(partial(self._act, effect.effect))
-                case _:
-                    self._act(effect)
+        self.applier.apply(effects)
 
-    def _act(self, effect: Action) -> None:
+    def _follow_up(self, effect: FollowUp) -> None:
+        """Have a part of the session decide again, on its state by now."""
         match effect:
-            case WriteFrame():
-                self.write(effect.frame)
-            case SendPrompt():
-                self._hand_over(effect.turn)
-            case SendDecision():
-                self._send_decision(effect.request)
-            case DecisionStored():
-                failpoint("session.permission_settled")
-                self._apply(
-                    self.permissions.stored(effect, self.state.turn, attached=self.state.attached)
-                )
-            case StartTimer():
-                self.after(effect.seconds, effect.message)
-            case PassFailpoint():
-                failpoint(effect.name)
-            case NotifyTree():
-                self._tell_tree(effect.message)
-            case NotifyParent():
-                self._tell_parent(effect)
             case WatchTurn():
                 self.watchdog.turn_started(effect.turn)
             case EndTurnWatch():
                 self._apply(self.permissions.turn_ended(self.clock.time()))
                 self.watchdog.turn_ended()
+            case BeginTurn():
+                self.begin_turn()
             case InterruptTurn():
                 self.watchdog.interrupt(effect.turn)
-
-    def _hand_over(self, turn: Turn) -> None:
-        failpoint("session.before_prompt")
-        self.write(
-            StdinFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
-        )
-        failpoint("session.after_prompt")
-
-    def _send_decision(self, request: PermissionRequest) -> None:
-        self.watchdog.silence.broken(self.clock.monotonic())
-        self.write(
-            StdinFrame(
-                seq=self.next_seq(),
-                kind="permission",
-                request_id=request.agent_request_id,
-                decision=request.decision or "deny",
-                text=request.reason,
-            )
-        )
-
-    def _tell_tree(self, message: AgentBusy | AgentCost) -> None:
-        tree = self.system.lookup(f"explorations/{self.writer.record.exploration_id}")
-        if tree is not None and tree.is_alive():
-            tree.tell(message)
-
-    def _tell_parent(self, ended: NotifyParent) -> None:
-        parent = self.context.session_registry.session(ended.session_id)
-        if parent is not None:
-            parent.tell(ended.message)
+            case DecisionStored():
+                failpoint("session.permission_settled")
+                state = self.state
+                self._apply(self.permissions.stored(effect, state.turn, attached=state.attached))
+            case CallStored():
+                failpoint("session.request_settled")
+                self._apply(self.link.calls.stored(effect))
+            case SendTools():
+                self._apply(self.link.tools.send(self.writer.record))
+            case NotifyRootCaller():
+                self._apply((self.link.root_caller(self.writer.record),))
 
     # ------------------------------------------------------------------ the agent
 
@@ -366,7 +318,7 @@ class SessionActor(EndingSession):
                 data,
                 source,
                 turn=self.state.turn,
-                place=TreePlace(*self.link.root_caller, self.link.ancestry),
+                place=self.link.place(self.writer.record),
                 remembered=self.writer.record.remembered,
                 event_index=self.writer.next_index,
                 now=self.clock.time(),
@@ -419,7 +371,7 @@ class SessionActor(EndingSession):
     @handles(Down)
     def _down(self, message: Down) -> None:
         if self._agent is None or message.name != self._agent.name:
-            self.link.request_down(message)
+            self._apply(self.link.request_down(message, self.clock.time()))
             return
         if self._agent_down is not None:
             self._agent_down.set()
@@ -467,7 +419,7 @@ class SessionActor(EndingSession):
     def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
         """Finish: settle open requests, write the end, then release all resources."""
         self.state.finished = True
-        self.link.cancel_all(reason)
+        self._apply(self.link.cancel_all(reason, self.clock.time()))
         record = self.writer.record
         self._process = record.process_id
         end = EndOfSession(step, outcome, reason)
@@ -486,11 +438,12 @@ class SessionActor(EndingSession):
     @handles(ListingOverdue)
     def _listing_overdue(self, message: ListingOverdue) -> None:
         if not self.state.finished:
-            self.link.tools.overdue(message)
+            self._apply(self.link.tools.overdue(message))
 
     @handles(LinkReady)
     def _link_ready(self, message: LinkReady) -> None:
-        self.link.ready(message)
+        record = self.writer.record
+        self._apply(self.link.tools.connected(message.link, record, bare=message.bare))
 
     @handles(LinkRequest, at_once=True)
     def _link_request(self, message: LinkRequest) -> None:
@@ -499,11 +452,17 @@ class SessionActor(EndingSession):
         self.watchdog.contacted()
         if not message.bare:
             self.link.tools.client_seen()
-        self.link.request(message)
+        given = RequestInput(
+            record=self.writer.record, now=self.clock.time(), stopping=self.stopping
+        )
+        self._apply(self.link.request(message, given))
 
     @handles(AnswerCallerTool)
     def _answered(self, message: AnswerCallerTool) -> bool | None:
-        return self.link.answered(message)
+        if not self.link.calls.accepts(message):
+            return False
+        self._apply(self.link.calls.answered(message, self.defer()))
+        return None
 
     @handles(AnswerPermission)
     def _permission_answered(self, message: AnswerPermission) -> bool | None:
@@ -520,29 +479,29 @@ class SessionActor(EndingSession):
     @handles(RequestSettled)
     def _settled(self, message: RequestSettled) -> None:
         self.active()
-        self.link.settled(message)
+        self._apply(self.link.settled(message, self.clock.time()))
 
     @handles(CallReserved)
     def _call_reserved(self, message: CallReserved) -> None:
-        self.link.reserved(message)
+        self._apply(self.link.reserved(message, self.writer.next_index))
 
     @handles(MapRoom)
     def _map_room_known(self, message: MapRoom) -> None:
-        self.link.map_room_known(message)
+        self._apply(self.link.map_room_known(message, self.clock.time()))
 
     @handles(ReportCalls)
     def _report_calls(self, _: ReportCalls) -> None:
-        self.link.report_calls()
+        self._apply(self.link.calls.report())
 
     @handles(LinkAnswered)
     def _link_answered(self, message: LinkAnswered) -> None:
-        self.link.reply_to(message)
+        self._apply(self.link.answered_later(message))
 
     @handles(ChildSpawned)
     def _child_spawned(self, message: ChildSpawned) -> None:
-        self.link.children.spawned(message)
+        self._apply(self.link.children.spawned(message, self.clock.time()))
 
     @handles(ChildTurnEnded)
     def _child_turn_ended(self, message: ChildTurnEnded) -> None:
         self.active()
-        self.link.children.turn_ended(message)
+        self._apply(self.link.children.turn_ended(message, self.clock.time()))

@@ -11,9 +11,18 @@ from typing import Any
 
 import msgspec
 
-from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
+from oubliette.actors.agent_requests.caller_tools import PendingRpc
+from oubliette.actors.session.messages import (
+    AgentBlocked,
+    AgentBusy,
+    AgentCost,
+    ChildTurnEnded,
+    RootCaller,
+    StdinFrame,
+    ToolsListed,
+)
 from oubliette.kit import Message
-from oubliette.records import PermissionRequest, Turn
+from oubliette.records import CallerRequest, PermissionRequest, Turn
 from oubliette.runtime.store.operations import Op
 
 
@@ -62,7 +71,7 @@ class SendPrompt(msgspec.Struct, frozen=True):
 class NotifyTree(msgspec.Struct, frozen=True):
     """Send a message to the actor of the session's tree."""
 
-    message: AgentBusy | AgentCost
+    message: AgentBusy | AgentBlocked | AgentCost | RootCaller
 
 
 class NotifyParent(msgspec.Struct, frozen=True):
@@ -102,6 +111,134 @@ class DecisionStored(msgspec.Struct, frozen=True):
     """The turn that ran when it was decided."""
 
 
+class TellAgent(msgspec.Struct, frozen=True):
+    """Send a message to the actor of the agent's process, if there is one."""
+
+    message: ToolsListed
+
+
+class BeginTurn(msgspec.Struct, frozen=True):
+    """Begin the next turn, if there is one and nothing is in its way."""
+
+
+class ReplyToClient(msgspec.Struct, frozen=True):
+    """Answer a request of the agent's client, with a result or with a JSON-RPC error."""
+
+    rpc: PendingRpc
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
+class NotifyClient(msgspec.Struct, frozen=True):
+    """Send `caller_tools_config` over a link of the agent's client, if it is open."""
+
+    link: str
+    params: dict[str, Any]
+
+
+class SendTools(msgspec.Struct, frozen=True):
+    """Send the session's tools, as they are by then, to the agent's client."""
+
+
+class NotifyRootCaller(msgspec.Struct, frozen=True):
+    """Send the tree the caller that the session, its root, has by then."""
+
+
+class ServeRequest(msgspec.Struct, frozen=True):
+    """Work on a request that needs the store or other actors; `LinkAnswered` has the answer."""
+
+    rpc: PendingRpc
+    method: str
+    params: dict[str, Any]
+    bare: bool = False
+    """The client uses the protocol's first form."""
+
+
+class ReadOutcome(msgspec.Struct, frozen=True):
+    """Read the stored outcome of a settled call; `LinkAnswered` has it."""
+
+    rpc: PendingRpc
+    request_id: str
+
+
+class WatchCall(msgspec.Struct, frozen=True):
+    """Start the deadline of a caller's tool call, and watch the caller."""
+
+    request: CallerRequest
+    adopted: bool
+    """Whether the call was made under an earlier actor."""
+
+
+class EndCallWatch(msgspec.Struct, frozen=True):
+    """End the watch over a call, which is settled."""
+
+    request_id: str
+
+
+class ReserveOpenCall(msgspec.Struct, frozen=True):
+    """Ask the owner of the principal's limit for one more call; `CallReserved` has the answer."""
+
+    request_id: str
+    again: bool = False
+    """Whether the owner was being restarted when it was asked before."""
+
+
+class ReleaseOpenCall(msgspec.Struct, frozen=True):
+    """Send the owner of the principal's limit that a call is settled, or withdrawn."""
+
+    request_id: str
+
+
+class ReportOpenCalls(msgspec.Struct, frozen=True):
+    """Send the owner of the principal's limit all calls that are open here."""
+
+    request_ids: tuple[str, ...]
+
+
+class AskMapRoom(msgspec.Struct, frozen=True):
+    """Ask how many more agents the container has memory for; `MapRoom` has the answer."""
+
+    call_id: str
+
+
+class CallStored(msgspec.Struct, frozen=True):
+    """Continue with a settled call, whose outcome is in the log."""
+
+    request_id: str
+    outcome: str
+    result: Any
+    error: str | None
+
+
+class AnswerAsk(msgspec.Struct, frozen=True):
+    """Answer an ask that was deferred."""
+
+    answer: Any
+    """Its `Deferred`."""
+    value: bool
+
+
+class SendToSelf(msgspec.Struct, frozen=True):
+    """Send a message to the session itself, handled after those that wait already."""
+
+    message: Message
+
+
+class SpawnChild(msgspec.Struct, frozen=True):
+    """Send a message to a child, or start one with it; `ChildSpawned` has the outcome."""
+
+    call_id: str
+    message: str
+    session_id: str | None
+    own_workspace: bool
+
+
+class EndChild(msgspec.Struct, frozen=True):
+    """End a child that has done its part of a `session_map`."""
+
+    session_id: str
+
+
 class StartTimer(msgspec.Struct, frozen=True):
     """Send the session a message after some seconds."""
 
@@ -115,24 +252,49 @@ class PassFailpoint(msgspec.Struct, frozen=True):
     name: str
 
 
+FollowUp = (
+    BeginTurn
+    | WatchTurn
+    | EndTurnWatch
+    | InterruptTurn
+    | DecisionStored
+    | CallStored
+    | SendTools
+    | NotifyRootCaller
+)
+"""Effects by which a part of the session decides again, on its state at that moment."""
+
+
 class AfterCommit(msgspec.Struct, frozen=True):
     """An effect that waits until everything before it is in the store."""
 
-    effect: SendPrompt | NotifyParent | DecisionStored
+    effect: SendPrompt | NotifyParent | FollowUp
 
 
 Action = (
     WriteFrame
     | SendPrompt
     | SendDecision
-    | DecisionStored
+    | TellAgent
     | NotifyTree
     | NotifyParent
-    | WatchTurn
-    | EndTurnWatch
-    | InterruptTurn
+    | ReplyToClient
+    | NotifyClient
+    | ServeRequest
+    | ReadOutcome
+    | WatchCall
+    | EndCallWatch
+    | ReserveOpenCall
+    | ReleaseOpenCall
+    | ReportOpenCalls
+    | AskMapRoom
+    | AnswerAsk
+    | SendToSelf
+    | SpawnChild
+    | EndChild
     | StartTimer
     | PassFailpoint
+    | FollowUp
 )
 """Effects that are applied at once."""
 Effect = AppendEvent | ChangeRecord | StoreTurn | Store | AfterCommit | Action

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session import lifecycle
+    from oubliette.actors.session.effect_applier import EffectApplier
     from oubliette.actors.session.memory import SessionMemory
     from oubliette.kit import Deferred
 
@@ -54,6 +55,8 @@ class EndingSession(AttendedSession, abc.ABC):
     ) -> None:
         super().__init__(context, unit, session_id, memory)
         self.link: AgentRequestRouter
+        """Set by the subclass."""
+        self.applier: EffectApplier
         """Set by the subclass."""
         self._process: str | None = None
         """Process of the agent of a session that has finished."""
@@ -98,7 +101,7 @@ class EndingSession(AttendedSession, abc.ABC):
         record = self.writer.record
         self._end_reason, self._end_final = record.ending, record.ending_final
         self.ending_since = self.clock.time()
-        self.link.cancel_all("the session was ended")
+        self.applier.apply(self.link.cancel_all("the session was ended", self.clock.time()))
         self.after(END_LIMIT - 0.5, _EndOverdue())
         self.writer.then(self._end_agent)
 

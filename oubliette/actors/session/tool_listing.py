@@ -11,12 +11,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.actors.agent_requests.caller_tools import tools_after
-from oubliette.actors.session.messages import LinkNotify, ToolsListed
+from oubliette.actors.session.effects import (
+    AfterCommit,
+    AppendEvent,
+    BeginTurn,
+    ChangeRecord,
+    Effects,
+    NotifyClient,
+    SendTools,
+    StartTimer,
+    TellAgent,
+)
+from oubliette.actors.session.messages import ToolsListed
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
-    from oubliette.actors.session.ports import AgentPort
-    from oubliette.records import CallerTool
+    from oubliette.records import CallerTool, Session
 
 LISTING_SECONDS: Final = 10.0  # for an agent to fetch a changed tool list
 """Idle agents take milliseconds. Those that run on one busy event loop have been seen to take
@@ -30,10 +40,20 @@ class ListingOverdue(Message):
 
 
 class ProvidedTools:
-    """Sender of `caller_tools_config`, which tracks whether the agent has listed its tools."""
+    """Tools that one session's caller provides, and whether its agent has listed them.
 
-    def __init__(self, session: AgentPort) -> None:
-        self._session = session
+    Without I/O: each input has a method, which returns the effects that the actor applies in order.
+    """
+
+    def __init__(self, call_timeout: float, *, lists_changes: bool) -> None:
+        """Begin with an agent that has listed nothing.
+
+        Args:
+            call_timeout: Seconds that a caller has to answer a call.
+            lists_changes: Whether this kind of agent fetches its tool list again when it changes.
+        """
+        self._call_timeout = call_timeout
+        self._lists_changes = lists_changes
         self._link: str | None = None
         self._bare: str | None = None
         """Link of a client without a secret, which does not report what was listed."""
@@ -55,69 +75,72 @@ class ProvidedTools:
         """Record that the agent's client is paired with us."""
         self._client_runs = True
 
-    def connected(self, link: str, *, bare: bool = False) -> None:
+    def connected(self, link: str, record: Session, *, bare: bool = False) -> Effects:
         """Send the tools over a new connection."""
         if bare:
             self._bare = link
-            self._tell(link)
-            self._let_prompt()  # such a client does not report when its tools were listed
-        else:
-            self._link = link
-            self.send()
+            # Such a client does not report when its tools were listed.
+            return (self._config(link, record), TellAgent(ToolsListed()))
+        self._link = link
+        return self.send(record)
 
     # ------------------------------------------------------------------ providing tools
 
     def provide(
-        self, caller_id: str | None, tools: tuple[CallerTool, ...] | None
-    ) -> tuple[str, ...] | None:
+        self,
+        caller_id: str | None,
+        tools: tuple[CallerTool, ...] | None,
+        record: Session,
+        *,
+        attached: bool,
+        now: float,
+    ) -> tuple[Effects, tuple[str, ...]] | None:
         """Replace the session's tools by those that came with a message.
 
+        Args:
+            caller_id: The caller; None: the one before.
+            tools: Its tools; None: unchanged.
+            record: Of the session.
+            attached: Whether the agent runs.
+            now: Wall second.
+
         Returns:
-            None if they are the same as before, else warnings for the sender.
+            None if they are the same as before, else the effects, and warnings for the sender.
         """
-        session = self._session
-        record = session.writer.record
         provided = tools_after(record, caller_id, tools)
         if provided == (record.caller_id, record.caller_tools):
             return None
         before = record.caller_tools if provided[0] == record.caller_id else ()
         added = [tool.name for tool in provided[1] if tool not in before]
-        session.writer.change(caller_id=provided[0], caller_tools=provided[1])
         warnings: tuple[str, ...] = ()
-        if added and session.attached and self._client_runs:
-            warnings = self._await(added)
+        if added and attached and self._client_runs:
+            warnings = self._await(added, record.agent, now)
         # otherwise nothing has changed, or the agent has yet to list its tools
-        session.writer.then(self.send)
-        return warnings
+        changed = ChangeRecord({"caller_id": provided[0], "caller_tools": provided[1]})
+        return (changed, AfterCommit(SendTools())), warnings
 
-    def _await(self, added: list[str]) -> tuple[str, ...]:
-        agent = self._session.writer.record.agent
-        runtime = self._session.context.agents.get(agent)
-        if self._ignores_changes or not getattr(runtime, "hears_tool_changes", True):
+    def _await(self, added: list[str], agent: str, now: float) -> tuple[str, ...]:
+        if self._ignores_changes or not self._lists_changes:
             warning = (
                 f"the agent {agent!r} lists its tools only when it starts, and may never see"
                 f" {', '.join(added)} in this session: start one with new_session=true"
             )
             return (warning,)
         if self.awaited_since is None:
-            self.awaited_since = self._session.clock.time()
+            self.awaited_since = now
         return ()
 
-    def send(self) -> None:
+    def send(self, record: Session) -> Effects:
         """Send `caller_tools_config`, from which the agent's client learns which tools to offer."""
-        session = self._session
         self._revision += 1
+        effects: Effects = ()
         if self.awaited_since is not None:
-            session.after(LISTING_SECONDS, ListingOverdue(revision=self._revision))
-        for link in (self._link, self._bare):
-            self._tell(link)
+            overdue = ListingOverdue(revision=self._revision)
+            effects = (StartTimer(LISTING_SECONDS, overdue),)
+        links = (link for link in (self._link, self._bare) if link)
+        return (*effects, *(self._config(link, record) for link in links))
 
-    def _tell(self, link: str | None) -> None:
-        session = self._session
-        ref = session.system.lookup(link) if link else None
-        if ref is None or not ref.is_alive():
-            return
-        record = session.writer.record
+    def _config(self, link: str, record: Session) -> NotifyClient:
         params: dict[str, Any] = {
             "caller_id": record.caller_id or "",
             "tools": [
@@ -128,42 +151,37 @@ class ProvidedTools:
                 }
                 for tool in record.caller_tools
             ],
-            "call_timeout_seconds": session.context.config.sessions.caller_tool_timeout_seconds,
+            "call_timeout_seconds": self._call_timeout,
             "revision": self._revision,
         }
-        ref.tell(LinkNotify(method="caller_tools_config", params=params, legacy_type=True))
+        return NotifyClient(link, params)
 
     # ------------------------------------------------------------------ listing
 
-    def listed(self, params: dict[str, Any]) -> None:
+    def listed(self, params: dict[str, Any]) -> Effects:
         """Record that the agent has listed the tools of a revision, as its client reports."""
+        effects: Effects = ()
         if params.get("fetched", True):  # older clients do not report it, and are not waited for
-            self._let_prompt()
+            effects = (TellAgent(ToolsListed()),)
         if params.get("revision") != self._revision:
-            return
+            return effects
         self._ignores_changes = False
-        self._go_on()
+        return effects + self._go_on()
 
-    def _let_prompt(self) -> None:
-        if (agent := self._session.agent) is not None:
-            agent.tell(ToolsListed())
-
-    def overdue(self, message: ListingOverdue) -> None:
+    def overdue(self, message: ListingOverdue) -> Effects:
         """Begin the turn of an agent that has not listed its tools in time, without them."""
         if self.awaited_since is None or message.revision != self._revision:
-            return
+            return ()
         self._ignores_changes = True
-        self._session.writer.append(
-            "system",
-            {
-                "kind": "tools_not_listed",
-                "message": f"the agent did not fetch its changed tool list within"
-                f" {LISTING_SECONDS:.0f} s: it may not see the new tools in this turn",
-            },
-        )
-        self._go_on()
+        shown = {
+            "kind": "tools_not_listed",
+            "message": f"the agent did not fetch its changed tool list within"
+            f" {LISTING_SECONDS:.0f} s: it may not see the new tools in this turn",
+        }
+        return (AppendEvent("system", shown), *self._go_on())
 
-    def _go_on(self) -> None:
-        if self.awaited_since is not None:
-            self.awaited_since = None
-            self._session.begin_turn()
+    def _go_on(self) -> Effects:
+        if self.awaited_since is None:
+            return ()
+        self.awaited_since = None
+        return (BeginTurn(),)

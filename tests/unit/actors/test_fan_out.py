@@ -56,3 +56,13 @@ def test_the_limit_is_never_exceeded_by_what_has_ended() -> None:
         order.answer(number, "x", room=True)
         assert order.parallel == 2
     assert order.over
+
+
+def test_a_limit_that_is_known_later_holds_from_then_on():
+    order = FanOut[str](4, 3)
+    order.limit_to(5)
+    assert order.parallel == 3
+    order.limit_to(1)
+    assert (order.start(), order.start()) == (0, None)
+    order.answer(0, "a", room=True)
+    assert (order.start(), order.start()) == (1, None)

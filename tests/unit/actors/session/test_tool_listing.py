@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from oubliette.actors.session.messages import LinkNotify, ToolsListed
+from oubliette.actors.session.effects import (
+    AfterCommit,
+    AppendEvent,
+    BeginTurn,
+    ChangeRecord,
+    NotifyClient,
+    SendTools,
+    StartTimer,
+    TellAgent,
+)
+from oubliette.actors.session.messages import ToolsListed
 from oubliette.actors.session.tool_listing import LISTING_SECONDS, ListingOverdue, ProvidedTools
 from oubliette.clock import SystemClock
-from oubliette.config.schema import Config
 from oubliette.records import CallerTool
 from tests.unit.runtime.store.samples import session as sample
+
+if TYPE_CHECKING:
+    from oubliette.actors.session.effects import Effects
 
 FIND = CallerTool(name="find")
 SEND = CallerTool(name="send")
 
 
 class Session:
-    """What `ProvidedTools` uses of a SessionActor, with everything committed at once."""
+    """A session whose effects are applied by the test, with everything committed at once."""
 
     def __init__(self, *, hears: bool = True) -> None:
         self.clock = SystemClock()
         self.record = msgspec.structs.replace(
             sample(), agent="acp", caller_id="shop", caller_tools=(FIND,)
-        )
-        self.writer = self
-        self.system = self
-        self.context = SimpleNamespace(
-            config=Config(), agents={"acp": SimpleNamespace(hears_tool_changes=hears)}
         )
         self.attached = True
         self.sent: list[dict[str, Any]] = []
@@ -38,36 +44,72 @@ class Session:
         self.events: list[dict[str, Any]] = []
         self.begun = 0
         self.prompted: list[ToolsListed] = []
-        self.agent = SimpleNamespace(tell=self.prompted.append)
+        self.tools = ProvidedTools(300.0, lists_changes=hears)
 
-    def change(self, **fields: Any) -> None:
-        self.record = msgspec.structs.replace(self.record, **fields)
+    def apply(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case ChangeRecord():
+                    self.record = msgspec.structs.replace(self.record, **effect.fields)
+                case AfterCommit():
+                    self.apply((effect.effect,))
+                case SendTools():
+                    self.apply(self.tools.send(self.record))
+                case NotifyClient():
+                    self.sent.append(effect.params)
+                case StartTimer():
+                    assert isinstance(effect.message, ListingOverdue)
+                    self.timers.append((effect.seconds, effect.message))
+                case AppendEvent():
+                    self.events.append(effect.data)
+                case BeginTurn():
+                    self.begun += 1
+                case TellAgent():
+                    self.prompted.append(effect.message)
+                case _:
+                    raise AssertionError(effect)
 
-    def then(self, work: Any) -> None:
-        work()
 
-    def append(self, _: str, data: dict[str, Any]) -> None:
-        self.events.append(data)
+class Provided:
+    """The tools of a session, whose effects are applied."""
 
-    def after(self, seconds: float, message: ListingOverdue) -> None:
-        self.timers.append((seconds, message))
+    def __init__(self, session: Session) -> None:
+        self._session, self._tools = session, session.tools
 
-    def lookup(self, _: str) -> Session:
-        return self
+    def connected(self, link: str, *, bare: bool = False) -> None:
+        self._session.apply(self._tools.connected(link, self._session.record, bare=bare))
 
-    def is_alive(self) -> bool:
-        return True
+    def client_seen(self) -> None:
+        self._tools.client_seen()
 
-    def tell(self, message: LinkNotify) -> None:
-        self.sent.append(message.params)
+    def agent_starting(self) -> None:
+        self._tools.agent_starting()
 
-    def begin_turn(self) -> None:
-        self.begun += 1
+    def listed(self, params: dict[str, Any]) -> None:
+        self._session.apply(self._tools.listed(params))
+
+    def overdue(self, message: ListingOverdue) -> None:
+        self._session.apply(self._tools.overdue(message))
+
+    def provide(
+        self, caller_id: str | None, tools: tuple[CallerTool, ...] | None
+    ) -> tuple[str, ...] | None:
+        session = self._session
+        now, attached = session.clock.time(), session.attached
+        provided = self._tools.provide(caller_id, tools, session.record, attached=attached, now=now)
+        if provided is None:
+            return None
+        session.apply(provided[0])
+        return provided[1]
+
+    @property
+    def awaited_since(self) -> float | None:
+        return self._tools.awaited_since
 
 
-def lent(session: Session) -> ProvidedTools:
+def lent(session: Session) -> Provided:
     """The tools of a session whose agent runs and has listed what there is."""
-    tools = ProvidedTools(session)  # type: ignore[arg-type]
+    tools = Provided(session)
     tools.connected("link")
     tools.client_seen()
     tools.listed({"revision": session.sent[-1]["revision"]})
@@ -80,12 +122,12 @@ def session() -> Session:
 
 
 @pytest.fixture
-def tools(session: Session) -> ProvidedTools:
+def tools(session: Session) -> Provided:
     return lent(session)
 
 
 def test_a_turn_with_a_new_tool_waits_until_the_agent_has_listed_it(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     assert tools.provide("shop", (FIND, SEND)) == ()
     assert [tool["name"] for tool in session.sent[-1]["tools"]] == ["find", "send"]
@@ -98,7 +140,7 @@ def test_a_turn_with_a_new_tool_waits_until_the_agent_has_listed_it(
 def test_a_new_process_is_prompted_when_it_has_fetched_a_list_and_not_before(
     session: Session,
 ) -> None:
-    tools = ProvidedTools(session)  # type: ignore[arg-type]
+    tools = Provided(session)
     tools.connected("link")
     tools.listed({"revision": 1, "fetched": False})
     assert session.prompted == []
@@ -107,14 +149,14 @@ def test_a_new_process_is_prompted_when_it_has_fetched_a_list_and_not_before(
 
 
 def test_a_client_that_does_not_say_what_was_listed_is_not_waited_for(session: Session) -> None:
-    tools = ProvidedTools(session)  # type: ignore[arg-type]
+    tools = Provided(session)
     tools.connected("link", bare=True)
     assert session.prompted == [ToolsListed()]
 
 
 @pytest.mark.parametrize("revision", [None, 0, 1, 99, "2", [2], {}])
 def test_a_list_of_another_revision_starts_nothing(
-    session: Session, tools: ProvidedTools, revision: Any
+    session: Session, tools: Provided, revision: Any
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     tools.listed({"revision": revision})
@@ -124,7 +166,7 @@ def test_a_list_of_another_revision_starts_nothing(
 
 
 def test_an_agent_that_does_not_list_in_time_begins_its_turn_and_the_log_says_so(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     ((seconds, overdue),) = session.timers
@@ -135,7 +177,7 @@ def test_an_agent_that_does_not_list_in_time_begins_its_turn_and_the_log_says_so
 
 
 def test_it_is_waited_for_once_and_the_next_sender_is_warned(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     tools.overdue(session.timers[-1][1])
@@ -146,7 +188,7 @@ def test_it_is_waited_for_once_and_the_next_sender_is_warned(
 
 
 def test_an_agent_that_lists_after_all_is_waited_for_again(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     tools.overdue(session.timers[-1][1])
@@ -156,7 +198,7 @@ def test_an_agent_that_lists_after_all_is_waited_for_again(
 
 
 def test_a_deadline_of_an_earlier_list_says_nothing_of_a_later_one(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     early = session.timers[-1][1]
@@ -179,21 +221,21 @@ def test_the_sender_to_an_agent_that_is_known_not_to_listen_is_warned_at_once() 
 
 @pytest.mark.parametrize("fewer", [(), (FIND,)])
 def test_tools_that_are_taken_away_or_stay_are_waited_for_by_nobody(
-    session: Session, tools: ProvidedTools, fewer: tuple[CallerTool, ...]
+    session: Session, tools: Provided, fewer: tuple[CallerTool, ...]
 ) -> None:
     tools.provide("shop", fewer)
     assert tools.awaited_since is None
 
 
 def test_the_tool_of_another_caller_is_a_new_one_though_it_has_the_same_name(
-    tools: ProvidedTools,
+    tools: Provided,
 ) -> None:
     assert tools.provide("bank", (FIND,)) == ()
     assert tools.awaited_since is not None
 
 
 def test_an_agent_that_has_yet_to_start_lists_its_tools_by_itself(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     tools.agent_starting()
@@ -206,7 +248,7 @@ def test_an_agent_that_has_yet_to_start_lists_its_tools_by_itself(
 
 
 def test_a_link_that_breaks_meanwhile_gets_the_tools_again_with_a_deadline_of_its_own(
-    session: Session, tools: ProvidedTools
+    session: Session, tools: Provided
 ) -> None:
     tools.provide("shop", (FIND, SEND))
     tools.connected("another link")

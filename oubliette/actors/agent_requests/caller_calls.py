@@ -1,0 +1,281 @@
+"""Calls of caller tools by one session's agent, without I/O.
+
+Each input has a method, which returns the effects that the actor applies in order. `now` is a wall
+second in all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+
+from oubliette import ids
+from oubliette.actors.agent_requests.caller_tools import (
+    MAX_CALL_ID,
+    CallerToolCalls,
+    OpenCall,
+    find_tool,
+    new_request_id,
+    outcome_error,
+    request_data,
+)
+from oubliette.actors.agent_requests.params import optional_text, text_param
+from oubliette.actors.session.effects import (
+    AfterCommit,
+    AnswerAsk,
+    AppendEvent,
+    CallStored,
+    Effects,
+    EndCallWatch,
+    PassFailpoint,
+    ReadOutcome,
+    ReleaseOpenCall,
+    ReplyToClient,
+    ReportOpenCalls,
+    ReserveOpenCall,
+    SendToSelf,
+    Store,
+    WatchCall,
+)
+from oubliette.actors.session.messages import RequestSettled
+from oubliette.actors.session.waits import Wait
+from oubliette.errors import InvalidParameter, NotFound
+from oubliette.records import CallerRequest
+from oubliette.runtime.store.operations import PutCallerRequest, SettleCallerRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from oubliette.actors.agent_requests.caller_tools import PendingRpc
+    from oubliette.actors.agent_requests.request_input import RequestInput
+    from oubliette.actors.messages import AnswerCallerTool
+    from oubliette.actors.session.messages import CallReserved
+    from oubliette.config.schema import Config
+    from oubliette.kit import Deferred
+
+Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
+
+
+class CallerCalls:
+    """Open calls of one session's agent; same lifetime as its actor."""
+
+    def __init__(self, config: Config) -> None:
+        self._timeout = config.sessions.caller_tool_timeout_seconds
+        self._calls = CallerToolCalls()
+
+    @property
+    def open(self) -> bool:
+        """Whether the agent waits for a caller's tool."""
+        return bool(self._calls.open or self._calls.reserving)
+
+    @property
+    def reserving(self) -> bool:
+        """Whether a call waits to be counted for the limit of its principal."""
+        return bool(self._calls.reserving)
+
+    def waits(self) -> Iterator[Wait]:
+        """Return the calls that wait for their caller."""
+        for call in self._calls.open.values():
+            request = call.request
+            yield Wait(
+                kind="caller_tool",
+                what=f"{request.tool}, a tool of the caller {request.caller_id}",
+                since=request.created_at,
+                until=request.deadline,
+                detail=f"caller_tool_response answers request {request.id}"
+                + (", even when the caller was away" if request.durable else ""),
+                caller=(request.principal, request.caller_id),
+            )
+
+    # ------------------------------------------------------------------ recovery
+
+    def recover(self, stored: Iterable[CallerRequest], now: float) -> Effects:
+        """Recover the calls that an earlier actor left open, and those settled lately."""
+        effects: Effects = ()
+        for request in stored:
+            if request.outcome is None:
+                # Its full time again: its caller could not answer while no server ran.
+                deadline = max(request.deadline, now + self._timeout)
+                adopted = msgspec.structs.replace(request, deadline=deadline)
+                self._calls.add(OpenCall(adopted))
+                effects += (WatchCall(adopted, adopted=True),)
+            elif request.call_id is not None and request.settled_at is not None:
+                self._calls.remember(request.call_id, request.id, request.settled_at)
+        return (*effects, *self.report()) if self._calls.open else effects
+
+    def report(self) -> Effects:
+        """Send the owner of the limit the calls that are open here."""
+        return (ReportOpenCalls((*self._calls.open, *self._calls.reserving)),)
+
+    # ------------------------------------------------------------------ calls
+
+    def asked(self, rpc: PendingRpc, params: dict[str, Any], given: RequestInput) -> Effects:
+        """Reserve a call of the session's caller, or join the one of this `call_id`.
+
+        Raises:
+            InvalidParameter: names the field.
+            NotFound: no caller provides this tool, or the session is ending.
+        """
+        name = text_param(params, "tool", 256)
+        call_id = optional_text(params, "call_id", MAX_CALL_ID)
+        arguments = params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            raise InvalidParameter("arguments: must be an object", field="arguments")
+        if call_id is not None and (known := self._calls.request_of(call_id)) is not None:
+            return self._join(rpc, known)
+        record = given.record
+        tool = find_tool(record, name)
+        if record.caller_id is None or tool is None:
+            raise NotFound(f"no caller provides a tool {ids.shown(name)} to this session")
+        if given.stopping:
+            raise NotFound("the session is ending")
+        request = CallerRequest(
+            id=new_request_id(),
+            session_id=record.id,
+            principal=record.principal,
+            caller_id=record.caller_id,
+            tool=tool.name,
+            arguments=cast("dict[str, Any]", arguments),
+            created_at=given.now,
+            deadline=given.now + self._timeout,
+            event_index=-1,
+            call_id=call_id,
+            durable=tool.durable,
+        )
+        self._calls.reserve(OpenCall(request, askers=[rpc]))
+        return (ReserveOpenCall(request.id),)
+
+    def reserved(self, message: CallReserved, event_index: int, ancestry: list[str]) -> Effects:
+        """Write a request to the log, as its principal may have one more, or refuse it.
+
+        Args:
+            message: The answer of the owner of the limit.
+            event_index: Index of the next event in the session's log.
+            ancestry: Session ids from the root of the tree down to this one.
+        """
+        request_id = message.request_id
+        if request_id not in self._calls.reserving:
+            return ()
+        if message.again:
+            return (ReserveOpenCall(request_id, again=True),)
+        if message.error is not None:
+            return self._withdraw(request_id, message.error)
+        call = self._calls.reserving.pop(request_id)
+        call.request = request = msgspec.structs.replace(call.request, event_index=event_index)
+        self._calls.add(call)
+        return (
+            AppendEvent("caller_tool_request", request_data(request, ancestry)),
+            Store(PutCallerRequest(request)),
+            WatchCall(request, adopted=False),
+            PassFailpoint("session.caller_request"),
+        )
+
+    def _join(self, rpc: PendingRpc, request_id: str) -> Effects:
+        call = self._calls.joinable(request_id)
+        if call is None:
+            return (ReadOutcome(rpc, request_id),)
+        call.askers.append(rpc)
+        return ()
+
+    def _withdraw(self, request_id: str, error: dict[str, Any] | None = None) -> Effects:
+        """Drop a call that is not in the log; those who asked for it get `error`."""
+        call = self._calls.unreserve(request_id)
+        askers = call.askers if call is not None else ()
+        return (
+            ReleaseOpenCall(request_id),
+            *(ReplyToClient(rpc, error=error) for rpc in askers),
+        )
+
+    def cancelled(self, target: PendingRpc, now: float) -> Effects | None:
+        """Cancel a call on the agent's request; None if it is not open here."""
+        call = self._calls.asked_by(target)
+        if call is None:
+            return None
+        call.askers.remove(target)
+        if call.askers:
+            return ()
+        if call.request.id in self._calls.reserving:
+            return self._withdraw(call.request.id)
+        return self.settle(call.request.id, "cancelled", now, error="the agent cancelled the call")
+
+    def cancel_all(self, reason: str, now: float) -> Effects:
+        """Settle every open call as cancelled."""
+        effects: Effects = ()
+        for request_id in list(self._calls.open):
+            effects += self.settle(request_id, "cancelled", now, error=f"cancelled: {reason}")
+        for request_id in list(self._calls.reserving):
+            error = outcome_error("cancelled", f"cancelled: {reason}")
+            effects += self._withdraw(request_id, error)
+        return effects
+
+    # ------------------------------------------------------------------ answers
+
+    def accepts(self, message: AnswerCallerTool) -> bool:
+        """Return whether this answers an open call, of this principal, for the first time."""
+        call = self._calls.open.get(message.request_id)
+        return not (call is None or call.answered or call.request.principal != message.principal)
+
+    def answered(self, message: AnswerCallerTool, answer: Deferred) -> Effects:
+        """Take a caller's answer that is accepted; `answer` is set when it is in the log."""
+        call = self._calls.open[message.request_id]
+        call.answered = True
+        call.answers.append(answer)
+        # Sent to itself, not done here: an error in a `tell` fails the session, which recovers from
+        # the store; an error in this ask would leave it with a call that is settled by half.
+        settled = RequestSettled(
+            request_id=message.request_id,
+            outcome="result" if message.error is None else "tool_error",
+            result=message.result if message.error is None else None,
+            error=message.error,
+        )
+        return (SendToSelf(settled),)
+
+    def settle(
+        self,
+        request_id: str,
+        outcome: Outcome,
+        now: float,
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> Effects:
+        """Settle a call, once; nothing happens if it is not open."""
+        call = self._calls.settle(request_id, now)
+        if call is None:
+            return ()
+        shown = {
+            "request_id": request_id,
+            "tool": call.request.tool,
+            "outcome": outcome,
+            "error": error,
+            "caller_id": call.request.caller_id,
+        }
+        settled = SettleCallerRequest(
+            id=request_id, outcome=outcome, settled_at=now, result=result, error=error
+        )
+        return (
+            ReleaseOpenCall(request_id),
+            EndCallWatch(request_id),
+            # to the caller that was asked, even if another one provides tools by now
+            AppendEvent("caller_tool_settled", shown, None, call.request.caller_id),
+            Store(settled),
+            AfterCommit(CallStored(request_id, outcome, result, error)),
+        )
+
+    def stored(self, settled: CallStored) -> Effects:
+        """Answer all who wait for a call, whose outcome is in the log now."""
+        call = self._calls.stored(settled.request_id)
+        if call is None:
+            return ()
+        error = None
+        if settled.outcome != "result":
+            error = outcome_error(settled.outcome, settled.error)
+        result = settled.result if error is None else None
+        received = settled.outcome in {"result", "tool_error"}
+        return (
+            *(ReplyToClient(rpc, result, error) for rpc in call.askers),
+            *(AnswerAsk(answer, received) for answer in call.answers),
+        )

@@ -1,0 +1,259 @@
+"""Application of a session's effects, in order.
+
+What goes into the next transaction is handed to the session's `EventWriter`; what waits for its
+commit is kept there, and applied when the transaction is in the store.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from oubliette.actors.agent_requests.request_jobs import RequestJobs
+from oubliette.actors.messages import EndSession
+from oubliette.actors.open_calls import OPEN_CALLS, ReleaseCall
+from oubliette.actors.session import effects as of
+from oubliette.actors.session.caller_request import CallerRequestActor
+from oubliette.actors.session.messages import LinkNotify, LinkReply, RequestOver, StdinFrame
+from oubliette.failpoints import failpoint
+from oubliette.runtime.store.operations import PutTurn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.effects import Effects
+    from oubliette.actors.session.silence import Silence
+    from oubliette.actors.session.state import SessionActorState
+    from oubliette.actors.session.write_batch import EventWriter
+    from oubliette.kit import Actor, Message, Ref
+
+
+class EffectApplier:
+    """Applies the effects of one session; same lifetime as its actor."""
+
+    __slots__ = ("_actor", "_agent", "_context", "_follow_up", "_jobs", "_silence", "_state",
+                 "_writer")  # fmt: skip
+
+    def __init__(
+        self,
+        actor: Actor,
+        context: ActorContext,
+        *,
+        state: SessionActorState,
+        writer: EventWriter,
+        silence: Silence,
+        container: Ref,
+        agent: Callable[[], Ref | None],
+        follow_up: Callable[[Any], object],
+    ) -> None:
+        """Apply effects by the means of an actor.
+
+        Args:
+            actor: Starts children, timers and jobs.
+            context: Ports of the server.
+            state: Numbers the frames for the agent.
+            writer: Takes what goes into the log.
+            silence: Is broken by what the agent is sent.
+            container: Knows how much memory is left for agents.
+            agent: Returns the actor of the agent's process, while there is one.
+            follow_up: Handles the effects by which a part of the session decides again.
+        """
+        self._actor = actor
+        self._context = context
+        self._state = state
+        self._writer = writer
+        self._silence = silence
+        self._agent = agent
+        self._follow_up = follow_up
+        self._jobs = RequestJobs(actor, context, writer, container)
+
+    def apply(self, effects: Effects) -> None:
+        """Apply effects in order; those that depend on a commit come after it."""
+        for effect in effects:
+            apply = self._HOW.get(type(effect))
+            if apply is None:
+                self._follow_up(effect)
+            else:
+                apply(self, effect)
+
+    # ------------------------------------------------------------------ the next transaction
+
+    def _append(self, effect: of.AppendEvent) -> None:
+        self._writer.append(
+            effect.type,
+            effect.data,
+            source=effect.source,
+            caller_id=effect.caller_id,
+            principal=effect.principal,
+        )
+
+    def _change(self, effect: of.ChangeRecord) -> None:
+        self._writer.change(**effect.fields)
+
+    def _store_turn(self, effect: of.StoreTurn) -> None:
+        self._writer.put(PutTurn(effect.turn))
+
+    def _store(self, effect: of.Store) -> None:
+        self._writer.put(effect.operation)
+
+    def _after_commit(self, effect: of.AfterCommit) -> None:
+        self._writer.then(partial(self.apply, (effect.effect,)))
+
+    # ------------------------------------------------------------------ the agent
+
+    def _tell_agent(self, message: Message) -> None:
+        agent = self._agent()
+        if agent is not None:
+            agent.tell(message)
+
+    def _write_frame(self, effect: of.WriteFrame) -> None:
+        self._tell_agent(effect.frame)
+
+    def _send_prompt(self, effect: of.SendPrompt) -> None:
+        turn = effect.turn
+        failpoint("session.before_prompt")
+        self._tell_agent(
+            StdinFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
+        )
+        failpoint("session.after_prompt")
+
+    def _send_decision(self, effect: of.SendDecision) -> None:
+        request = effect.request
+        self._silence.broken(self._actor.clock.monotonic())
+        self._tell_agent(
+            StdinFrame(
+                seq=self._state.next_seq(),
+                kind="permission",
+                request_id=request.agent_request_id,
+                decision=request.decision or "deny",
+                text=request.reason,
+            )
+        )
+
+    def _to_agent(self, effect: of.TellAgent) -> None:
+        self._tell_agent(effect.message)
+
+    # ------------------------------------------------------------------ the agent's client
+
+    def _reply(self, effect: of.ReplyToClient) -> None:
+        self._silence.broken(self._actor.clock.monotonic())
+        rpc = effect.rpc
+        ref = self._actor.system.lookup(rpc.link)
+        if ref is not None and ref.is_alive():
+            reply = LinkReply(
+                generation=rpc.generation, id=rpc.id, result=effect.result, error=effect.error
+            )
+            ref.tell(reply)
+
+    def _notify_client(self, effect: of.NotifyClient) -> None:
+        ref = self._actor.system.lookup(effect.link)
+        if ref is not None and ref.is_alive():
+            ref.tell(
+                LinkNotify(method="caller_tools_config", params=effect.params, legacy_type=True)
+            )
+
+    def _serve(self, effect: of.ServeRequest) -> None:
+        self._jobs.serve(effect)
+
+    def _read_outcome(self, effect: of.ReadOutcome) -> None:
+        self._jobs.read_outcome(effect)
+
+    # ------------------------------------------------------------------ calls of caller tools
+
+    def _watch_call(self, effect: of.WatchCall) -> None:
+        actor, request = self._actor, effect.request
+        ref = actor.spawn(
+            CallerRequestActor,
+            self._context,
+            actor.ref,
+            request,
+            adopted=effect.adopted,
+            name=f"{actor.name}/req/{request.id}",
+        )
+        actor.watch(ref)
+
+    def _end_call_watch(self, effect: of.EndCallWatch) -> None:
+        actor = self._actor
+        ref = actor.system.lookup(f"{actor.name}/req/{effect.request_id}")
+        if ref is not None and ref.is_alive():
+            actor.unwatch(ref)  # its Down would contain nothing new
+            ref.tell(RequestOver())
+
+    def _reserve_open_call(self, effect: of.ReserveOpenCall) -> None:
+        self._jobs.reserve_call(effect)
+
+    def _release_open_call(self, effect: of.ReleaseOpenCall) -> None:
+        actor = self._actor
+        released = ReleaseCall(session=actor.name, request_id=effect.request_id)
+        actor.system.ref(OPEN_CALLS).tell(released)
+
+    def _report_open_calls(self, effect: of.ReportOpenCalls) -> None:
+        self._jobs.report_calls(effect)
+
+    def _answer_ask(self, effect: of.AnswerAsk) -> None:
+        effect.answer.set(effect.value)
+
+    def _send_to_self(self, effect: of.SendToSelf) -> None:
+        self._actor.ref.tell(effect.message)
+
+    # ------------------------------------------------------------------ other sessions, the tree
+
+    def _spawn_child(self, effect: of.SpawnChild) -> None:
+        self._jobs.spawn_child(effect)
+
+    def _ask_map_room(self, effect: of.AskMapRoom) -> None:
+        self._jobs.ask_map_room(effect)
+
+    def _end_child(self, effect: of.EndChild) -> None:
+        child = self._context.session_registry.session(effect.session_id)
+        if child is not None and child.is_alive():
+            child.tell(EndSession(reason="its part of session_map is done", final=False))
+
+    def _notify_parent(self, effect: of.NotifyParent) -> None:
+        parent = self._context.session_registry.session(effect.session_id)
+        if parent is not None:
+            parent.tell(effect.message)
+
+    def _notify_tree(self, effect: of.NotifyTree) -> None:
+        tree = self._actor.system.lookup(f"explorations/{self._writer.record.exploration_id}")
+        if tree is not None and tree.is_alive():
+            tree.tell(effect.message)
+
+    # ------------------------------------------------------------------ itself
+
+    def _start_timer(self, effect: of.StartTimer) -> None:
+        self._actor.after(effect.seconds, effect.message)
+
+    def _pass_failpoint(self, effect: of.PassFailpoint) -> None:
+        failpoint(effect.name)
+
+    _HOW: ClassVar[dict[type, Callable[[EffectApplier, Any], None]]] = {
+        of.AppendEvent: _append,
+        of.ChangeRecord: _change,
+        of.StoreTurn: _store_turn,
+        of.Store: _store,
+        of.AfterCommit: _after_commit,
+        of.WriteFrame: _write_frame,
+        of.SendPrompt: _send_prompt,
+        of.SendDecision: _send_decision,
+        of.TellAgent: _to_agent,
+        of.ReplyToClient: _reply,
+        of.NotifyClient: _notify_client,
+        of.ServeRequest: _serve,
+        of.ReadOutcome: _read_outcome,
+        of.WatchCall: _watch_call,
+        of.EndCallWatch: _end_call_watch,
+        of.ReserveOpenCall: _reserve_open_call,
+        of.ReleaseOpenCall: _release_open_call,
+        of.ReportOpenCalls: _report_open_calls,
+        of.AskMapRoom: _ask_map_room,
+        of.AnswerAsk: _answer_ask,
+        of.SendToSelf: _send_to_self,
+        of.SpawnChild: _spawn_child,
+        of.EndChild: _end_child,
+        of.NotifyParent: _notify_parent,
+        of.NotifyTree: _notify_tree,
+        of.StartTimer: _start_timer,
+        of.PassFailpoint: _pass_failpoint,
+    }

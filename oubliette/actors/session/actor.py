@@ -6,7 +6,7 @@ a new one reads the log and attaches to the agent where the log ends.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.request_input import RequestInput
@@ -14,20 +14,24 @@ from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
 from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
+from oubliette.actors.session.agent_output import effects_of
 from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.session.effect_applier import EffectApplier
 from oubliette.actors.session.effects import (
+    AskPermission,
     BeginTurn,
     CallStored,
     DecisionStored,
     Effects,
     EndTurnWatch,
     FollowUp,
+    HearSystem,
     InterruptTurn,
     NotifyRootCaller,
     SendTools,
     WatchTurn,
 )
+from oubliette.actors.session.idle_timeout import IdleCheck
 from oubliette.actors.session.messages import (
     AgentAttached,
     AgentGone,
@@ -50,8 +54,8 @@ from oubliette.actors.session.messages import (
     SubmitTurn,
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
-from oubliette.actors.session.shutdown import EndingSession, IdleCheck
-from oubliette.actors.session.state import EndOfSession, step_of_loss, usage
+from oubliette.actors.session.session_end import EndOfSession, limit_noticed
+from oubliette.actors.session.shutdown import EndingSession
 from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
@@ -65,7 +69,6 @@ from oubliette.runtime.store.operations import PutIdempotency
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
-    from oubliette.actors.session import lifecycle
     from oubliette.actors.session.memory import SessionMemory
 
 
@@ -110,7 +113,7 @@ class SessionActor(EndingSession):
             now=self.clock.time,
             wake=self._wake_flush,
         )
-        self._last_activity = self.clock.monotonic()
+        self.active()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
         self._show()
         self.link = AgentRequestRouter(self.context, stored)
@@ -129,7 +132,8 @@ class SessionActor(EndingSession):
         self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
         self.watchdog.recover(stored)
         if self._crashed_too_often():
-            self.finish("agent_lost", "failed", "its actor failed repeatedly; see the server log")
+            reason = "its actor failed repeatedly; see the server log"
+            self.finish(EndOfSession("agent_lost", "failed", reason))
             return
         if record.pairing_secret is None:  # recorded by an older release
             self.writer.change(pairing_secret=new_pairing_secret())
@@ -227,6 +231,10 @@ class SessionActor(EndingSession):
                 self.begin_turn()
             case InterruptTurn():
                 self.watchdog.interrupt(effect.turn)
+            case AskPermission():
+                self._permission_asked(effect)
+            case HearSystem():
+                self.watchdog.heard("system", effect.data)
             case DecisionStored():
                 failpoint("session.permission_settled")
                 state = self.state
@@ -275,48 +283,16 @@ class SessionActor(EndingSession):
             answer.set(None)
 
     def _take_in(self, item: OutputEvent, source: str) -> None:
-        data = item.data
         if item.type != "system":
-            self.watchdog.heard(item.type, data)
-        match item.type:
-            case "completion":
-                outcome = str(data.get("status", "completed"))
-                final = data.get("final_text")
-                text = final if isinstance(final, str) else None
-                if outcome == "interrupted" and (reason := self.watchdog.given_up) is not None:
-                    outcome, text = "failed", reason
-                self._complete(outcome, text, source)
-            case "usage":
-                self._apply(usage(self.writer.record, data))
-                self.writer.append("system", {"kind": "usage", **data}, source=source)
-            case "ready":
-                named = data.get("agent_session_id")
-                if isinstance(named, str):
-                    self.writer.change(agent_session_id=named)
-                self.writer.append("system", {"kind": "ready", **data}, source=source)
-            case "turn_started":
-                self.writer.append("system", {"kind": item.type, **data}, source=source)
-            case "permission_request":
-                self._permission_asked(data, source)
-            case "message":
-                self.writer.append("message", {**data, "role": "assistant"}, source=source)
-            case "error":
-                self.state.last_error = str(data.get("message") or "") or None
-                self.writer.append("error", data, source=source)
-            case "system":
-                # Readers get a `type` of their own: that of the event.
-                kind = data.get("kind", data.get("type"))
-                shown = data if kind is None else {**data, "kind": kind}
-                self.writer.append("system", shown, source=source)
-                self.watchdog.heard("system", data)
-            case _:
-                self.writer.append(item.type, data, source=source)
+            self.watchdog.heard(item.type, item.data)
+        given_up = self.watchdog.given_up
+        self._apply(effects_of(item, source, self.state, self.writer.record, given_up))
 
-    def _permission_asked(self, data: dict[str, Any], source: str) -> None:
+    def _permission_asked(self, effect: AskPermission) -> None:
         self._apply(
             self.permissions.asked(
-                data,
-                source,
+                effect.data,
+                effect.source,
                 turn=self.state.turn,
                 place=self.link.place(self.writer.record),
                 remembered=self.writer.record.remembered,
@@ -353,20 +329,10 @@ class SessionActor(EndingSession):
         self.state.attached = False
         if self.state.finished:
             return
-        if self._end_reason is not None:
-            self.finish("ended", "completed", self._end_reason)
-            return
-        reason = self.watchdog.given_up or message.reason
-        self.writer.append(
-            "error",
-            {
-                "message": message.reason,
-                "exit_code": message.exit_code,
-                "signal": message.signal,
-            },
-        )
-        step = step_of_loss(self.writer.record.status, start_failed=message.start_failed)
-        self.finish(step, "failed", reason)
+        status, given_up = self.writer.record.status, self.watchdog.given_up
+        effects, end = self.requested_end.agent_gone(message, status, given_up)
+        self._apply(effects)
+        self.finish(end)
 
     @handles(Down)
     def _down(self, message: Down) -> None:
@@ -384,7 +350,7 @@ class SessionActor(EndingSession):
             )
             return
         self._run_agent()
-        if self._end_reason is not None:
+        if self.requested_end.reason is not None:
             self._agent.tell(EndAgent())
 
     # ------------------------------------------------------------------ its end
@@ -407,24 +373,21 @@ class SessionActor(EndingSession):
         """Handle a limit of its tree or project that is near or reached."""
         if self.stopping:
             return
-        self.writer.append(
-            "system" if message.action == "warn" else "error",
-            {"kind": "limit", "limit": message.limit, "message": message.message},
-        )
+        effects, end = limit_noticed(message)
+        self._apply(effects)
         if message.action == "interrupt" and self.state.turn is not None:
             self.watchdog.interrupt(self.state.turn)
-        elif message.action == "time_out":
-            self.finish("time_ran_out", "timed_out", message.message)
+        elif end is not None:
+            self.finish(end)
 
-    def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
+    def finish(self, end: EndOfSession) -> None:
         """Finish: settle open requests, write the end, then release all resources."""
         self.state.finished = True
-        self._apply(self.link.cancel_all(reason, self.clock.time()))
+        self._apply(self.link.cancel_all(end.reason, self.clock.time()))
         record = self.writer.record
         self._process = record.process_id
-        end = EndOfSession(step, outcome, reason)
         now = self.clock.time()
-        self._apply(self.state.finish(end, record.status, now, final=self._end_final))
+        self._apply(self.state.finish(end, record.status, now, final=self.requested_end.final))
         self.writer.then(self.release)
 
     # ------------------------------------------------------------------ the link, the caller

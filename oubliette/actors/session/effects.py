@@ -97,6 +97,19 @@ class InterruptTurn(msgspec.Struct, frozen=True):
     turn: int
 
 
+class AskPermission(msgspec.Struct, frozen=True):
+    """Send a permission request of the agent to the caller that decides."""
+
+    data: dict[str, Any]
+    source: str
+
+
+class HearSystem(msgspec.Struct, frozen=True):
+    """Note an item of type `system` of the agent's output, which is on its way to the log."""
+
+    data: dict[str, Any]
+
+
 class SendDecision(msgspec.Struct, frozen=True):
     """Write the decision on a permission request to the agent."""
 
@@ -257,6 +270,8 @@ FollowUp = (
     | WatchTurn
     | EndTurnWatch
     | InterruptTurn
+    | AskPermission
+    | HearSystem
     | DecisionStored
     | CallStored
     | SendTools

@@ -1,4 +1,4 @@
-"""End of a session: it is ended or idles, and releases its resources."""
+"""End of a session: when it is ended or idles, and the release of its resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import structlog
 from oubliette.actors.container.messages import ForgetProcess, Release
 from oubliette.actors.messages import EndSession
 from oubliette.actors.session.agent_io import AttendedSession
+from oubliette.actors.session.idle_timeout import IdleCheck, IdleTimeout
 from oubliette.actors.session.messages import CloseLink, EndAgent, SessionFinished
+from oubliette.actors.session.session_end import RequestedEnd
 from oubliette.actors.session_registry import REGISTRY, LeaveSession
 from oubliette.errors import OublietteError
 from oubliette.kit import Message, handles
@@ -20,19 +22,15 @@ if TYPE_CHECKING:
     from oubliette.actors.agent_requests.router import AgentRequestRouter
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
-    from oubliette.actors.session import lifecycle
     from oubliette.actors.session.effect_applier import EffectApplier
     from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.session_end import EndOfSession
     from oubliette.kit import Deferred
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
 FORGET_LIMIT: Final = 2.0  # seconds for the guest to forget an agent's process
 
 log = structlog.get_logger(__name__)
-
-
-class IdleCheck(Message):
-    """Time to check whether the session was inactive for too long."""
 
 
 class _ResourcesReleased(Message):
@@ -61,46 +59,35 @@ class EndingSession(AttendedSession, abc.ABC):
         self._process: str | None = None
         """Process of the agent of a session that has finished."""
         self._ending: list[Deferred] = []
-        self._end_reason: str | None = None
-        self._end_final = True
+        self.requested_end = RequestedEnd()
         self._released = False
         """Whether its end is in the log, and nothing more may be written by this actor."""
-        self._last_activity = 0.0
-        self.ending_since: float | None = None
-        """Wall second of the request to end."""
+        self.idle = IdleTimeout(context.config.sessions.idle_timeout_seconds)
 
     @abc.abstractmethod
-    def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
+    def finish(self, end: EndOfSession) -> None:
         """Finish: settle open requests and write the end, then `release`."""
 
     @property
     def stopping(self) -> bool:
         """Whether it accepts nothing new."""
-        return self.state.finished or self._end_reason is not None
+        return self.state.finished or self.requested_end.reason is not None
 
     # ------------------------------------------------------------------ when
 
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
         self._ending.append(self.defer())  # an ask that comes too late gets ActorDead
-        for_good = message.final and self.writer.record.ended_by is None
-        if self.state.finished:
-            if for_good and not self._released:
-                self.writer.change(ended_by=message.reason)
-            return
-        if self._end_reason is not None and not (for_good and not self._end_final):
-            return
-        self.writer.change(ending=message.reason, ending_final=message.final)
-        if self._end_reason is not None:
-            self._end_reason, self._end_final = message.reason, True
-            return
-        self._begin_end()
+        effects, step = self.requested_end.requested(
+            message, self.writer.record, finished=self.state.finished, released=self._released
+        )
+        self.applier.apply(effects)
+        if step == "begin":
+            self._begin_end()
 
     def _begin_end(self) -> None:
         """End the agent, once the request is in the log: then its end counts as no failure."""
-        record = self.writer.record
-        self._end_reason, self._end_final = record.ending, record.ending_final
-        self.ending_since = self.clock.time()
+        self.requested_end.begin(self.writer.record, self.clock.time())
         self.applier.apply(self.link.cancel_all("the session was ended", self.clock.time()))
         self.after(END_LIMIT - 0.5, _EndOverdue())
         self.writer.then(self._end_agent)
@@ -111,7 +98,7 @@ class EndingSession(AttendedSession, abc.ABC):
         if self._agent is not None and self._agent.is_alive():
             self._agent.tell(EndAgent())
         else:
-            self.finish("ended", "completed", self._end_reason or "session_end")
+            self.finish(self.requested_end.end)
 
     def recover_end(self) -> bool:
         """Continue an end that an earlier actor began; return whether there is one."""
@@ -127,27 +114,29 @@ class EndingSession(AttendedSession, abc.ABC):
     def _end_overdue(self, _: _EndOverdue) -> None:
         self._end_agent()  # a store that accepts nothing does not keep it alive
         if not self.state.finished:
-            self.finish("ended", "completed", self._end_reason or "session_end")
+            self.finish(self.requested_end.end)
 
     @handles(IdleCheck)
     def _idle_check(self, _: IdleCheck) -> None:
-        limit = self.context.config.sessions.idle_timeout_seconds
-        left = self._last_activity + limit - self.clock.monotonic()
-        if self.writer.record.status == "running":
-            left = max(left, min(limit, 60.0))
+        left = self.idle.left(self.writer.record.status, self.clock.monotonic())
         if left > 0:
             self.after(left, IdleCheck())
-        elif not self.state.finished and self._end_reason is None:
-            self.finish("idled_out", "timed_out", f"idle for {limit:.0f} seconds")
+        elif not self.stopping:
+            self.finish(self.idle.end)
 
     def active(self) -> None:
         """Record activity: the session is not idle."""
-        self._last_activity = self.clock.monotonic()
+        self.idle.active(self.clock.monotonic())
 
     @property
     def active_at(self) -> float:
         """Wall second of the last activity."""
-        return self.clock.time() - (self.clock.monotonic() - self._last_activity)
+        return self.clock.time() - self.idle.since(self.clock.monotonic())
+
+    @property
+    def ending_since(self) -> float | None:
+        """Wall second of the request to end; None without one."""
+        return self.requested_end.since
 
     # ------------------------------------------------------------------ resources
 

@@ -7,7 +7,7 @@ actor has to apply them. The actor keeps no copy of any of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,26 +26,17 @@ from oubliette.actors.session.effects import (
     WatchTurn,
     WriteFrame,
 )
-from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
+from oubliette.actors.session.messages import AgentBusy, ChildTurnEnded, StdinFrame
 from oubliette.records import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oubliette.records import Session, SessionStatus
+    from oubliette.actors.session.session_end import EndOfSession
+    from oubliette.records import SessionStatus
 
 NOWHERE = (-1, -1)
 """The position before all output."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfSession:
-    """End of a session: the step and its reason."""
-
-    step: lifecycle.Step
-    outcome: str
-    """Status that readers of the log get."""
-    reason: str
 
 
 @dataclass(slots=True)
@@ -308,32 +299,3 @@ def _done(turn: Turn, outcome: str, result: str | None) -> Effects:
         session_id=done.session_id, call_id=call_id, outcome=outcome or "failed", result=result
     )
     return StoreTurn(done), AfterCommit(NotifyParent(parent_id, ended))
-
-
-def usage(record: Session, data: dict[str, Any]) -> Effects:
-    """Add what the agent reports to have used; the tree gets the sum of the costs.
-
-    Args:
-        record: Of the session.
-        data: `cost_usd`, `input_tokens` (or `tokens`) and `output_tokens`, all optional.
-    """
-    cost = record.cost_usd + float(data.get("cost_usd") or 0.0)
-    used = int(data.get("input_tokens") or data.get("tokens") or 0)
-    written = int(data.get("output_tokens") or 0)
-    return (
-        ChangeRecord(
-            {
-                "cost_usd": cost,
-                "input_tokens": record.input_tokens + used,
-                "output_tokens": record.output_tokens + written,
-            }
-        ),
-        NotifyTree(AgentCost(session_id=record.id, cost_usd=cost)),
-    )
-
-
-def step_of_loss(status: SessionStatus, *, start_failed: bool) -> lifecycle.Step:
-    """Return the step that a session takes whose agent is gone."""
-    if start_failed and lifecycle.allowed(status, "start_failed"):
-        return "start_failed"
-    return "agent_lost"

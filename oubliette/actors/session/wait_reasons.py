@@ -27,7 +27,11 @@ class WaitingSession(AgentPort, Protocol):
     permissions: Permissions
     link: AgentRequestRouter
     starting_since: float
-    ending_since: float | None
+
+    @property
+    def ending_since(self) -> float | None:
+        """Wall second of the request to end; None without one."""
+        ...
 
     @property
     def unstored_since(self) -> float | None:

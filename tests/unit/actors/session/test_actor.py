@@ -11,7 +11,7 @@ from oubliette.actors.container.messages import GetContainer, Release
 from oubliette.actors.messages import EndSession, GetSession, InterruptSession, ReadEvents
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.messages import SubmitTurn
+from oubliette.actors.session.messages import AgentOutput, OutputEvent, SubmitTurn
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import LimitExceeded
 from oubliette.kit import UnhandledMessage
@@ -128,6 +128,32 @@ async def test_a_successor_goes_on_where_the_log_ends(scene: Scene) -> None:
     assert said == ["before", "meanwhile"]
     assert len(scene.played.asked("start")) == 1
     assert await scene.outcomes() == ["completed", None]
+
+
+async def test_output_that_is_read_twice_is_taken_in_once(scene: Scene) -> None:
+    scene.begin()
+    await scene.heard("one")
+    await scene.world.settle()
+    record = await scene.world.stored(scene.record)
+    items = tuple(
+        OutputEvent(type=kind, data=data, offset=offset, ordinal=ordinal, ack=offset)
+        for kind, data, offset, ordinal in (
+            ("message", {"text": "a"}, 10_000, 0),
+            ("usage", {"cost_usd": 0.5, "input_tokens": 3}, 10_000, 1),
+            ("completion", {"status": "completed", "final_text": "first"}, 20_000, 0),
+        )
+    )
+    output = AgentOutput(process_id=record.process_id or "", items=items)
+    await scene.ref.ask(output)
+    await scene.heard("one", "two")
+    before = await scene.ref.ask(ReadEvents())
+    await scene.ref.ask(output)
+    await scene.ref.ask(AgentOutput(process_id=output.process_id, items=items[1:]))
+    await scene.world.settle()
+    after = await scene.ref.ask(ReadEvents())
+    assert (after.events, after.turn_done) == (before.events, False)
+    assert (after.session.status, after.session.cost_usd) == ("running", 0.5)
+    assert (after.session.input_tokens, await scene.outcomes()) == (3, ["completed", None])
 
 
 async def test_one_more_prompt_than_may_wait_is_refused_and_not_stored(scene: Scene) -> None:

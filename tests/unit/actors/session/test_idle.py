@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from oubliette.actors.session.idle_timeout import IdleCheck, IdleTimeout
 from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.shutdown import EndingSession, IdleCheck
+from oubliette.actors.session.shutdown import EndingSession
 from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from oubliette.actors.container.messages import ForgetProcess
-    from oubliette.actors.session import lifecycle
     from oubliette.actors.session.messages import StdinFrame
+    from oubliette.actors.session.session_end import EndOfSession
 
 pytestmark = pytest.mark.anyio
 
@@ -35,11 +36,11 @@ class TakenOver(EndingSession):
 
     async def on_start(self) -> None:
         self.writer = cast("Any", SimpleNamespace(record=SimpleNamespace(status="idle")))
-        self._last_activity = self.clock.monotonic()
+        self.active()
         self.after(LIMIT, IdleCheck())
 
-    def finish(self, step: lifecycle.Step, outcome: str, reason: str) -> None:
-        self.ended.set_result(f"{step} {outcome} {reason}")
+    def finish(self, end: EndOfSession) -> None:
+        self.ended.set_result(f"{end.step} {end.outcome} {end.reason}")
 
     def write(self, frame: StdinFrame) -> None:
         del frame
@@ -90,3 +91,23 @@ async def test_the_host_forgets_the_process_of_a_session_that_is_woken_up_at_onc
         await link.asked.wait()
         await ref.stop()
     assert link.ended == ["proc_1"]
+
+
+def test_activity_puts_the_end_off_by_the_whole_timeout() -> None:
+    idle = IdleTimeout(LIMIT)
+    idle.active(100.0)
+    assert idle.left("idle", 130.0) == LIMIT - 30.0
+    idle.active(130.0)
+    assert idle.left("idle", 130.0) == LIMIT
+    assert idle.left("idle", 130.0 + LIMIT) == 0.0
+    assert idle.since(150.0) == 20.0
+
+
+@pytest.mark.parametrize(("limit", "left"), [(30.0, 30.0), (600.0, 60.0)])
+def test_a_session_whose_turn_runs_is_checked_again_and_does_not_end(
+    limit: float, left: float
+) -> None:
+    idle = IdleTimeout(limit)
+    idle.active(0.0)
+    assert idle.left("running", 10_000.0) == left
+    assert idle.left("idle", 10_000.0) < 0

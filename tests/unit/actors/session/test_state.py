@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from oubliette.actors.session.agent_output import usage
 from oubliette.actors.session.effects import (
     AfterCommit,
     AppendEvent,
@@ -21,13 +22,8 @@ from oubliette.actors.session.effects import (
     WriteFrame,
 )
 from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
-from oubliette.actors.session.state import (
-    NOWHERE,
-    EndOfSession,
-    SessionActorState,
-    step_of_loss,
-    usage,
-)
+from oubliette.actors.session.session_end import EndOfSession, step_of_loss
+from oubliette.actors.session.state import NOWHERE, SessionActorState
 from oubliette.records import Turn
 from tests.unit.runtime.store.samples import session as sample
 

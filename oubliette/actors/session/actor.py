@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
-from oubliette.actors.messages import AnswerCallerTool, AnswerPermission, InterruptSession
+from oubliette.actors.messages import (
+    AnswerCallerTool,
+    AnswerPermission,
+    GetSession,
+    InterruptSession,
+    ReadEvents,
+)
 from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_output import effects_of
@@ -31,6 +37,7 @@ from oubliette.actors.session.effects import (
     SendTools,
     WatchTurn,
 )
+from oubliette.actors.session.event_log import LOG_MESSAGES, LogCommitted
 from oubliette.actors.session.idle_timeout import IdleCheck
 from oubliette.actors.session.messages import (
     AgentAttached,
@@ -59,7 +66,6 @@ from oubliette.actors.session.shutdown import EndingSession
 from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
-from oubliette.actors.session.write_batch import EventWriter
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
@@ -70,6 +76,7 @@ if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.memory import SessionMemory
+    from oubliette.records import Session
 
 
 class SessionActor(EndingSession):
@@ -105,17 +112,10 @@ class SessionActor(EndingSession):
             self.stop()
             return
         record = stored.record
-        self.writer = EventWriter(
-            record,
-            stored.tail,
-            stored.log_end,
-            ring_size=kept,
-            now=self.clock.time,
-            wake=self._wake_flush,
-        )
+        self.writer = self.log.open(stored, kept)
         self.active()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
-        self._show()
+        self.log.show()
         self.link = AgentRequestRouter(self.context, stored)
         self.applier = EffectApplier(
             self,
@@ -171,6 +171,29 @@ class SessionActor(EndingSession):
     @handles(GetWaits)
     def _waits(self, _: GetWaits) -> SessionWaits:
         return waits_of(self)
+
+    @property
+    def unstored_since(self) -> float | None:
+        """Wall second since which the store does not accept its events; None: it does."""
+        return self.log.unstored_since
+
+    # ------------------------------------------------------------------ the log
+
+    @handles(LogCommitted, at_once=True)
+    def _log_committed(self, message: LogCommitted) -> None:
+        self.log.committed(message)
+
+    @handles(*LOG_MESSAGES)
+    def _log_message(self, message: Message) -> None:
+        self.log.take(message)
+
+    @handles(GetSession)
+    def _get(self, _: GetSession) -> Session:
+        return self.log.record
+
+    @handles(ReadEvents)
+    def _read(self, message: ReadEvents) -> None:
+        self.log.read(message, self.defer())
 
     # ------------------------------------------------------------------ turns
 
@@ -272,15 +295,12 @@ class SessionActor(EndingSession):
                     self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
                 offset = item.ack
         except Exception:
-            self._broken = True  # the asker reports it again, see OutputRefused
+            self.log.broken = True  # the asker reports it again, see OutputRefused
             raise
         self.active()
         self.watchdog.stepped(message.steps)
         self.writer.then(lambda: self._ack(offset))
-        if self.writer.full:
-            self._held.append(answer)
-        else:
-            answer.set(None)
+        self.log.answer_with_room(answer)
 
     def _take_in(self, item: OutputEvent, source: str) -> None:
         if item.type != "system":

@@ -11,7 +11,7 @@ import structlog
 
 from oubliette.actors.agent_process.actor import AgentProcessActor
 from oubliette.actors.container.messages import StageChanged
-from oubliette.actors.session.event_log import LoggedSession
+from oubliette.actors.session.event_log import EventLog
 from oubliette.actors.session.messages import (
     AckOutput,
     AgentStarting,
@@ -22,7 +22,7 @@ from oubliette.actors.session.messages import (
     StdinFrame,
 )
 from oubliette.actors.session.state import SessionActorState
-from oubliette.kit import Message, handles
+from oubliette.kit import Actor, Message, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents.handshake_adapter import FRAMES
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.agent_watchdog import AgentWatchdog
     from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.write_batch import EventWriter
     from oubliette.kit import Ref
 
 CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session
@@ -47,7 +48,7 @@ class _LinkRequested(Message):
     error: str | None = None
 
 
-class AttendedSession(LoggedSession):
+class AttendedSession(Actor):
     """Actor that runs the agent's process, opens its link, numbers its input."""
 
     def __init__(
@@ -57,12 +58,18 @@ class AttendedSession(LoggedSession):
         session_id: str,
         memory: SessionMemory,
     ) -> None:
-        super().__init__(context, session_id, memory)
+        super().__init__()
+        self.context = context
+        self.session_id = session_id
+        self.memory = memory
         self.unit = unit
+        self.writer: EventWriter
+        """Set by the subclass."""
         self._agent: Ref | None = None
         self._agent_down: asyncio.Event | None = None
         """Set when the agent's actor has ended; None unless it is waited for."""
         self.state = SessionActorState(session_id)
+        self.log = EventLog(self, context, session_id, lambda: self.state.quiet)
         self.starting_since = 0.0
         """Wall second at which the latest stage of the agent's start began."""
         self.watchdog: AgentWatchdog

@@ -151,7 +151,7 @@ class EndingSession(AttendedSession, abc.ABC):
         for answer in self._ending:
             answer.set(self.writer.record.status)
         self._ending.clear()
-        self._wake_waiters()
+        self.log.wake_waiters()
         self.unit.socket.tell(CloseLink(session_id=self.session_id))
         self.memory.api_key = None
         left = LeaveSession(session_id=self.session_id, name=self.name)

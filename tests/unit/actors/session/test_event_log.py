@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from oubliette.actors.messages import GetSession, ReadEvents
-from oubliette.actors.session.event_log import LoggedSession
-from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.write_batch import EventWriter
+from oubliette.actors.session.event_log import LOG_MESSAGES, EventLog, LogCommitted
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict
 from oubliette.kit import Actor, Message, Reply, System, handles
@@ -57,22 +55,39 @@ class SlowStore(Actor):
         return tuple(op.events if isinstance(op, AppendEvents) else None for op in message.ops)
 
 
-class OneTurn(LoggedSession):
+class OneTurn(Actor):
+    """A session with a log and one turn."""
+
     running = True
 
-    def on_start(self) -> None:
-        self.writer = EventWriter(
-            RECORD, [], -1, ring_size=10, now=lambda: 1.0, wake=self._wake_flush
-        )
-        self._show()
+    def __init__(self, context: Any) -> None:
+        super().__init__()
+        self.log = EventLog(self, context, RECORD.id, lambda: not self.running)
 
-    @property
-    def quiet(self) -> bool:
-        return not self.running
+    def on_start(self) -> None:
+        stored: Any = SimpleNamespace(record=RECORD, tail=[], log_end=-1)
+        self.writer = self.log.open(stored, 10)
+        self.log.show()
+
+    @handles(LogCommitted, at_once=True)
+    def _committed(self, message: LogCommitted) -> None:
+        self.log.committed(message)
+
+    @handles(*LOG_MESSAGES)
+    def _log_message(self, message: Message) -> None:
+        self.log.take(message)
+
+    @handles(GetSession)
+    def _get(self, _: GetSession) -> Session:
+        return self.log.record
+
+    @handles(ReadEvents)
+    def _read(self, message: ReadEvents) -> None:
+        self.log.read(message, self.defer())
 
     @handles(WaitsForStore)
     def _waits(self, _: WaitsForStore) -> float | None:
-        return self.unstored_since
+        return self.log.unstored_since
 
     @handles(EndTurn)
     def _over(self, _: EndTurn) -> None:
@@ -86,7 +101,7 @@ async def test_a_turn_is_over_for_readers_when_its_end_is_stored_not_before():
     async with asyncio.timeout(5), System() as system:
         store = system.spawn(SlowStore, asked, commit)
         context: Any = SimpleNamespace(store=store)
-        session = system.spawn(OneTurn, context, RECORD.id, SessionMemory())
+        session = system.spawn(OneTurn, context)
         session.tell(EndTurn())
         await asked.wait()
         before = await session.ask(ReadEvents(since_index=-1))
@@ -104,7 +119,7 @@ async def test_a_commit_that_takes_longer_than_an_ask_is_waited_for_and_not_made
     async with asyncio.timeout(5), System("test", clock, watchdog=None) as system:
         store = system.spawn(SlowStore, asked, commit)
         context: Any = SimpleNamespace(store=store)
-        session = system.spawn(OneTurn, context, RECORD.id, SessionMemory(), name="session")
+        session = system.spawn(OneTurn, context, name="session")
         session.tell(EndTurn())
         await asked.wait()
         began = clock.time()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -226,8 +227,8 @@ class Startup:
             folders=self._folders,
             runtime=self._runtime,
             runtime_base=self._base,
-            agents=self._installed.agents,
-            missing_agents=self._installed.missing,
+            agents=MappingProxyType(self._installed.agents),
+            missing_agents=MappingProxyType(self._installed.missing),
             zipapp=self._zipapp,
             keys=self.keys,
             agent_tools=AgentToolEndpoint(self.services),

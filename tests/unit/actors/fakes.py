@@ -219,6 +219,11 @@ class World:
         """Give the actors that are built from here on this configuration."""
         self.context = dataclasses.replace(self.context, config=config)
 
+    async def limit_calls(self, limit: int) -> None:
+        """Give the owner of the open calls a successor with this limit."""
+        await self.system.ref(OPEN_CALLS).stop()
+        self.system.spawn(OpenCallsActor, limit, self.open_calls, name=OPEN_CALLS)
+
     # ------------------------------------------------------------ what there is
     async def put(self, *ops: Any) -> None:
         await self.store.ask(Transact(ops=ops))

@@ -25,6 +25,10 @@ class Names(Message, Reply[list[str]]):
     pass
 
 
+class Forgotten(Message, Reply[list[str]]):
+    pass
+
+
 class Rooms(DynamicSupervisor):
     @handles(Ensure)
     def _ensure(self, message: Ensure) -> str:
@@ -34,6 +38,13 @@ class Rooms(DynamicSupervisor):
     @handles(End)
     async def _end(self, message: End) -> bool:
         return await self.end_child(message.name)
+
+    def on_forgotten(self, name: str) -> None:
+        self.forgotten = [*getattr(self, "forgotten", []), name]
+
+    @handles(Forgotten)
+    def _forgotten(self, _: Forgotten) -> list[str]:
+        return getattr(self, "forgotten", [])
 
     @handles(Names)
     def _names(self, _: Names) -> list[str]:
@@ -84,3 +95,15 @@ async def test_a_temporary_child_that_ended_is_forgotten(system: System) -> None
     system.ref("rooms/a").tell(Boom())
     await until_gone(system.ref("rooms/a"))
     assert await rooms.ask(Names()) == []
+
+
+async def test_a_supervisor_learns_which_child_is_not_restarted(system: System) -> None:
+    rooms = system.spawn(Rooms, name="rooms")
+    for name, restart in (("a", "transient"), ("b", "transient"), ("c", "permanent")):
+        await rooms.ask(Ensure(name=name, restart=restart))
+    system.ref("rooms/a").tell(Boom())
+    await system.ref("rooms/b").stop()
+    assert await rooms.ask(End(name="c"))
+    assert await rooms.ask(End(name="c")) is False
+    assert await rooms.ask(Forgotten()) == ["b", "c"]
+    assert await rooms.ask(Names()) == ["a"]

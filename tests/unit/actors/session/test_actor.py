@@ -9,12 +9,14 @@ import pytest
 from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.messages import GetContainer, Release
 from oubliette.actors.messages import EndSession, GetSession, InterruptSession, ReadEvents
+from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.messages import AgentOutput, OutputEvent, SubmitTurn
+from oubliette.actors.session.messages import AgentOutput, LinkRequest, OutputEvent, SubmitTurn
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import LimitExceeded
 from oubliette.kit import UnhandledMessage
+from oubliette.records import CallerTool
 from oubliette.runtime.guest.control_link import ControlLink
 
 if TYPE_CHECKING:
@@ -236,3 +238,77 @@ async def test_a_message_for_somebody_else_is_refused_and_changes_nothing(scene:
     with pytest.raises(UnhandledMessage, match="GetContainer"):
         await scene.ref.ask(GetContainer())
     assert (await scene.ref.ask(GetSession())).status == "running"
+
+
+# ---------------------------------------------------------------------- the limit of open calls
+
+
+async def calling(scene: Scene) -> list[Any]:
+    """Have the session make calls of its caller's tool `add`; what its client is answered."""
+    world = scene.world
+    caller = {"caller_id": "shop", "caller_tools": (CallerTool(name="add"),)}
+    project = await world.project(name="shop")
+    scene.record = await world.session(project, prompts=("one",), **caller)
+    world.record("callers", answer="caller")
+    world.record("caller")
+    answers = world.record("link")
+    scene.begin()
+    await scene.heard("one")
+    return answers
+
+
+def call(scene: Scene, number: int) -> None:
+    params = {"tool": "add", "arguments": {"n": number}, "call_id": f"call-{number}"}
+    scene.ref.tell(
+        LinkRequest(link="link", generation=1, id=number, method="caller_tool", params=params)
+    )
+
+
+async def requests(scene: Scene) -> list[Any]:
+    """The arguments of the calls in the log."""
+    events = (await scene.ref.ask(ReadEvents())).events
+    return [each.data["arguments"] for each in events if each.type == "caller_tool_request"]
+
+
+async def test_an_open_call_is_counted_until_it_is_settled_over_a_failure_of_the_session(
+    scene: Scene,
+) -> None:
+    await calling(scene)
+    world, table = scene.world, scene.world.open_calls
+    for number in range(2):
+        call(scene, number)
+    await world.until(lambda: table.total("alice") == 2)
+    while len(await requests(scene)) < 2:
+        await world.settle()
+    await scene.ref.kill()
+    await world.until(lambda: table.total("alice") == 0)
+    scene.begin()
+    await world.until(lambda: table.total("alice") == 2)
+    await scene.ref.ask(EndSession(reason="session_end"))
+    await world.until(lambda: table.total("alice") == 0)
+
+
+async def test_calls_that_are_over_the_limit_are_refused_and_not_in_the_log(scene: Scene) -> None:
+    await scene.world.limit_calls(1)
+    answers = await calling(scene)
+    for number in range(3):
+        call(scene, number)
+    await scene.world.until(lambda: len(answers) == 2)
+    assert all("callers.max_pending_requests: 1" in each.error["message"] for each in answers)
+    await scene.world.settle()
+    assert await requests(scene) == [{"n": 0}]
+    call(scene, 1)
+    await scene.world.until(lambda: len(answers) == 3)
+    assert answers[2].error == answers[0].error, "a call that was refused may be made again"
+
+
+async def test_a_call_that_is_asked_for_while_its_owner_is_away_is_made_when_it_is_back(
+    scene: Scene,
+) -> None:
+    await calling(scene)
+    await scene.world.system.ref(OPEN_CALLS).kill()
+    call(scene, 0)
+    await scene.world.settle()
+    assert scene.world.open_calls.total("alice") == 0
+    scene.world.system.spawn(OpenCallsActor, 1, scene.world.open_calls, name=OPEN_CALLS)
+    await scene.world.until(lambda: scene.world.open_calls.total("alice") == 1)

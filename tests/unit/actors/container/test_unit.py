@@ -17,6 +17,7 @@ from oubliette.actors.container.unit import (
     StartSession,
 )
 from oubliette.actors.messages import EndSession, GetSession
+from oubliette.actors.session.actor import SessionActor
 from oubliette.kit import WhichChildren
 
 if TYPE_CHECKING:
@@ -220,6 +221,27 @@ async def test_a_session_whose_actor_fails_is_started_again(world: World, projec
     await world.until(ref.is_alive, seconds=0.1)
     assert (await live(world))[session.id] > first[session.id]
     assert (await record_of(world, session)).status == "idle"
+
+
+async def test_a_session_that_came_to_rest_is_not_started_again(
+    world: World, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class Counted(SessionActor):
+        async def on_start(self) -> None:
+            started.append(self.session_id)
+            await super().on_start()
+
+    monkeypatch.setattr(unit_module, "SessionActor", Counted)
+    session = await world.session(project, status="idle")
+    await begin_sessions(world, project)
+    ref = world.system.ref(f"sessions/{session.id}")
+    await record_of(world, session)
+    await ref.ask(EndSession())
+    await world.until(lambda: not ref.is_alive(), seconds=0.1)
+    await world.settle(30.0)
+    assert started == [session.id]
 
 
 async def test_a_session_that_came_to_rest_is_forgotten(world: World, project: Project) -> None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from oubliette.runtime.containers import path_json
 from oubliette.runtime.containers.base import ContainerSpec
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def seconds(text: object) -> float | None:
 
 def write_spec(spec: ContainerSpec) -> str:
     """Return the value of `LABEL_MADE_OF`."""
-    return _encoder.encode(spec).decode()
+    return path_json.encoder.encode(spec).decode()
 
 
 def read_spec(labels: Mapping[str, str]) -> ContainerSpec:
@@ -72,17 +70,4 @@ def read_spec(labels: Mapping[str, str]) -> ContainerSpec:
     return _decoder.decode(labels.get(LABEL_MADE_OF, "").encode())
 
 
-def _encode(value: object) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in a label")
-
-
-def _decode(kind: type, value: object) -> Any:
-    if issubclass(kind, Path) and isinstance(value, str):
-        return Path(value)
-    raise TypeError(f"{kind.__name__} has no place in a label")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_encode)
-_decoder = msgspec.json.Decoder(ContainerSpec, dec_hook=_decode)
+_decoder = path_json.decoder(ContainerSpec)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oubliette.incontainer import wire
+from oubliette.runtime.containers.unix_socket import connected
 from oubliette.runtime.guest.errors import GuestAbsent, GuestRefused, GuestUnreachable, LinkClosed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
     """
     try:
         if isinstance(dial, Path):
-            reader, writer = await asyncio.open_unix_connection(sock=_connected(dial), limit=limit)
+            reader, writer = await asyncio.open_unix_connection(sock=connected(dial), limit=limit)
         else:
             reader, writer = await dial(limit)
     except OSError as error:
@@ -37,19 +37,6 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
         raise kind(f"no guest listens at {_where(dial)}: {error.strerror}") from error
     writer.write(header)
     return reader, writer
-
-
-def _connected(path: Path) -> socket.socket:
-    # A Unix socket connects at once or not at all. Asyncio takes the EAGAIN of a full backlog for a
-    # connection in progress and returns an unconnected socket.
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        link.setblocking(False)
-        link.connect(str(path))
-    except OSError:
-        link.close()
-        raise
-    return link
 
 
 def _where(dial: Dial) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import socket
 from asyncio import StreamReader, StreamWriter
 from typing import TYPE_CHECKING, Final, cast
 
@@ -19,6 +18,7 @@ from oubliette.errors import OublietteError
 from oubliette.runtime.containers.apple import argv as apple_argv
 from oubliette.runtime.containers.base import ISOLATED
 from oubliette.runtime.containers.bridge_transport import OPEN_SECONDS, STDERR, BridgeTransport
+from oubliette.runtime.containers.unix_socket import connected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ async def dial(
         OSError: no link can be opened; `ConnectionRefusedError` if the relay does not listen.
     """
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-        return await asyncio.open_unix_connection(sock=_connected(published), limit=limit)
+        return await asyncio.open_unix_connection(sock=connected(published), limit=limit)
     loop = asyncio.get_running_loop()
     reader = StreamReader(limit=limit, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -58,18 +58,6 @@ async def dial(
             raise ConnectionRefusedError(errno.ECONNREFUSED, str(error)) from error
         raise
     return reader, StreamWriter(bridge, protocol, reader, loop)
-
-
-def _connected(path: Path) -> socket.socket:
-    # It connects at once or not at all; asyncio takes the EAGAIN of a full backlog for progress.
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        link.setblocking(False)
-        link.connect(str(path))
-    except OSError:
-        link.close()
-        raise
-    return link
 
 
 class _Streams(asyncio.SubprocessProtocol):

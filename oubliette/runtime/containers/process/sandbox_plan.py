@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from oubliette.errors import InvalidParameter
-from oubliette.runtime.containers import host_paths, layout
+from oubliette.runtime.containers import host_paths, layout, validation
 from oubliette.runtime.containers.base import (
     KEY_FILE,
     LABEL_CONTAINER,
@@ -23,7 +22,6 @@ from oubliette.runtime.containers.layout import NOBODY
 from oubliette.runtime.containers.process import unsandboxed
 
 if TYPE_CHECKING:
-    from oubliette.runtime.containers.base import Mount
     from oubliette.runtime.containers.guest_bundle import Kit
 
 
@@ -148,21 +146,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
         if spec.spool_dir is not None:
             self._check_way(spec.spool_dir.parent)
         for mount in spec.mounts:
-            self._check_mount(mount)
+            validation.check_mount(mount)
             self._check_way(mount.source.parent)
-
-    def _check_mount(self, mount: Mount) -> None:
-        source, target = mount.source, mount.target
-        if not target.startswith("/") or os.path.normpath(target) != target or target == "/":
-            raise InvalidParameter(
-                f"mounts: target {target!r} is not a plain absolute path", field="mounts"
-            )
-        if not source.is_absolute():
-            raise InvalidParameter(f"mounts: {source} is not absolute", field="mounts")
-        try:
-            os.close(host_paths.open_source(source))
-        except OSError as error:
-            raise InvalidParameter(f"mounts: {source}: {error.strerror}", field="mounts") from error
 
     def _check_way(self, source: Path) -> None:
         """Refuse a source that unsandboxed agents cannot reach and we may not open for them."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from oubliette.runtime.containers import host_paths
+from oubliette.runtime.containers import host_paths, path_json
 from oubliette.runtime.containers.base import ContainerSpec
 from oubliette.runtime.containers.process.procfs import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,26 +34,13 @@ class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
 
 
-def _encode(value: object) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in a record")
-
-
-def _decode(kind: type, value: object) -> Any:
-    if issubclass(kind, Path) and isinstance(value, str):
-        return Path(value)
-    raise TypeError(f"{kind.__name__} has no place in a record")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_encode)
-_decoder = msgspec.json.Decoder(StoredContainer, dec_hook=_decode)
+_decoder = path_json.decoder(StoredContainer)
 
 
 def save(record: StoredContainer) -> None:
     """Write it atomically."""
     host_paths.write_private(
-        host_paths.beside(record.spec.runtime_dir, "json"), _encoder.encode(record)
+        host_paths.beside(record.spec.runtime_dir, "json"), path_json.encoder.encode(record)
     )
 
 

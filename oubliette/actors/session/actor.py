@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
+from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.messages import (
     AnswerCallerTool,
     AnswerPermission,
+    EndSession,
     GetSession,
     InterruptSession,
     ReadEvents,
 )
 from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
+from oubliette.actors.session.agent_handle import AgentHandle
 from oubliette.actors.session.agent_output import effects_of
 from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.session.effect_applier import EffectApplier
@@ -37,17 +40,19 @@ from oubliette.actors.session.effects import (
     SendTools,
     WatchTurn,
 )
-from oubliette.actors.session.event_log import LOG_MESSAGES, LogCommitted
-from oubliette.actors.session.idle_timeout import IdleCheck
+from oubliette.actors.session.event_log import LOG_MESSAGES, EventLog, LogCommitted
+from oubliette.actors.session.idle_timeout import IdleCheck, IdleTimeout
 from oubliette.actors.session.messages import (
     AgentAttached,
     AgentGone,
     AgentOutput,
+    AgentStarting,
+    AgentStartProgress,
+    AgentWrites,
     CallReserved,
     ChildSpawned,
     ChildTurnEnded,
     ClientPaired,
-    EndAgent,
     IsBlocked,
     LimitNotice,
     LinkAnswered,
@@ -55,31 +60,44 @@ from oubliette.actors.session.messages import (
     LinkRequest,
     MapRoom,
     OutputEvent,
+    OutputRefused,
     RequestSettled,
     RootCaller,
+    StdinFrame,
     SubmittedTurn,
     SubmitTurn,
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
-from oubliette.actors.session.session_end import EndOfSession, limit_noticed
-from oubliette.actors.session.shutdown import EndingSession
+from oubliette.actors.session.resources import LinkRequested, ResourcesReleased, SessionResources
+from oubliette.actors.session.session_end import (
+    END_LIMIT,
+    EndOfSession,
+    EndOverdue,
+    RequestedEnd,
+    limit_noticed,
+)
+from oubliette.actors.session.start_progress import stage_event
+from oubliette.actors.session.state import SessionActorState
 from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
-from oubliette.kit import Down, Message, handles
+from oubliette.kit import Actor, Down, Message, handles
+from oubliette.runtime.agents.handshake_adapter import FRAMES
 from oubliette.runtime.store.operations import PutIdempotency
 
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.write_batch import EventWriter
+    from oubliette.kit import Ref
     from oubliette.records import Session
 
 
-class SessionActor(EndingSession):
+class SessionActor(Actor):
     """Actor of one session until it finishes; named `…/sessions/<id>`, in the SessionRegistry."""
 
     mailbox_size = 10_000
@@ -91,7 +109,20 @@ class SessionActor(EndingSession):
         session_id: str,
         memory: SessionMemory,
     ) -> None:
-        super().__init__(context, unit, session_id, memory)
+        super().__init__()
+        self.context = context
+        self.unit = unit
+        self.session_id = session_id
+        self.memory = memory
+        self.state = SessionActorState(session_id)
+        self.writer: EventWriter
+        self.link: AgentRequestRouter
+        self.applier: EffectApplier
+        self.log = EventLog(self, context, session_id, lambda: self.state.quiet)
+        self.process = AgentHandle(self, context, unit, memory)
+        self.resources = SessionResources(self, context, unit, memory, self.process)
+        self.requested_end = RequestedEnd()
+        self.idle = IdleTimeout(context.config.sessions.idle_timeout_seconds)
         self.watchdog = AgentWatchdog(self)
         self.permissions = Permissions(
             session_id, context.config.sessions.permission_timeout_seconds
@@ -124,29 +155,30 @@ class SessionActor(EndingSession):
             writer=self.writer,
             silence=self.watchdog.silence,
             container=self.unit.container,
-            agent=lambda: self.agent,
+            agent=lambda: self.process.ref,
             follow_up=self._follow_up,
         )
         now = self.clock.time()
         self._apply(self.link.recover(stored, now))
         self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
         self.watchdog.recover(stored)
-        if self._crashed_too_often():
+        if self.memory.crashed_too_often(self.clock.monotonic()):
             reason = "its actor failed repeatedly; see the server log"
             self.finish(EndOfSession("agent_lost", "failed", reason))
             return
         if record.pairing_secret is None:  # recorded by an older release
             self.writer.change(pairing_secret=new_pairing_secret())
-        self._open_link()
-        if not self.recover_end():
+        self.resources.open_link(self.writer.record)
+        if not self._recover_end():
             self._run_agent()
         self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Count a failure, and have the guest forget the process of a finished session."""
         if reason == "failed":
-            self._note_crash()
-        await super().on_exit(reason, error)
+            self.memory.note_crash(self.clock.monotonic())
+        del error
+        await self.resources.forgotten(self.session_id)
 
     @property
     def quiet(self) -> bool:
@@ -272,6 +304,53 @@ class SessionActor(EndingSession):
 
     # ------------------------------------------------------------------ the agent
 
+    def _run_agent(self) -> None:
+        self.process.start(self.writer.record, self.state)
+
+    def write(self, frame: StdinFrame) -> None:
+        """Send a frame to the agent's process, which drops frames that it already has."""
+        self.process.write(frame)
+
+    def next_seq(self) -> int:
+        """Return the sequence number of one more frame for the agent, which must be attached."""
+        return self.state.next_seq()
+
+    @property
+    def agent(self) -> Ref | None:
+        """The actor of the agent's process, if there is one."""
+        return self.process.ref
+
+    @property
+    def attached(self) -> bool:
+        """Whether the agent's process accepts frames, and it is known how many it has."""
+        return self.state.attached
+
+    @handles(AgentStartProgress)
+    def _agent_stage(self, message: AgentStartProgress) -> None:
+        self._stage_changed("agent", message)
+
+    @handles(StageChanged)
+    def _container_stage(self, message: StageChanged) -> None:
+        self._stage_changed(message.stage, message)
+
+    def _stage_changed(self, stage: str, message: AgentStartProgress | StageChanged) -> None:
+        if message.state == "done":
+            self.process.starting_since = self.clock.time()
+        self._apply((stage_event(stage, message),))
+
+    @handles(AgentStarting)
+    def _agent_starting(self, message: AgentStarting) -> None:
+        answer = self.defer()
+        self.state.process_replaced()
+        self.writer.change(
+            process_id=message.process_id,
+            container_id=message.container_id,
+            process_frames=FRAMES,
+        )
+        self.watchdog.starting()
+        self.link.tools.agent_starting()
+        self.writer.then(lambda: answer.set(None))
+
     @handles(AgentAttached)
     def _agent_attached(self, message: AgentAttached) -> None:
         was_attached = self.state.attached
@@ -281,6 +360,15 @@ class SessionActor(EndingSession):
         self.watchdog.attached(again=was_attached)
         self.active()
         self.begin_turn()
+
+    @handles(OutputRefused)
+    def _output_refused(self, message: OutputRefused) -> None:
+        raise RuntimeError(f"what the agent said could not be taken in: {message.error}")
+
+    @handles(AgentWrites)
+    def _agent_writes(self, message: AgentWrites) -> None:
+        if not self.state.finished:
+            self.write(StdinFrame(seq=self.next_seq(), kind="raw", raw=message.data))
 
     @handles(AgentOutput)
     def _agent_spoke(self, message: AgentOutput) -> None:
@@ -299,7 +387,7 @@ class SessionActor(EndingSession):
             raise
         self.active()
         self.watchdog.stepped(message.steps)
-        self.writer.then(lambda: self._ack(offset))
+        self.writer.then(lambda: self.process.acknowledge(offset))
         self.log.answer_with_room(answer)
 
     def _take_in(self, item: OutputEvent, source: str) -> None:
@@ -356,24 +444,100 @@ class SessionActor(EndingSession):
 
     @handles(Down)
     def _down(self, message: Down) -> None:
-        if self._agent is None or message.name != self._agent.name:
+        if not self.process.went_down(message):
             self._apply(self.link.request_down(message, self.clock.time()))
             return
-        if self._agent_down is not None:
-            self._agent_down.set()
         if self.state.finished:
             return
-        self._note_crash()
-        if message.reason != "failed" or self._crashed_too_often():
+        self.memory.note_crash(self.clock.monotonic())
+        if message.reason != "failed" or self.memory.crashed_too_often(self.clock.monotonic()):
             self.agent_gone(
                 AgentGone(reason=message.error or "the actor of its agent process ended")
             )
             return
         self._run_agent()
         if self.requested_end.reason is not None:
-            self._agent.tell(EndAgent())
+            self.process.end()
 
     # ------------------------------------------------------------------ its end
+
+    @handles(EndSession)
+    def _end_session(self, message: EndSession) -> None:
+        self.resources.ending.append(self.defer())  # an ask that comes too late gets ActorDead
+        effects, step = self.requested_end.requested(
+            message,
+            self.writer.record,
+            finished=self.state.finished,
+            released=self.resources.released,
+        )
+        self._apply(effects)
+        if step == "begin":
+            self._begin_end()
+
+    def _begin_end(self) -> None:
+        """End the agent, once the request is in the log: then its end counts as no failure."""
+        self.requested_end.begin(self.writer.record, self.clock.time())
+        self._apply(self.link.cancel_all("the session was ended", self.clock.time()))
+        self.after(END_LIMIT - 0.5, EndOverdue())
+        self.writer.then(self._end_agent)
+
+    def _end_agent(self) -> None:
+        if self.state.finished:
+            return
+        if not self.process.end():
+            self.finish(self.requested_end.end)
+
+    def _recover_end(self) -> bool:
+        """Continue an end that an earlier actor began; return whether there is one."""
+        record = self.writer.record
+        if record.ending is None:
+            return False
+        if record.status != "created":
+            self._run_agent()  # for its last output
+        self._begin_end()
+        return True
+
+    @handles(EndOverdue)
+    def _end_overdue(self, _: EndOverdue) -> None:
+        self._end_agent()  # a store that accepts nothing does not keep it alive
+        if not self.state.finished:
+            self.finish(self.requested_end.end)
+
+    @handles(IdleCheck)
+    def _idle_check(self, _: IdleCheck) -> None:
+        left = self.idle.left(self.writer.record.status, self.clock.monotonic())
+        if left > 0:
+            self.after(left, IdleCheck())
+        elif not self.stopping:
+            self.finish(self.idle.end)
+
+    def active(self) -> None:
+        """Record activity: the session is not idle."""
+        self.idle.active(self.clock.monotonic())
+
+    @property
+    def active_at(self) -> float:
+        """Wall second of the last activity."""
+        return self.clock.time() - self.idle.since(self.clock.monotonic())
+
+    @property
+    def ending_since(self) -> float | None:
+        """Wall second of the request to end; None without one."""
+        return self.requested_end.since
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it accepts nothing new."""
+        return self.state.finished or self.requested_end.reason is not None
+
+    @handles(LinkRequested)
+    def _link_requested(self, message: LinkRequested) -> None:
+        self.resources.link_requested(message, self.session_id)
+
+    @handles(ResourcesReleased)
+    def _all_released(self, _: ResourcesReleased) -> None:
+        self.resources.give_back(self.session_id)
+        self.stop()
 
     @handles(InterruptSession)
     def _interrupt(self, _: InterruptSession) -> str:
@@ -405,10 +569,10 @@ class SessionActor(EndingSession):
         self.state.finished = True
         self._apply(self.link.cancel_all(end.reason, self.clock.time()))
         record = self.writer.record
-        self._process = record.process_id
+        self.resources.process = record.process_id
         now = self.clock.time()
         self._apply(self.state.finish(end, record.status, now, final=self.requested_end.final))
-        self.writer.then(self.release)
+        self.writer.then(lambda: self.resources.release(self.log))
 
     # ------------------------------------------------------------------ the link, the caller
 

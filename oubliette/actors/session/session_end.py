@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.effects import AppendEvent, ChangeRecord, Effects
+from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from oubliette.actors.messages import EndSession
     from oubliette.actors.session.messages import AgentGone, LimitNotice
     from oubliette.records import Session, SessionStatus
+
+END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
+
+
+class EndOverdue(Message):
+    """Deadline at which an agent that was asked to end should have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from oubliette.actors.session.ports import AgentPort
-from oubliette.actors.session.shutdown import END_LIMIT
+from oubliette.actors.session.session_end import END_LIMIT
 from oubliette.actors.session.tool_listing import LISTING_SECONDS
 from oubliette.actors.session.waits import SessionWaits, Wait
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.actors.agent_requests.router import AgentRequestRouter
+    from oubliette.actors.session.agent_handle import AgentHandle
     from oubliette.actors.session.agent_watchdog import AgentWatchdog
     from oubliette.actors.session.permissions import Permissions
 
@@ -26,7 +27,7 @@ class WaitingSession(AgentPort, Protocol):
     watchdog: AgentWatchdog
     permissions: Permissions
     link: AgentRequestRouter
-    starting_since: float
+    process: AgentHandle
 
     @property
     def ending_since(self) -> float | None:
@@ -91,7 +92,7 @@ def _container(session: WaitingSession) -> Wait:
     return Wait(
         kind="container",
         what="the link into its container",
-        since=session.starting_since,
+        since=session.process.starting_since,
     )
 
 
@@ -100,8 +101,8 @@ def _process(session: WaitingSession) -> Wait:
     return Wait(
         kind="agent",
         what=f"the process of its agent, {session.writer.record.agent}",
-        since=session.starting_since,
-        until=session.starting_since + limit,
+        since=session.process.starting_since,
+        until=session.process.starting_since + limit,
     )
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.idle_timeout import IdleCheck, IdleTimeout
 from oubliette.actors.session.memory import SessionMemory
-from oubliette.actors.session.shutdown import EndingSession
+from oubliette.config.schema import Config, SessionsConfig
 from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock
 
@@ -24,14 +25,16 @@ pytestmark = pytest.mark.anyio
 LIMIT = 60.0
 
 
-class TakenOver(EndingSession):
+class TakenOver(SessionActor):
     """A session after a restart of the server, whose agent has not been reached."""
 
-    def __init__(self, ended: asyncio.Future[str]) -> None:
+    def __init__(self, ended: asyncio.Future[str], unit: object = None) -> None:
         context = SimpleNamespace(
-            config=SimpleNamespace(sessions=SimpleNamespace(idle_timeout_seconds=LIMIT))
+            config=Config(sessions=SessionsConfig(idle_timeout_seconds=LIMIT)),
+            session_registry=SimpleNamespace(leave=lambda *_: None),
+            keys=None,
         )
-        super().__init__(cast("Any", context), cast("Any", None), "ses_1", SessionMemory())
+        super().__init__(cast("Any", context), cast("Any", unit), "ses_1", SessionMemory())
         self.ended = ended
 
     async def on_start(self) -> None:
@@ -74,14 +77,14 @@ class Woken(TakenOver):
     """A session that rests, and is woken up while the host is asked to forget its process."""
 
     def __init__(self, ended: asyncio.Future[str], link: Socket) -> None:
-        super().__init__(ended)
-        self.context.keys = None
-        self.unit = cast("Any", SimpleNamespace(socket=link))
-        self._process = "proc_1"
-        self._released = True
+        super().__init__(ended, SimpleNamespace(socket=link))
+        self.resources.process = "proc_1"
+        self.resources.released = True
 
     async def on_start(self) -> None:
-        self.pipe_to_self(self._release_all(), lambda _: IdleCheck(), lambda _: IdleCheck())
+        self.pipe_to_self(
+            self.resources.release_all("ses_1"), lambda _: IdleCheck(), lambda _: IdleCheck()
+        )
 
 
 async def test_the_host_forgets_the_process_of_a_session_that_is_woken_up_at_once() -> None:

@@ -1,0 +1,96 @@
+"""Handle of a session on the actor of its agent's process: its start, its input, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from oubliette.actors.agent_process.actor import AgentProcessActor
+from oubliette.actors.session.messages import AckOutput, EndAgent
+
+if TYPE_CHECKING:
+    from oubliette.actors.container.guest_connection import UnitRefs
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.messages import StdinFrame
+    from oubliette.actors.session.state import SessionActorState
+    from oubliette.kit import Actor, Down, Ref
+    from oubliette.records import Session
+
+
+class AgentHandle:
+    """The agent's process of one session; same lifetime as its actor."""
+
+    __slots__ = ("_context", "_down", "_memory", "_ref", "_session", "_unit", "starting_since")
+
+    def __init__(
+        self,
+        session: Actor,
+        context: ActorContext,
+        unit: UnitRefs,
+        memory: SessionMemory,
+    ) -> None:
+        self._session = session
+        self._context = context
+        self._unit = unit
+        self._memory = memory
+        self._ref: Ref | None = None
+        self._down: asyncio.Event | None = None
+        """Set when the agent's actor has ended; None unless it is waited for."""
+        self.starting_since = 0.0
+        """Wall second at which the latest stage of the agent's start began."""
+
+    @property
+    def ref(self) -> Ref | None:
+        """The actor of the agent's process, if there is one."""
+        return self._ref if self._ref is not None and self._ref.is_alive() else None
+
+    def start(self, record: Session, state: SessionActorState) -> None:
+        """Start the agent's process, or attach to it again, reading from where the log ends."""
+        session = self._session
+        state.agent_detached()
+        self.starting_since = session.clock.time()
+        self._ref = session.spawn(
+            AgentProcessActor,
+            self._context,
+            self._unit,
+            session.ref,
+            record,
+            max(state.seen[0], 0),
+            turns_done=state.turns_done,
+            api_key=self._memory.api_key,
+            name=f"{session.name}/agent",
+        )
+        session.watch(self._ref)
+
+    def write(self, frame: StdinFrame) -> None:
+        """Send a frame to the agent's process, which drops frames that it already has."""
+        if (ref := self.ref) is not None:
+            ref.tell(frame)
+
+    def acknowledge(self, offset: int) -> None:
+        """Report the offset of the output up to which all of it is in the log."""
+        if (ref := self.ref) is not None:
+            ref.tell(AckOutput(out=offset))
+
+    def end(self) -> bool:
+        """Ask the agent to end; return whether there is one."""
+        if (ref := self.ref) is None:
+            return False
+        ref.tell(EndAgent())
+        return True
+
+    async def ended(self) -> None:
+        """Ask the agent to end, and wait until it has."""
+        if self.ref is not None:
+            down = self._down = asyncio.Event()
+            self.end()
+            await down.wait()
+
+    def went_down(self, message: Down) -> bool:
+        """Return whether this is the end of the agent's actor."""
+        if self._ref is None or message.name != self._ref.name:
+            return False
+        if self._down is not None:
+            self._down.set()
+        return True

@@ -67,16 +67,20 @@ CONTEXT = {
 
 
 def actors() -> list[type[Actor]]:
-    """The classes of the package that are started."""
+    """The classes of the package that are started; those of tests are none of them."""
     for module in pkgutil.walk_packages(oubliette.actors.__path__, "oubliette.actors."):
         importlib.import_module(module.name)
 
     def below(cls: type[Actor]) -> Iterator[type[Actor]]:
-        for each in cls.__subclasses__():
-            if each.__module__.startswith(("oubliette.actors.", "oubliette.kit.")):
-                yield from below(each)
-                if each.__module__.startswith("oubliette.actors.") and not each.__subclasses__():
-                    yield each
+        ours = [
+            each
+            for each in cls.__subclasses__()
+            if each.__module__.startswith(("oubliette.actors.", "oubliette.kit."))
+        ]
+        for each in ours:
+            yield from below(each)
+        if not ours and cls.__module__.startswith("oubliette.actors."):
+            yield cls
 
     return sorted(set(below(Actor)), key=lambda each: each.__name__)
 

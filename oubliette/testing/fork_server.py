@@ -57,6 +57,8 @@ class Zygote:
             [sys.executable, "-c", START, str(self._path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # A signal to the suite's group must not end it before it has ended its servers.
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         if not self._process.stdout.readline():

@@ -356,7 +356,7 @@ class Frozen:
 
 @modes
 async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(mode):
-    async with world(callers={"send_timeout_seconds": 0.5}) as w, asyncio.timeout(20):
+    async with world(callers={"send_timeout_seconds": 4}) as w, asyncio.timeout(20):
         key = w.key()
         async with (
             w.caller(mode=mode, key=key, caller_id="frozen") as slow,
@@ -370,15 +370,13 @@ async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(mode):
                 await w.events(
                     {"n": n, "text": "x" * 500_000}, caller_id="frozen", session="gogol_f"
                 )
-            began = time.monotonic()
             for n in range(20):
                 await w.events({"n": n})
             await ok.event(n=19)
             # Not even another call of the same MCP session waits for it.
             assert (await slow.call("echo"))["principal"] == "alice"
-            assert time.monotonic() - began < 0.5
+            assert not waiter.lost.done(), "the others were served before it was cut"
             assert (await waiter.lost).startswith("caller frozen is not connected")
-            assert time.monotonic() - began < 3
             assert w.front.quotas.listeners["alice"] == 1
             frozen.socket.close()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from oubliette.actors.agent_process.out_of_memory import OutOfMemory
 from oubliette.actors.agent_process.output import OutputHalf
 from oubliette.actors.agent_process.process_end import kill_remains, report_of
 from oubliette.actors.agent_process.process_start import ProcessStart
@@ -26,7 +27,6 @@ from oubliette.actors.session.messages import (
     ToolsListed,
     WithdrawPrompt,
 )
-from oubliette.actors.session.out_of_memory import OutOfMemory
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Message, handles
 from oubliette.kit.retry import ask_with_retry

@@ -12,10 +12,10 @@ from oubliette.errors import OublietteError
 from oubliette.runtime.guest.messages import Exit
 
 if TYPE_CHECKING:
+    from oubliette.actors.agent_process.out_of_memory import OutOfMemory
     from oubliette.actors.agent_process.standard_error import StandardError
     from oubliette.actors.agent_process.streams import AdapterFailed
     from oubliette.actors.container.guest_connection import GuestConnection
-    from oubliette.actors.session.out_of_memory import OutOfMemory
     from oubliette.runtime.guest.control_link import ControlLink
 
 log = structlog.get_logger(__name__)

@@ -21,8 +21,8 @@ from oubliette.runtime.guest.errors import CommandFailed, LinkClosed
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from oubliette.actors.agent_process.out_of_memory import OutOfMemory
     from oubliette.actors.context import ActorContext
-    from oubliette.actors.session.out_of_memory import OutOfMemory
     from oubliette.kit import Ref
     from oubliette.records import Session
     from oubliette.runtime.agents.base import AgentAdapter, AgentSession

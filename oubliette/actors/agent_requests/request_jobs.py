@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ServeRequest,
         SpawnChild,
     )
-    from oubliette.actors.session.write_batch import EventWriter
+    from oubliette.actors.session.event_writer import EventWriter
     from oubliette.kit import Actor, Ref
 
 ROOM_SECONDS: Final = 5.0  # for the container's actor to report its memory

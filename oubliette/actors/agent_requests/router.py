@@ -12,6 +12,7 @@ from oubliette.actors.agent_requests.caller_tools import PendingRpc
 from oubliette.actors.agent_requests.child_sessions import ChildCalls
 from oubliette.actors.agent_requests.params import known_params, rpc_error
 from oubliette.actors.agent_requests.session_map import MapCalls
+from oubliette.actors.agent_requests.tool_listing import ProvidedTools
 from oubliette.actors.session.effects import (
     AfterCommit,
     Effects,
@@ -23,7 +24,6 @@ from oubliette.actors.session.effects import (
 )
 from oubliette.actors.session.messages import RootCaller
 from oubliette.actors.session.permissions import TreePlace
-from oubliette.actors.session.tool_listing import ProvidedTools
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
+from oubliette.actors.agent_requests.tool_listing import ListingOverdue
+from oubliette.actors.agent_watchdog.watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.messages import (
     AnswerCallerTool,
@@ -24,7 +26,6 @@ from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_handle import AgentHandle
 from oubliette.actors.session.agent_output import effects_of
-from oubliette.actors.session.agent_watchdog import DEADLINES, AgentWatchdog
 from oubliette.actors.session.effect_applier import EffectApplier
 from oubliette.actors.session.effects import (
     AskPermission,
@@ -78,7 +79,6 @@ from oubliette.actors.session.session_end import (
 )
 from oubliette.actors.session.start_progress import stage_event
 from oubliette.actors.session.state import SessionActorState
-from oubliette.actors.session.tool_listing import ListingOverdue
 from oubliette.actors.session.wait_reasons import waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
 from oubliette.actors.store.actor import Transact
@@ -91,8 +91,8 @@ from oubliette.runtime.store.operations import PutIdempotency
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.event_writer import EventWriter
     from oubliette.actors.session.memory import SessionMemory
-    from oubliette.actors.session.write_batch import EventWriter
     from oubliette.kit import Ref
     from oubliette.records import Session
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from oubliette.actors.agent_requests.caller_request import CallerRequestActor
 from oubliette.actors.agent_requests.request_jobs import RequestJobs
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, ReleaseCall
 from oubliette.actors.session import effects as of
-from oubliette.actors.session.caller_request import CallerRequestActor
 from oubliette.actors.session.messages import LinkNotify, LinkReply, RequestOver, StdinFrame
 from oubliette.failpoints import failpoint
 from oubliette.runtime.store.operations import PutTurn
@@ -21,11 +21,11 @@ from oubliette.runtime.store.operations import PutTurn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from oubliette.actors.agent_watchdog.silence import Silence
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.effects import Effects
-    from oubliette.actors.session.silence import Silence
+    from oubliette.actors.session.event_writer import EventWriter
     from oubliette.actors.session.state import SessionActorState
-    from oubliette.actors.session.write_batch import EventWriter
     from oubliette.kit import Actor, Message, Ref
 
 

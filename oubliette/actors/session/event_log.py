@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette.actors.messages import ReadEvents, SessionEvents
-from oubliette.actors.session.write_batch import EventWriter
+from oubliette.actors.session.event_writer import EventWriter
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import StorageUnavailable
 from oubliette.failpoints import failpoint
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.event_writer import WriteBatch
     from oubliette.actors.session.recovery import StoredSession
-    from oubliette.actors.session.write_batch import WriteBatch
     from oubliette.kit import Actor, Deferred
 
 RETRY_COMMIT: Final = 0.5  # seconds between attempts while the store is paused

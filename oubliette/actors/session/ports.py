@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.event_writer import EventWriter
     from oubliette.actors.session.messages import StdinFrame
-    from oubliette.actors.session.write_batch import EventWriter
     from oubliette.clock import Clock
     from oubliette.kit import ActorTimer, Deferred, Message, PipedTask, Ref, System
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.actors.session import lifecycle
-from oubliette.actors.session.write_batch import RING_BYTES
+from oubliette.actors.session.event_writer import RING_BYTES
 from oubliette.records import CallerRequest, Event, PermissionRequest, Session, Turn
 from oubliette.runtime.store import queries
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from oubliette.actors.agent_requests.tool_listing import LISTING_SECONDS
 from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.session_end import END_LIMIT
-from oubliette.actors.session.tool_listing import LISTING_SECONDS
 from oubliette.actors.session.waits import SessionWaits, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.actors.agent_requests.router import AgentRequestRouter
+    from oubliette.actors.agent_watchdog.watchdog import AgentWatchdog
     from oubliette.actors.session.agent_handle import AgentHandle
-    from oubliette.actors.session.agent_watchdog import AgentWatchdog
     from oubliette.actors.session.permissions import Permissions
 
 

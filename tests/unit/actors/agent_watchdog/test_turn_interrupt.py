@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oubliette.actors.session.turn_interrupt import TurnInterrupt
+from oubliette.actors.agent_watchdog.turn_interrupt import TurnInterrupt
 
 NOW = 1000.0
 

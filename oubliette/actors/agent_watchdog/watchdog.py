@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from oubliette.actors.agent_process.standard_error import last_words
+from oubliette.actors.agent_watchdog import deadlines
+from oubliette.actors.agent_watchdog.silence import CheckAgain, Silence, SilenceCheck, SilentTooLong
+from oubliette.actors.agent_watchdog.turn_interrupt import INTERRUPT_LIMIT, TurnInterrupt
+from oubliette.actors.agent_watchdog.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.actors.container.messages import GetContainerInfo
-from oubliette.actors.session import agent_deadlines
 from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
 from oubliette.actors.session.ports import AgentPort
-from oubliette.actors.session.silence import CheckAgain, Silence, SilenceCheck, SilentTooLong
-from oubliette.actors.session.turn_interrupt import INTERRUPT_LIMIT, TurnInterrupt
-from oubliette.actors.session.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
 from oubliette.actors.session.waits import Wait
 from oubliette.kit import ActorError, Message
 
@@ -173,7 +173,7 @@ class AgentWatchdog:
         runtime = self._session.context.agents.get(record.agent)
         slow = runtime.slow_start if runtime is not None else ""
         limit = self._config.start_timeout_seconds
-        reason = agent_deadlines.start_overdue(record, message.process_id, limit, slow)
+        reason = deadlines.start_overdue(record, message.process_id, limit, slow)
         if reason is not None:
             self._give_up_agent(reason, start_failed=True)
 
@@ -208,7 +208,7 @@ class AgentWatchdog:
 
     def _contact_overdue(self, message: ContactOverdue) -> None:
         record, limit = self._session.writer.record, self._config.contact_timeout_seconds
-        reason = agent_deadlines.contact_overdue(record, message.process_id, limit)
+        reason = deadlines.contact_overdue(record, message.process_id, limit)
         if reason is not None:
             self._give_up_agent(reason)
 
@@ -241,8 +241,8 @@ class AgentWatchdog:
         self.ready()
         self._retry = None
         if kind == "system" and data.get("type") == "retry":
-            self._retry = agent_deadlines.retry_shown(data)
-            reason = agent_deadlines.too_many_retries(data, self._config.max_retries)
+            self._retry = deadlines.retry_shown(data)
+            reason = deadlines.too_many_retries(data, self._config.max_retries)
             if reason is not None:
                 self.give_up(reason)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.actors.session.agent_deadlines import (
+from oubliette.actors.agent_watchdog.deadlines import (
     contact_overdue,
     retry_shown,
     start_overdue,

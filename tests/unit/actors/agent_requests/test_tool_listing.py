@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from oubliette.actors.agent_requests.tool_listing import (
+    LISTING_SECONDS,
+    ListingOverdue,
+    ProvidedTools,
+)
 from oubliette.actors.session.effects import (
     AfterCommit,
     AppendEvent,
@@ -18,7 +23,6 @@ from oubliette.actors.session.effects import (
     TellAgent,
 )
 from oubliette.actors.session.messages import ToolsListed
-from oubliette.actors.session.tool_listing import LISTING_SECONDS, ListingOverdue, ProvidedTools
 from oubliette.clock import SystemClock
 from oubliette.records import CallerTool
 from tests.unit.runtime.store.samples import session as sample

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from oubliette.actors.session.write_batch import MAX_UNCOMMITTED_EVENTS, EventWriter
+from oubliette.actors.session.event_writer import MAX_UNCOMMITTED_EVENTS, EventWriter
 from oubliette.records import Event, Session
 from oubliette.runtime.store.operations import AppendEvents, PutSession
 

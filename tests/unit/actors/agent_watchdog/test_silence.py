@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.actors.session.silence import CheckAgain, Silence, SilentTooLong, is_ours
+from oubliette.actors.agent_watchdog.silence import CheckAgain, Silence, SilentTooLong, is_ours
 from oubliette.actors.session.waits import Wait
 from oubliette.incontainer.client import tool_catalog
 from oubliette.records import CallerTool

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from oubliette.actors.agent_requests.caller_request import CallerRequestActor
 from oubliette.actors.messages import (
     CallerDisconnected,
     OpenCaller,
@@ -16,7 +17,6 @@ from oubliette.actors.messages import (
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.session.caller_request import CallerRequestActor
 from oubliette.actors.session.messages import RequestOver, RequestSettled
 from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded

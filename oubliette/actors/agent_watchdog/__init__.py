@@ -1,0 +1,1 @@
+"""Watch over a session's agent: its start, its silence, its turns, interrupts of these."""

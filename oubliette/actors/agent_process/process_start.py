@@ -115,6 +115,7 @@ class ProcessStart:
                 if error.kind == "not_found":
                     raise program.missing(self._record.agent, str(error)) from error
                 raise
+        failpoint("agent.after_start")
 
     async def _request(
         self, info: ContainerInfo, process: str, noted: Awaitable[None] | None

@@ -1,0 +1,23 @@
+"""Places at which tests make a process fail are places that the product passes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSED = re.compile(r'(?:failpoint|PassFailpoint)\(\s*"([a-z_]+\.[a-z_]+)"')
+USED = re.compile(r'"([a-z_]+\.[a-z_]+)(?:=[a-z]+)?@\d+|failpoints="([a-z_]+\.[a-z_]+)=')
+
+
+def sources(folder: str) -> str:
+    return "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).rglob("*.py"))
+    )
+
+
+def test_each_place_that_a_test_names_is_passed_by_the_product() -> None:
+    passed = set(PASSED.findall(sources("oubliette")))
+    named = {one or other for one, other in USED.findall(sources("tests"))}
+    assert len(named) > 20
+    assert named <= passed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.exploration.actor import ExplorationsActor
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable

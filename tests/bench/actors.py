@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from oubliette import ids
-from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.caller.messages import NextEvents, OpenListener
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.container.guest_connection import (
     GetGuestConnection,
     GuestConnection,

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.caller.messages import CallerState, GetCaller
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.messages import (
     CallerDisconnected,
     OpenCaller,

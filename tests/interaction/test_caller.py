@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oubliette.actors.caller.actor import (
-    IDLE_SECONDS,
-    KEEP_RECENT_SECONDS,
-    MAX_CALLERS,
-    CallersActor,
-)
+from oubliette.actors.caller.actor import IDLE_SECONDS, KEEP_RECENT_SECONDS
 from oubliette.actors.caller.event_window import RecentEvents
 from oubliette.actors.caller.messages import CloseListener, GetCaller, NextEvents, OpenListener
 from oubliette.actors.caller.presence import CallerPresence
 from oubliette.actors.caller.projects import KnownProjects
+from oubliette.actors.caller.supervisor import MAX_CALLERS, CallersActor
 from oubliette.actors.messages import (
     CallerDisconnected,
     CallerSeen,
@@ -608,7 +604,7 @@ class Reads:
 
 
 async def test_a_principal_has_a_bounded_number_of_callers(monkeypatch):
-    monkeypatch.setattr("oubliette.actors.caller.actor.MAX_CALLERS", 3)
+    monkeypatch.setattr("oubliette.actors.caller.supervisor.MAX_CALLERS", 3)
     async with scene() as s, asyncio.timeout(5):
         for n in range(3):
             await s.caller(caller_id=f"c{n}")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
-import tenacity
 
 from oubliette.actors.caller.event_window import RecentEvents, size_of
 from oubliette.actors.caller.listener import Listener
@@ -34,14 +33,12 @@ from oubliette.actors.messages import (
     CallerDisconnected,
     CallerSeen,
     EventsCommitted,
-    OpenCaller,
     TrackRequest,
     UntrackRequest,
     caller_key,
 )
 from oubliette.actors.store.actor import Subscribe
-from oubliette.errors import LimitExceeded
-from oubliette.kit import Actor, ChildSpec, Down, DynamicSupervisor, MailboxFull, Message, handles
+from oubliette.kit import Actor, Down, MailboxFull, Message, handles
 from oubliette.records import Event
 
 if TYPE_CHECKING:
@@ -54,8 +51,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("oubliette.callers")
 
-MAX_CALLERS: Final = 1000
-"""Callers of one principal at a time; those that are idle for an hour do not count."""
 IDLE_SECONDS: Final = 3600.0
 READ_TIMEOUT: Final = 10.0  # seconds for a read of the store
 RESUBSCRIBE_SECONDS: Final = 0.2
@@ -130,46 +125,6 @@ class CallerMemory:
     tracked: dict[str, _Tracked] = field(default_factory=dict[str, _Tracked])
     delivered: int = 0
     """Seq up to which a provider received events."""
-
-
-class CallersActor(DynamicSupervisor):
-    """Supervisor that starts a CallerActor on request. Its name must be `callers`."""
-
-    def __init__(self, store: Ref, reader: CallerReader, config: CallersConfig) -> None:
-        super().__init__(
-            max_restarts=50,
-            within=10.0,
-            backoff=tenacity.wait_exponential(multiplier=0.05, max=2.0),
-        )
-        self._store = store
-        self._reader = reader
-        self._config = config
-
-    @handles(OpenCaller)
-    def _open(self, message: OpenCaller) -> str:
-        key = caller_key(message.principal, message.caller_id)
-        mine = f"{message.principal}/"
-        if not self.has_child(key) and (
-            sum(1 for name in self.children if name.startswith(mine)) >= MAX_CALLERS
-        ):
-            raise LimitExceeded(
-                f"{message.principal} has {MAX_CALLERS} callers already",
-                hint="use fewer caller_ids; those that stay away for an hour are forgotten",
-            )
-        return self.ensure_child(
-            ChildSpec(
-                name=key,
-                cls=CallerActor,
-                args=(self._store, self._reader, self._config),
-                kwargs={
-                    "principal": message.principal,
-                    "caller_id": message.caller_id,
-                    "memory": CallerMemory(),
-                },
-                restart="transient",
-                shutdown=1.0,
-            )
-        )
 
 
 class CallerActor(Actor):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from oubliette import ids
-from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.container.messages import (
     Acquire,
     CommandResult,

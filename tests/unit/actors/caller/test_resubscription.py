@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from oubliette.actors.caller.actor import CallersActor
 from oubliette.actors.caller.messages import NextEvents, OpenListener
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.messages import EventsCommitted, OpenCaller
 from oubliette.actors.store.actor import Subscribe
 from oubliette.config.schema import CallersConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
-from oubliette.actors.caller.actor import CallersActor
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.exploration.actor import ExplorationsActor
 from oubliette.actors.messages import (
     DeleteWorkspace,

@@ -18,7 +18,7 @@ import structlog
 from oubliette import __version__, ids
 from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
-from oubliette.actors.project.actor import IDEMPOTENCY_SECONDS
+from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
 from oubliette.actors.root import end_sessions, remove_containers, start_root
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.store.actor import GetStoreState, StoreActor, Transact

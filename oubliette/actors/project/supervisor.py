@@ -14,7 +14,8 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.messages import CreateProject, DeleteProject, OpenProject
-from oubliette.actors.project.actor import IDEMPOTENCY_SECONDS, CloseProject, ProjectActor
+from oubliette.actors.project.actor import CloseProject, ProjectActor
+from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import (
     AlreadyExists,

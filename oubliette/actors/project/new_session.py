@@ -1,0 +1,102 @@
+"""Record of a new session: from its request, its parent, and the settings of its project."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from oubliette import ids
+from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
+from oubliette.actors.exploration.limits import resolve_limits
+from oubliette.errors import InvalidParameter, NotFound
+from oubliette.records import Event, Session
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.messages import SpawnSession
+    from oubliette.records import Project, Workspace
+
+
+async def describe(
+    context: ActorContext, project: Project, message: SpawnSession, workspace: Workspace, now: float
+) -> Session:
+    """Return the record of a session that starts at `now`, in seconds since the epoch.
+
+    A child takes its tree, limits, agent, model and autonomy from its parent.
+
+    Raises:
+        NotFound: there is no such parent.
+        InvalidParameter: its agent cannot be used here.
+    """
+    session_id = ids.new_id(ids.SESSION)
+    parent = None
+    if message.parent_session_id is not None:
+        parent = await context.reader.session(message.parent_session_id)
+        if parent is None:
+            raise NotFound(f"there is no session {message.parent_session_id}")
+    configs = context.folders.configs
+    settings = await asyncio.to_thread(configs.add_workspace, project, workspace.id)
+    return Session(
+        id=session_id,
+        project_id=project.id,
+        workspace_id=workspace.id,
+        principal=message.principal,
+        agent=_agent(context, message.agent or (parent.agent if parent else settings.agent)),
+        status="created",
+        created_at=now,
+        updated_at=now,
+        exploration_id=parent.exploration_id if parent else ids.new_id(ids.EXPLORATION),
+        depth=parent.depth + 1 if parent else 0,
+        parent_session_id=parent.id if parent else None,
+        root_session_id=parent.root_session_id if parent else session_id,
+        model=message.model or (parent.model if parent else settings.model),
+        autonomy=message.autonomy or (parent.autonomy if parent else settings.autonomy) or "off",
+        isolation=context.runtime.capabilities.isolation,
+        caller_id=message.caller_id,
+        caller_tools=message.caller_tools or (),
+        limits=parent.limits if parent else resolve_limits(project.limits, context),
+        external_id=message.external_id,
+        source=message.source,
+        minted_token_id=message.minted_token_id,
+        given_key=message.api_key is not None,
+        pairing_secret=new_pairing_secret(),
+    )
+
+
+def _agent(context: ActorContext, wanted: str | None) -> str:
+    agents = context.agents
+    name = wanted or context.config.agents.default
+    if name == "auto":
+        name = next(iter(agents))
+    missing = context.missing_agents.get(name)
+    if missing is not None:
+        raise InvalidParameter(
+            f"agent: {name} cannot be used here: {missing.reason}",
+            field="agent",
+            hint=missing.remedy,
+        )
+    if name not in agents:
+        raise InvalidParameter(
+            f"agent: there is no agent {ids.shown(name)} here; known: {', '.join(agents)}",
+            field="agent",
+        )
+    return name
+
+
+def first_event(session: Session, index: int, ts: float, *, resumed: bool) -> Event:
+    """Return the event with which a session begins, or begins once more."""
+    return Event(
+        session_id=session.id,
+        index=index,
+        ts=ts,
+        type="status",
+        data={
+            "status": "created",
+            "resumed": resumed,
+            "parent_session_id": session.parent_session_id,
+            "depth": session.depth,
+            "isolation": session.isolation,
+        },
+        principal=session.principal if session.caller_id else "",
+        caller_id=session.caller_id,
+    )

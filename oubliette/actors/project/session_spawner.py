@@ -1,0 +1,238 @@
+"""Start of sessions in a project: which session gets a message, its limits, and its records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import structlog
+
+from oubliette.actors.agent_requests.caller_tools import tools_after
+from oubliette.actors.container.unit import KeepApiKey, StartSession
+from oubliette.actors.exploration.actor import OpenExploration, Reserve, Unreserve
+from oubliette.actors.messages import CallerSeen, OpenCaller
+from oubliette.actors.project.new_session import describe, first_event
+from oubliette.actors.project.spawn_answers import SpawnAnswers, answer_for
+from oubliette.actors.project.spawn_target import SpawnTarget
+from oubliette.actors.session import lifecycle
+from oubliette.actors.session.messages import SubmitTurn
+from oubliette.actors.store.actor import Transact
+from oubliette.errors import Conflict, LimitExceeded, SessionHandover
+from oubliette.failpoints import failpoint
+from oubliette.kit import ActorDead
+from oubliette.kit.retry import ask_with_retry
+from oubliette.records import Turn
+from oubliette.runtime.store.operations import (
+    AppendEvents,
+    PutIdempotency,
+    PutSession,
+    PutTurn,
+    PutWorkspace,
+)
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.messages import SpawnResult, SpawnSession
+    from oubliette.clock import Clock
+    from oubliette.kit import Ref, System
+    from oubliette.records import Project, Session, Workspace
+    from oubliette.runtime.store.operations import Op
+
+log = structlog.get_logger(__name__)
+
+
+class UnitsPort(Protocol):
+    """A ProjectActor, as its SessionSpawner uses it."""
+
+    system: System
+    clock: Clock
+
+    def unit_of(self, session: Session) -> Ref:
+        """Return the unit in which the session runs; start it if there is none."""
+        ...
+
+    def session_begins(self) -> None:
+        """Watch the disk usage, since a session is about to run."""
+        ...
+
+
+class SessionSpawner:
+    """Part of a ProjectActor that handles `SpawnSession`; it has the same lifetime."""
+
+    def __init__(self, port: UnitsPort, context: ActorContext, project: Project) -> None:
+        self._port = port
+        self._context = context
+        self._project = project
+        self._answers = SpawnAnswers(context.reader, port.clock)
+        self._targets = SpawnTarget(context, project, port.clock)
+
+    async def spawn(self, message: SpawnSession) -> SpawnResult:
+        """Give the prompt to the session that is meant: a live, a resumed or a new one.
+
+        Raises:
+            SessionHandover: the session has no actor at the moment.
+        """
+        if message.caller_id is not None:
+            await self._meet_caller(message)
+        known = await self._answers.known(message)
+        if known is not None:
+            return known
+        workspace, created = await self._targets.workspace(message)
+        target = await self._targets.session(message, workspace)
+        if target is not None and (live := self._context.session_registry.session(target.id)):
+            try:
+                return await self._submit(message, target, live)
+            except (ActorDead, Conflict) as error:
+                target = await self._context.reader.session(target.id)
+                if target is None or not lifecycle.resumable(target):
+                    # An actor that failed while handling our message may have accepted it: never to
+                    # two.
+                    if message.session_id is not None or isinstance(error, ActorDead):
+                        raise
+                    target = None
+        if target is not None and lifecycle.live(target):
+            raise SessionHandover("the session is changing hands", hint="try again in a moment")
+        if target is not None:
+            return await self._resume(message, target)
+        return await self._new(message, workspace, created=created)
+
+    async def _submit(self, message: SpawnSession, target: Session, live: Ref) -> SpawnResult:
+        result = answer_for(target, turn=0, log_end=-1)
+        submitted = await live.ask(
+            SubmitTurn(
+                prompt=message.prompt,
+                caller_id=message.caller_id,
+                caller_tools=message.caller_tools,
+                call_id=message.call_id,
+                idempotency=self._answers.claim(message, result),
+            )
+        )
+        return msgspec.structs.replace(
+            result,
+            turn=submitted.turn,
+            last_index=submitted.log_end,
+            warnings=submitted.warnings,
+        )
+
+    async def _meet_caller(self, message: SpawnSession) -> None:
+        """Count a message under a caller_id as a sign of life of that caller."""
+        assert message.caller_id is not None
+        if message.parent_session_id is not None:
+            return
+        opened = OpenCaller(principal=message.principal, caller_id=message.caller_id)
+        name = await ask_with_retry(lambda: self._port.system.ref("callers").ask(opened))
+        self._port.system.ref(name).tell(CallerSeen())
+
+    async def _check_room(self) -> None:
+        limit = self._context.config.sessions.max_live_per_project
+        live = await self._context.reader.count_live_sessions(self._project.id)
+        if live >= limit:
+            raise LimitExceeded(
+                f"sessions.max_live_per_project: {lifecycle.living(live, 'top-level session')}"
+                f" in this project, the limit is {limit} (set by the configuration)",
+                hint="end one with session_end",
+            )
+
+    async def _reserve(self, session: Session, *, new: bool) -> Ref:
+        opened = OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+        place = Reserve(session_id=session.id, depth=session.depth, new=new)
+
+        async def reserve() -> Ref:
+            tree = self._port.system.ref(await self._port.system.ref("explorations").ask(opened))
+            await tree.ask(place)
+            return tree
+
+        return await ask_with_retry(reserve)
+
+    async def _resume(self, message: SpawnSession, target: Session) -> SpawnResult:
+        if target.depth == 0:
+            await self._check_room()
+        tree = await self._reserve(target, new=False)
+        caller_id, tools = tools_after(target, message.caller_id, message.caller_tools)
+        session = msgspec.structs.replace(
+            target,
+            status=lifecycle.after(target.status, "resumed"),
+            status_reason=None,
+            ended_at=None,
+            process_id=None,
+            caller_id=caller_id,
+            caller_tools=tools,
+            minted_token_id=message.minted_token_id,
+            given_key=message.api_key is not None,
+        )
+        return await self._record(message, session, tree, resumed=True)
+
+    async def _new(
+        self, message: SpawnSession, workspace: Workspace | None, *, created: bool
+    ) -> SpawnResult:
+        assert workspace is not None
+        session = await describe(
+            self._context, self._project, message, workspace, self._port.clock.time()
+        )
+        if session.depth == 0:
+            await self._check_room()
+        tree = await self._reserve(session, new=True)
+        used = msgspec.structs.replace(workspace, last_session_at=self._port.clock.time())
+        return await self._record(message, session, tree, PutWorkspace(used), created=created)
+
+    async def _record(
+        self,
+        message: SpawnSession,
+        session: Session,
+        tree: Ref,
+        *more: Op,
+        created: bool = False,
+        resumed: bool = False,
+    ) -> SpawnResult:
+        """Store the session, its first turn and `more`, then run it."""
+        turn = Turn(
+            session_id=session.id,
+            number=session.turn_count + 1,
+            prompt=message.prompt,
+            state="queued",
+            created_at=self._port.clock.time(),
+            call_id=message.call_id,
+        )
+        session = msgspec.structs.replace(
+            session, turn_count=turn.number, last_prompt=message.prompt
+        )
+        log_end = await self._context.reader.last_index(session.id) if resumed else -1
+        event = first_event(session, log_end + 1, self._port.clock.time(), resumed=resumed)
+        result = answer_for(
+            session,
+            turn=turn.number,
+            log_end=event.index,
+            created=created,
+            spawned=not resumed,
+            resumed=resumed,
+        )
+        claim = self._answers.claim(message, result)
+        ops = (*more, PutSession(session), PutTurn(turn), AppendEvents((event,)))
+        try:
+            if message.api_key is not None:
+                await self._hand_over_key(session, message.api_key)
+            await self._context.store.ask(
+                Transact(ops=ops if claim is None else (*ops, PutIdempotency(claim)))
+            )
+        except BaseException:
+            if message.api_key is not None:
+                forget = KeepApiKey(session_id=session.id, api_key=None)
+                self._port.unit_of(session).tell(forget)
+            tree.tell(Unreserve(session_id=session.id, new=not resumed))
+            raise
+        failpoint("project.session_recorded")
+        try:
+            await self._run(session, resumed=resumed)
+        except ActorDead:
+            log.info("its unit restarts, and finds it in the store", session_id=session.id)
+        return result
+
+    async def _run(self, session: Session, *, resumed: bool) -> None:
+        self._port.session_begins()
+        unit = self._port.unit_of(session)
+        await unit.ask(StartSession(session_id=session.id, resumed=resumed))
+
+    async def _hand_over_key(self, session: Session, api_key: str | None) -> None:
+        keep = KeepApiKey(session_id=session.id, api_key=api_key)
+        unit = self._port.unit_of(session)
+        await ask_with_retry(lambda: unit.ask(keep))

@@ -1,0 +1,112 @@
+"""Workspace and session that a request for a session means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from oubliette import ids
+from oubliette.actors.store.actor import Transact
+from oubliette.errors import AlreadyExists, Conflict, NotFound
+from oubliette.records import Workspace
+from oubliette.runtime.store.operations import PutWorkspace
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.messages import SpawnSession
+    from oubliette.clock import Clock
+    from oubliette.records import Project, Session
+
+
+class SpawnTarget:
+    """Part of a ProjectActor that finds what a request means, or makes the workspace for it."""
+
+    def __init__(self, context: ActorContext, project: Project, clock: Clock) -> None:
+        self._context = context
+        self._project = project
+        self._clock = clock
+
+    async def workspace(self, message: SpawnSession) -> tuple[Workspace | None, bool]:
+        """Return the workspace that the message names, and whether it was made just now.
+
+        None if the session that the message names determines it.
+
+        Raises:
+            NotFound: there is no such workspace, and it is not to be made.
+            AlreadyExists: its UUID belongs to another project.
+        """
+        if message.session_id is not None:
+            return None, False
+        if message.workspace_id is None and not message.create_workspace:
+            wanted = self._project.default_workspace_id
+            if message.external_id is not None:
+                for workspace in await self._context.reader.workspaces(self._project.id):
+                    if (workspace.external_id, workspace.source) == (
+                        message.external_id,
+                        message.source,
+                    ):
+                        wanted = workspace.id
+        elif message.workspace_id is None:
+            wanted = ids.new_uuid()
+        else:
+            wanted = ids.check_uuid(message.workspace_id, "workspace_id")
+        workspace = await self._context.reader.workspace(wanted)
+        if workspace is not None and workspace.deleted_at is None:
+            if workspace.project_id == self._project.id:
+                return workspace, False
+            workspace = None
+            if message.create_workspace:
+                raise AlreadyExists("workspace_id: this UUID is taken; choose another")
+        if workspace is None and message.create_workspace:
+            made = await self._make_workspace(wanted, message.external_id, message.source)
+            return made, True
+        raise NotFound(
+            f"workspace_id: there is no workspace {wanted} in this project",
+            hint="create_workspace=true makes it",
+        )
+
+    async def _make_workspace(
+        self, workspace_id: str, external_id: str | None, source: str | None
+    ) -> Workspace:
+        workspace = Workspace(
+            id=workspace_id,
+            project_id=self._project.id,
+            created_at=self._clock.time(),
+            external_id=external_id,
+            source=source,
+        )
+        await self._context.store.ask(Transact(ops=(PutWorkspace(workspace),)))
+        await asyncio.to_thread(self._context.folders.create_workspace, self._project, workspace_id)
+        return workspace
+
+    async def session(self, message: SpawnSession, workspace: Workspace | None) -> Session | None:
+        """Return the session that is meant; None if it is a new one.
+
+        Raises:
+            NotFound: there is no such session for this principal and parent.
+            Conflict: it was ended.
+        """
+        reader = self._context.reader
+        if message.session_id is not None:
+            session = await reader.session(message.session_id)
+            if (
+                session is None
+                or session.project_id != self._project.id
+                or session.principal != message.principal
+                or (
+                    message.parent_session_id is not None
+                    and session.parent_session_id != message.parent_session_id
+                )
+            ):
+                raise NotFound(f"session_id: there is no session {message.session_id}")
+            if session.ended_by is not None:
+                raise Conflict(
+                    "the session was ended and takes no more messages",
+                    hint="start another one with new_session=true",
+                )
+            return session
+        if message.new_session or workspace is None:
+            return None
+        return await reader.latest_session(
+            workspace.id, message.principal, message.parent_session_id
+        )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import tenacity
 
-from oubliette.actors.caller.actor import CallerActor, CallerMemory
+from oubliette.actors.caller.actor import CallerActor
+from oubliette.actors.caller.memory import CallerMemory
 from oubliette.actors.messages import OpenCaller, caller_key
 from oubliette.errors import LimitExceeded
 from oubliette.kit import ChildSpec, DynamicSupervisor, handles

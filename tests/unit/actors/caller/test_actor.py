@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.actors.caller.actor import CallerActor, CallerMemory
+from oubliette.actors.caller.actor import CallerActor
+from oubliette.actors.caller.memory import CallerMemory
 from oubliette.actors.messages import CallerSeen, TrackRequest, UntrackRequest
 
 if TYPE_CHECKING:

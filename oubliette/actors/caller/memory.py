@@ -1,0 +1,47 @@
+"""Memory of a caller over restarts of its actor: tools, open requests, what was delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oubliette.records import CallerTool
+
+
+@dataclass
+class TrackedRequest:
+    """An open request that depends on the presence of its caller."""
+
+    reply_to: str
+    """Name of the actor that gets `CallerDisconnected` when the caller is absent."""
+    durable: bool
+    """Whether it waits for an absent caller until its own deadline."""
+    not_before: float
+    """Monotonic second before which an absent caller is waited for."""
+
+
+@dataclass
+class CallerMemory:
+    """State that a CallerActor keeps over its own restarts; in memory, owned by that actor."""
+
+    tools: tuple[CallerTool, ...] | None = None
+    tracked: dict[str, TrackedRequest] = field(default_factory=dict[str, TrackedRequest])
+    delivered: int = 0
+    """Seq up to which a provider received events."""
+
+    def lost(self, now: float) -> dict[str, TrackedRequest]:
+        """Return the requests that wait no longer at `now` for a caller that is absent."""
+        return {
+            request_id: tracked
+            for request_id, tracked in self.tracked.items()
+            if not tracked.durable and tracked.not_before <= now
+        }
+
+    def next_loss(self, absent: float) -> float | None:
+        """Return the time of the next loss if the caller is absent from `absent` on.
+
+        None if no request would be lost, however long it stays away.
+        """
+        waiting = [one.not_before for one in self.tracked.values() if not one.durable]
+        return max(absent, min(waiting)) if waiting else None

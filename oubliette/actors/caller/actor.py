@@ -34,6 +34,14 @@ from oubliette.actors.caller.messages import (
     OpenListener,
 )
 from oubliette.actors.caller.presence import CallerPresence
+from oubliette.actors.caller.reader import events_of, open_requests
+from oubliette.actors.caller.subscription import (
+    ASK_SECONDS,
+    LogSubscription,
+    NotSubscribed,
+    Resubscribe,
+    Subscribed,
+)
 from oubliette.actors.messages import (
     CallerDisconnected,
     CallerSeen,
@@ -42,12 +50,9 @@ from oubliette.actors.messages import (
     UntrackRequest,
     caller_key,
 )
-from oubliette.actors.store.actor import Subscribe
 from oubliette.kit import Actor, Down, MailboxFull, Message, handles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller.reader import CallerReader
     from oubliette.config.schema import CallersConfig
@@ -57,25 +62,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger("oubliette.callers")
 
 IDLE_SECONDS: Final = 3600.0
-READ_TIMEOUT: Final = 10.0  # seconds for a read of the store
-RESUBSCRIBE_SECONDS: Final = 0.2
 KEEP_RECENT_SECONDS: Final = 60.0
 """Seconds for which the newest events are kept in memory for a caller that does not listen."""
 
 
 class _CheckPresence(Message):
-    pass
-
-
-class _Subscribed(Message):
-    last: int
-
-
-class _NotSubscribed(Message):
-    reason: str
-
-
-class _Resubscribe(Message):
     pass
 
 
@@ -103,9 +94,7 @@ class CallerActor(Actor):
         memory: CallerMemory,
     ) -> None:
         super().__init__()
-        self._store = store
         self._reader = reader
-        self._config = config
         self._principal = principal
         self._caller_id = caller_id
         self._memory = memory
@@ -113,9 +102,7 @@ class CallerActor(Actor):
             self, reader, memory, principal=principal, caller_id=caller_id
         )
         self._provider: Listener | None = None
-        self._subscribed = False
-        self._early: list[Event] = []
-        """Events from the store that came before the start of the subscription is known."""
+        self._subscription = LogSubscription(self, store, reader, caller_key(principal, caller_id))
         self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
         self._presence_timer: ActorTimer | None = None
         self._last_used = 0.0
@@ -127,62 +114,37 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if self._memory.delivered or self._memory.tracked:
             self._presence.seen(self._last_used)
-        self.watch(self._store)
-        async with asyncio.timeout(READ_TIMEOUT):
-            await self._store.ask(self._subscription(), timeout=READ_TIMEOUT)
-            last = await self._reader.last_seq()
+        last = await self._subscription.begin()
         self._delivery.restart(last)
-        self._subscribed = True
         if not self._memory.delivered:
             self._memory.delivered = last
         self.after(IDLE_SECONDS, _CheckIdle())
         self._check_presence(_CheckPresence())
 
-    def _subscription(self) -> Subscribe:
-        return Subscribe(caller_key=caller_key(self._principal, self._caller_id), name=self.name)
-
     # ------------------------------------------------------------ the log
     @handles(EventsCommitted)
     def _committed(self, message: EventsCommitted) -> None:
-        if not self._subscribed:
-            # There may be older ones that were not sent to us: they are read first.
-            self._early += message.events
-            return
-        self._watch_recent()
-        self._delivery.committed(message.events)
+        if self._subscription.passes(message.events):
+            self._watch_recent()
+            self._delivery.committed(message.events)
 
     @handles(Down)
     def _store_down(self, _: Down) -> None:
-        self._subscribed = False
-        self.after(RESUBSCRIBE_SECONDS, _Resubscribe())
+        self._subscription.lost()
 
-    @handles(_Resubscribe)
-    def _resubscribe(self, _: _Resubscribe) -> None:
-        self._early.clear()  # all of them are in the log by now
+    @handles(Resubscribe)
+    def _resubscribe(self, _: Resubscribe) -> None:
+        self._subscription.renew()
 
-        async def subscribe() -> int:
-            await self._store.ask(self._subscription(), timeout=READ_TIMEOUT)
-            return await self._reader.last_seq()
-
-        self.pipe_to_self(
-            subscribe(),
-            lambda last: _Subscribed(last=last),
-            lambda error: _NotSubscribed(reason=str(error)),
-        )
-
-    @handles(_Subscribed)
-    def _subscribed_again(self, message: _Subscribed) -> None:
+    @handles(Subscribed)
+    def _subscribed_again(self, message: Subscribed) -> None:
         # Events committed in between were not sent: they are read from the log.
-        self._delivery.restart(message.last, self._early)
-        self._early.clear()
-        self._subscribed = True
-        self.watch(self._store)
+        self._delivery.restart(message.last, self._subscription.renewed())
         self._delivery.serve_all()
 
-    @handles(_NotSubscribed)
-    def _not_subscribed(self, message: _NotSubscribed) -> None:
-        log.warning("caller not subscribed", caller=self.name, reason=message.reason)
-        self.after(RESUBSCRIBE_SECONDS, _Resubscribe())
+    @handles(NotSubscribed)
+    def _not_subscribed(self, message: NotSubscribed) -> None:
+        self._subscription.not_renewed(message)
 
     # ------------------------------------------------------------ listeners
     @handles(OpenListener)
@@ -195,18 +157,12 @@ class CallerActor(Actor):
         # A cursor beyond the log comes from another server: it would never receive an event.
         after = None if message.after is None else min(message.after, head)
         requests: list[CallerRequest | PermissionRequest] = []
+        again: list[Event] = []
         if provides:
-            async with asyncio.timeout(READ_TIMEOUT):
-                requests = [
-                    *await self._reader.open_requests(
-                        principal=self._principal, caller_id=self._caller_id
-                    ),
-                    *await self._reader.open_permissions(self._principal, self._caller_id),
-                ]
+            async with asyncio.timeout(ASK_SECONDS):
+                requests = await open_requests(self._reader, self._principal, self._caller_id)
                 before = head if after is None else after if message.again else 0
-                again = await self._events_of(requests, before)
-        else:
-            again = []
+                again = await events_of(self._reader, requests, before)
         listener = Listener(
             message.listener_id,
             provides=provides,
@@ -219,7 +175,7 @@ class CallerActor(Actor):
             project_id=message.project_id,
         )
         if message.project_id is not None:
-            async with asyncio.timeout(READ_TIMEOUT):
+            async with asyncio.timeout(ASK_SECONDS):
                 await self._delivery.restrict(listener)
         if provides:
             self._supersede()
@@ -227,17 +183,6 @@ class CallerActor(Actor):
             self._presence.opened(listener.id, stream=message.kind == "stream")
         self._delivery.add(listener)
         return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
-
-    async def _events_of(
-        self, requests: Iterable[CallerRequest | PermissionRequest], head: int
-    ) -> list[Event]:
-        found: list[Event] = []
-        for request in requests if head else ():
-            event = await self._reader.event(request.session_id, request.event_index)
-            if event is not None and event.seq <= head:
-                found.append(event)
-        found.sort(key=lambda event: event.seq)
-        return found
 
     def _supersede(self) -> None:
         older, self._provider = self._provider, None

@@ -1,0 +1,125 @@
+"""Subscription of a caller to the log, which is renewed when the store's actor was restarted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import structlog
+
+from oubliette.actors.store.actor import Subscribe
+from oubliette.kit import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from oubliette.actors.caller.reader import CallerReader
+    from oubliette.kit import ActorTimer, PipedTask, Ref
+    from oubliette.records import Event
+
+T = TypeVar("T")
+
+log = structlog.get_logger("oubliette.callers")
+
+ASK_SECONDS: Final = 10.0  # for the store to subscribe a caller, or to answer a read
+RESUBSCRIBE_SECONDS: Final = 0.2
+
+
+class Subscribed(Message):
+    """From the CallerActor to itself: it is subscribed again, after the event `last`."""
+
+    last: int
+
+
+class NotSubscribed(Message):
+    """From the CallerActor to itself: the store could not be reached."""
+
+    reason: str
+
+
+class Resubscribe(Message):
+    """From the CallerActor to itself: time to subscribe again."""
+
+
+class SubscriberPort(Protocol):
+    """A CallerActor, as its LogSubscription uses it."""
+
+    name: str
+
+    def watch(self, ref: Ref) -> None:
+        """Send the actor `Down` when the other one ends."""
+        ...
+
+    def after(self, delay: float, message: Message) -> ActorTimer:
+        """Send `message` to the actor in `delay` seconds."""
+        ...
+
+    def pipe_to_self(
+        self,
+        awaitable: Awaitable[T],
+        ok: Callable[[T], Message],
+        err: Callable[[BaseException], Message],
+    ) -> PipedTask:
+        """Send the actor a message with the outcome of `awaitable`."""
+        ...
+
+
+class LogSubscription:
+    """Part of a CallerActor that keeps it subscribed to its events; same lifetime."""
+
+    def __init__(
+        self, port: SubscriberPort, store: Ref, reader: CallerReader, caller_key: str
+    ) -> None:
+        self._port = port
+        self._store = store
+        self._reader = reader
+        self._caller_key = caller_key
+        self._subscribed = False
+        self._early: list[Event] = []
+        """Events from the store that came before the start of the subscription is known."""
+
+    async def begin(self) -> int:
+        """Subscribe; return the seq of the newest event, after which every event is sent."""
+        self._port.watch(self._store)
+        async with asyncio.timeout(ASK_SECONDS):
+            last = await self._subscribe()
+        self._subscribed = True
+        return last
+
+    async def _subscribe(self) -> int:
+        request = Subscribe(caller_key=self._caller_key, name=self._port.name)
+        await self._store.ask(request, timeout=ASK_SECONDS)
+        return await self._reader.last_seq()
+
+    def passes(self, events: tuple[Event, ...]) -> bool:
+        """Return whether these follow all earlier events; keep them otherwise until `renewed`."""
+        if not self._subscribed:
+            # There may be older ones that were not sent to us: they are read first.
+            self._early += events
+        return self._subscribed
+
+    def lost(self) -> None:
+        """Subscribe again soon: the store's actor has ended."""
+        self._subscribed = False
+        self._port.after(RESUBSCRIBE_SECONDS, Resubscribe())
+
+    def renew(self) -> None:
+        """Subscribe again, beside the mailbox."""
+        self._early.clear()  # all of them are in the log by now
+        self._port.pipe_to_self(
+            self._subscribe(),
+            lambda last: Subscribed(last=last),
+            lambda error: NotSubscribed(reason=str(error)),
+        )
+
+    def not_renewed(self, message: NotSubscribed) -> None:
+        """Log the failure, and try again."""
+        log.warning("caller not subscribed", caller=self._port.name, reason=message.reason)
+        self._port.after(RESUBSCRIBE_SECONDS, Resubscribe())
+
+    def renewed(self) -> list[Event]:
+        """Return the events that came meanwhile; what follows is passed on again."""
+        early, self._early = self._early, []
+        self._subscribed = True
+        self._port.watch(self._store)
+        return early

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from oubliette.actors.caller.supervisor import CallersActor
-from oubliette.actors.exploration.actor import ExplorationsActor
+from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.project.supervisor import ProjectsActor

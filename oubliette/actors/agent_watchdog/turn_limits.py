@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oubliette.actors.exploration.actor import limit_sources
+from oubliette.actors.exploration.limits import limit_sources
 from oubliette.kit import Message
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.exploration.limits import exceeded, limit_sources, resolve_limits
+from oubliette.actors.exploration.messages import GetUsage, Reserve, Unreserve
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.messages import (
     AgentBlocked,
@@ -25,9 +26,8 @@ from oubliette.actors.session.messages import (
     SessionFinished,
 )
 from oubliette.actors.store.actor import Transact
-from oubliette.kit import Actor, ActorError, ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.kit import Actor, ActorError, Message, handles
 from oubliette.kit.retry import ask_with_retry
-from oubliette.records import Limits
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutMeta
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.messages import LimitAction
     from oubliette.kit import Ref
-    from oubliette.records import Session
+    from oubliette.records import Limits, Session
 
 WARN_AT: Final = 0.8  # share of a limit
 ASK_SECONDS: Final = 2.0
@@ -46,64 +46,8 @@ ASK_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 1.0  # until the sessions that should have ended are checked again
 
 
-class Reserve(Message, Reply[None]):
-    """Reserve a slot for a session that is about to be made, or whose agent is to work again.
-
-    `LimitExceeded` names the limit, its value and its source.
-    """
-
-    session_id: str
-    depth: int
-    new: bool = True
-
-
-class Unreserve(Message):
-    """Release a slot: the session was not made, or did not resume, after all."""
-
-    session_id: str
-    new: bool = True
-
-
-class GetUsage(Message, Reply[dict[str, float]]):
-    """Request for the used part of the limits, by the names of `records.Limits`."""
-
-
-class OpenExploration(Message, Reply[str]):
-    """To `explorations`: the name of the tree's actor; starts it."""
-
-    exploration_id: str
-    limits: Limits
-
-
 class _TimeCheck(Message):
     pass
-
-
-class ExplorationsActor(DynamicSupervisor):
-    """Supervisor that starts the actors of trees: on demand, or at once if a session is live."""
-
-    def __init__(self, context: ActorContext) -> None:
-        super().__init__(max_restarts=50, within=10.0)
-        self._context = context
-
-    async def on_start(self) -> None:  # type: ignore[override]
-        """Open the live trees."""
-        super().on_start()
-        for session in await self._context.reader.live_sessions():
-            self._open(
-                OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
-            )
-
-    @handles(OpenExploration)
-    def _open(self, message: OpenExploration) -> str:
-        return self.ensure_child(
-            ChildSpec(
-                name=message.exploration_id,
-                cls=ExplorationActor,
-                args=(self._context, message.exploration_id, message.limits),
-                restart="transient",
-            )
-        )
 
 
 class ExplorationActor(Actor):

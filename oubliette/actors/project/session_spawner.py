@@ -9,7 +9,7 @@ import structlog
 
 from oubliette.actors.agent_requests.caller_tools import tools_after
 from oubliette.actors.container.unit import KeepApiKey, StartSession
-from oubliette.actors.exploration.actor import OpenExploration, Reserve, Unreserve
+from oubliette.actors.exploration.messages import OpenExploration, Reserve, Unreserve
 from oubliette.actors.messages import CallerSeen, OpenCaller
 from oubliette.actors.project.new_session import describe, first_event
 from oubliette.actors.project.spawn_answers import SpawnAnswers, answer_for

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.actors.exploration.actor import ExplorationActor, GetUsage, Reserve
+from oubliette.actors.exploration.actor import ExplorationActor
+from oubliette.actors.exploration.messages import GetUsage, Reserve
 from oubliette.actors.session.messages import AgentCost, LimitNotice, SessionFinished
 from oubliette.errors import LimitExceeded
 from oubliette.records import Limits

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from oubliette.actors.exploration.actor import (
-    ExplorationsActor,
-    GetUsage,
-    OpenExploration,
-    Reserve,
-    Unreserve,
-)
+from oubliette.actors.exploration.messages import GetUsage, OpenExploration, Reserve, Unreserve
+from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.session.messages import AgentCost, IsBlocked, RootCaller, SessionFinished
 from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded

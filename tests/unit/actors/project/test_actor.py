@@ -8,7 +8,7 @@ import pytest
 
 from oubliette import ids
 from oubliette.actors.caller.supervisor import CallersActor
-from oubliette.actors.exploration.actor import ExplorationsActor
+from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.messages import (
     DeleteWorkspace,
     EndSession,

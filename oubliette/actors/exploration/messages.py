@@ -1,0 +1,35 @@
+"""Messages to the actors of trees and to their supervisor."""
+
+from __future__ import annotations
+
+from oubliette.kit import Message, Reply
+from oubliette.records import Limits
+
+
+class Reserve(Message, Reply[None]):
+    """Reserve a slot for a session that is about to be made, or whose agent is to work again.
+
+    `LimitExceeded` names the limit, its value and its source.
+    """
+
+    session_id: str
+    depth: int
+    new: bool = True
+
+
+class Unreserve(Message):
+    """Release a slot: the session was not made, or did not resume, after all."""
+
+    session_id: str
+    new: bool = True
+
+
+class GetUsage(Message, Reply[dict[str, float]]):
+    """Request for the used part of the limits, by the names of `records.Limits`."""
+
+
+class OpenExploration(Message, Reply[str]):
+    """To `explorations`: the name of the tree's actor; starts it."""
+
+    exploration_id: str
+    limits: Limits

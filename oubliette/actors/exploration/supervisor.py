@@ -1,0 +1,39 @@
+"""Supervisor of all trees: opens them on request, and those with a live session at its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oubliette.actors.exploration.actor import ExplorationActor
+from oubliette.actors.exploration.messages import OpenExploration
+from oubliette.kit import ChildSpec, DynamicSupervisor, handles
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import ActorContext
+
+
+class ExplorationsActor(DynamicSupervisor):
+    """Supervisor that starts the actors of trees: on demand, or at once if a session is live."""
+
+    def __init__(self, context: ActorContext) -> None:
+        super().__init__(max_restarts=50, within=10.0)
+        self._context = context
+
+    async def on_start(self) -> None:  # type: ignore[override]
+        """Open the live trees."""
+        super().on_start()
+        for session in await self._context.reader.live_sessions():
+            self._open(
+                OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+            )
+
+    @handles(OpenExploration)
+    def _open(self, message: OpenExploration) -> str:
+        return self.ensure_child(
+            ChildSpec(
+                name=message.exploration_id,
+                cls=ExplorationActor,
+                args=(self._context, message.exploration_id, message.limits),
+                restart="transient",
+            )
+        )

@@ -15,3 +15,24 @@ def backoff_delay(wait: Backoff, failures: int) -> float:
     state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
     state.attempt_number = failures
     return wait(state)
+
+
+class Failures:
+    """Failures in a row of one thing that is tried again and again.
+
+    Args:
+        wait: the delays between two attempts.
+    """
+
+    def __init__(self, wait: Backoff) -> None:
+        self._wait = wait
+        self._count = 0
+
+    def next_delay(self) -> float:
+        """Count a failure, and return the seconds to wait before the next attempt."""
+        self._count += 1
+        return backoff_delay(self._wait, self._count)
+
+    def reset(self) -> None:
+        """Forget the failures: an attempt succeeded."""
+        self._count = 0

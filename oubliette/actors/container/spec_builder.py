@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from oubliette.errors import OublietteError
 from oubliette.runtime.containers import options
 from oubliette.runtime.containers.base import (
     LABEL_CONTAINER,
@@ -24,7 +25,7 @@ from oubliette.runtime.files.project_dirs import CONTEXT
 if TYPE_CHECKING:
     from oubliette.actors.container.key import ContainerKey
     from oubliette.actors.context import ActorContext
-    from oubliette.records import Project
+    from oubliette.records import Container, Project
     from oubliette.runtime.containers.base import Hardening
 
 
@@ -33,8 +34,8 @@ class ContainerSpecBuilder:
 
     def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
         self._context = context
-        self._project = project
-        self._key = key
+        self.project = project
+        self.key = key
 
     @property
     def image(self) -> str | None:
@@ -46,8 +47,8 @@ class ContainerSpecBuilder:
         if not self._context.runtime.capabilities.images:
             return None
         config = self._context.config
-        options.check_type(config, self._key.container_type)
-        return options.image_of(config, self._key.container_type, self._project)
+        options.check_type(config, self.key.container_type)
+        return options.image_of(config, self.key.container_type, self.project)
 
     def digest(self) -> str:
         """Return a hash that is the same for containers that differ only in names and folders."""
@@ -56,12 +57,19 @@ class ContainerSpecBuilder:
             context.runtime.name,
             _content(context.zipapp, context.zipapp.stat().st_mtime_ns),
             context.config.process if self.image is None else None,
-            self._key.container_type,
-            self._key.workspace_id,
+            self.key.container_type,
+            self.key.workspace_id,
             self._draft("", Path()),
         )
         data = msgspec.json.encode([repr(part) for part in parts])
         return hashlib.sha256(data).hexdigest()[:16]
+
+    def is_current(self, record: Container) -> bool:
+        """Return whether a container was made with the present settings."""
+        try:
+            return record.spec_hash == self.digest()
+        except OublietteError:  # its type is not configured any more
+            return False
 
     def spec(self, container_id: str) -> ContainerSpec:
         """Return a spec with a new runtime folder. Blocks."""
@@ -69,7 +77,7 @@ class ContainerSpecBuilder:
         draft = self._draft(container_id, new_runtime_dir(context.runtime_base))
         labels = {
             LABEL_INSTANCE: context.instance,
-            LABEL_PROJECT: self._project.id,
+            LABEL_PROJECT: self.project.id,
             LABEL_CONTAINER: container_id,
             LABEL_SPEC: self.digest(),
         }
@@ -78,7 +86,7 @@ class ContainerSpecBuilder:
         )
 
     def _draft(self, container_id: str, runtime_dir: Path) -> ContainerSpec:
-        context, project, kind = self._context, self._project, self._key.container_type
+        context, project, kind = self._context, self.project, self.key.container_type
         config, name = context.config, context.runtime.name
         return ContainerSpec(
             id=container_id,
@@ -97,13 +105,13 @@ class ContainerSpecBuilder:
     def _hardening(self) -> Hardening | None:
         if self.image is None:
             return None
-        context, kind = self._context, self._key.container_type
-        return options.hardening_of(context.config, context.runtime.name, kind, self._project)
+        context, kind = self._context, self.key.container_type
+        return options.hardening_of(context.config, context.runtime.name, kind, self.project)
 
     def _mounts(self) -> list[Mount]:
-        context, project = self._context, self._project
+        context, project = self._context, self.project
         folders = context.folders
-        if self._key.workspace_id is None:
+        if self.key.workspace_id is None:
             workspace = folders.project(project.id)
             mounts = [Mount(workspace, "/workspace")]
             mounts += [
@@ -111,7 +119,7 @@ class ContainerSpecBuilder:
                 for name in ("metadata.json", "config.json")
             ]
         else:
-            name = self._key.workspace_id
+            name = self.key.workspace_id
             workspace = folders.workspace(project.id, name)
             mounts = [Mount(workspace, f"/workspace/workspaces/{name}")]
             if context.runtime.capabilities.isolation != "none":

@@ -68,6 +68,7 @@ class FakeRuntime:
         """Container id → who plays its guest."""
         self.calls: list[str] = []
         self.failing: set[str] = set()
+        """Calls that fail, and ids of containers of which nothing is told."""
 
     def _note(self, call: str) -> None:
         self.calls.append(call)
@@ -93,6 +94,8 @@ class FakeRuntime:
 
     async def inspect(self, container_id: str) -> ContainerInfo:
         self._note("inspect")
+        if container_id in self.failing:
+            raise RuntimeFailure(f"inspect of {container_id} failed")
         if container_id not in self.running:
             raise NotFound(container_id)
         return self.info(container_id)

@@ -351,6 +351,22 @@ async def test_one_of_other_settings_is_kept_for_those_in_it_and_then_replaced(
     assert scene.runtime.calls[-2:] == ["stop", "remove"], "at once: nobody waits for it to idle"
 
 
+async def test_an_engine_that_tells_of_one_of_two_is_asked_again_for_both(scene: Scene) -> None:
+    running = await store_of_an_earlier_server(scene)
+    other = msgspec.structs.replace(scene.rows[running], id="cont_other")
+    scene.rows[other.id] = other
+    scene.runtime.failing.add(other.id)
+    scene.begin()
+    asked = scene.acquire("gogol_y")
+    await scene.settle()
+    assert not asked.done()
+    scene.runtime.failing.clear()
+    await scene.settle(1.0)
+    assert await asked == running
+    assert list(scene.rows) == [running]
+    assert scene.runtime.calls == ["inspect"] * 4
+
+
 async def test_an_engine_that_tells_nothing_is_asked_again_and_who_waits_waits(
     scene: Scene,
 ) -> None:

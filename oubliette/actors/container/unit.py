@@ -13,7 +13,8 @@ from oubliette.actors.container.guest_connection import (
     UnitRefs,
 )
 from oubliette.actors.container.lease_memory import LeaseMemory
-from oubliette.actors.relay.actor import LinkMemory, SocketActor
+from oubliette.actors.relay.actor import SocketActor
+from oubliette.actors.relay.session_links import LinkMemory
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session_registry import (

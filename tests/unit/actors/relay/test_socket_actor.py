@@ -16,7 +16,9 @@ from oubliette.actors.container.messages import (
     GuestGone,
     SocketStarted,
 )
-from oubliette.actors.relay.actor import GONE_SECONDS, LinkMemory, SocketActor
+from oubliette.actors.relay.actor import SocketActor
+from oubliette.actors.relay.link_attempts import GONE_SECONDS
+from oubliette.actors.relay.session_links import LinkMemory
 from oubliette.actors.session.messages import ClientPaired, CloseLink, OpenLink
 from oubliette.errors import ContainerLost
 

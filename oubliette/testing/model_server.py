@@ -24,14 +24,11 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from oubliette.testing.model_apis import (
-    APIS,
-    CHARS_PER_TOKEN,
-    Api,
-    CutError,
-    Messages,
-    instructions,
-)
+from oubliette.testing.model_apis.base import CHARS_PER_TOKEN, Api, CutError
+from oubliette.testing.model_apis.chat_completions import ChatCompletions
+from oubliette.testing.model_apis.messages import Messages
+from oubliette.testing.model_apis.request_text import instructions
+from oubliette.testing.model_apis.responses import Responses
 from oubliette.testing.model_script import ModelRequest, ModelToolCall, Refuse, Say, answer
 
 if TYPE_CHECKING:
@@ -41,6 +38,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
+APIS: Final[tuple[type[Api], ...]] = (ChatCompletions, Responses, Messages)
 KEPT: Final = 1000  # requests
 END_SECONDS: Final = 5.0
 

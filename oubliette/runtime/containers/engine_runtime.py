@@ -269,9 +269,7 @@ class EngineRuntime(abc.ABC, Generic[C, S]):
         except TimeoutError as error:
             if isinstance(error, OublietteError):
                 raise
-            raise DeadlineExceeded(
-                f"the container's host was not ready in {timeout:g} s"
-            ) from error
+            raise DeadlineExceeded(f"the guest was not ready in {timeout:g} s") from error
 
     async def watch(self, container_id: str) -> ContainerInfo:
         """Wait until it has ended.

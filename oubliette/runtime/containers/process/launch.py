@@ -180,9 +180,9 @@ async def _wait(
             if ready is not None:
                 received = await _read_until(ready, lambda data: b"\n" in data)
                 if received.strip() != b"ready":
-                    raise RuntimeFailure("the container's host ended before it was ready")
+                    raise RuntimeFailure("the guest ended before it was ready")
     except TimeoutError as error:
-        raise DeadlineExceeded(f"the container's host was not ready in {timeout:g} s") from error
+        raise DeadlineExceeded(f"the guest was not ready in {timeout:g} s") from error
 
 
 def kill_now(started: StartedProcess) -> None:

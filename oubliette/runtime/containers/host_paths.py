@@ -57,7 +57,7 @@ def runtime_base(configured: Path | str | None = None, *, stranger: int | None =
         if error.errno in {errno.ELOOP, errno.ENOTDIR}:
             raise ConfigError(
                 f"{base} is a link or a file, not a folder",
-                hint="somebody may have planted it; remove it, or set containers.runtime_dir",
+                hint="another user may have planted it; remove it, or set containers.runtime_dir",
             ) from error
         raise ConfigError(
             f"{base} cannot be opened: {error.strerror}", hint="set containers.runtime_dir"
@@ -67,7 +67,7 @@ def runtime_base(configured: Path | str | None = None, *, stranger: int | None =
         if status.st_uid != uid:
             raise ConfigError(
                 f"{base} belongs to user {status.st_uid}, not to {uid}",
-                hint="somebody may have planted it; remove it, or set containers.runtime_dir",
+                hint="another user may have planted it; remove it, or set containers.runtime_dir",
             )
         # Only what others could use: 0711 is required, and set, by best-effort as root.
         if stat.S_IMODE(status.st_mode) & 0o066:

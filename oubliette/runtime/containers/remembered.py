@@ -44,7 +44,7 @@ def check(home: Path, runtime: str, config: Config, why: str) -> None:
     raise ConfigError(
         f"containers.runtime = auto would run agents in {now} from now on, which keeps them in less"
         f" than {before}, which this home had: {why}",
-        hint=f"see that {before} can be used (oubliette doctor); if it is meant, say so:"
+        hint=f"see that {before} can be used (oubliette doctor); if it is meant, set"
         f" --runtime {runtime} (containers.runtime)",
     )
 

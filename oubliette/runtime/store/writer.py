@@ -238,7 +238,7 @@ class Writer:
             request.result = ()
             request.error = StorageUnavailable(
                 f"nothing can be stored: {self.reason}",
-                hint="free space or mend the disk; the server goes on by itself",
+                hint="free space or mend the disk; the server then goes on without a restart",
             )
         self._deliver(refused)
 

@@ -120,7 +120,7 @@ class AppleCli:
             except TimeoutError as error:
                 raise DeadlineExceeded(
                     f"container {argv[0]}: no answer within {timeout:g} s",
-                    hint="container system logs may say why",
+                    hint="container system logs may show the cause",
                 ) from error
             finally:
                 await end(process)

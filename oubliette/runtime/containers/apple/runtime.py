@@ -77,7 +77,7 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
     """
 
     KILL_SECONDS = 15.0
-    HANG_HINT = "container system logs may say why"
+    HANG_HINT = "container system logs may show the cause"
 
     def __init__(
         self, base: Path, zipapp: Path, *, path: str | None = None, hard: Hardening | None = None
@@ -211,7 +211,7 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
         if not runtime_dirs.published(spec):
             raise RuntimeFailure(
                 f"container does not publish {runtime_dirs.socket_of(spec)}",
-                hint="container system logs may say why",
+                hint="container system logs may show the cause",
             )
         # Not inspected: it has just reported that it listens, and waits for its server now.
         now = Seen(id=container.name, state="running", labels={}, started_at=time.time())

@@ -223,7 +223,7 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
         container.exit_watch = exit_watch
         if await exit_watch.ready():
             return
-        raise RuntimeFailure("its host ended before it was ready")
+        raise RuntimeFailure("its guest ended before it was ready")
 
     async def _tail_of_log(self, container: _AppleContainer) -> str:
         with contextlib.suppress(OublietteError):

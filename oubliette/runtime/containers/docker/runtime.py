@@ -314,7 +314,7 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
             if not ready.done():
                 info = ended.result()
                 raise RuntimeFailure(
-                    f"its host ended before it was ready (exit code {info.exit_code})"
+                    f"its guest ended before it was ready (exit code {info.exit_code})"
                 )
         finally:
             for task in (ready, ended):

@@ -1,0 +1,162 @@
+"""Start of a container of the process runtime: from its plan to a guest that listens.
+
+The sources of its mounts are opened before it runs: agents may have planted links since `create`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette.errors import RuntimeFailure
+from oubliette.failpoints import failpoint
+from oubliette.runtime.containers import host_paths
+from oubliette.runtime.containers.base import KEY_FILE, RELAY_SOCKET
+from oubliette.runtime.containers.process import bubblewrap, launch, procfs, state_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from oubliette.runtime.containers import guest_bundle
+    from oubliette.runtime.containers.base import ContainerSpec
+    from oubliette.runtime.containers.process import sandbox_probe
+    from oubliette.runtime.containers.process.container import ProcessContainer
+    from oubliette.runtime.containers.process.sandbox_plan import SandboxPlan
+
+
+async def start(
+    container: ProcessContainer,
+    found: sandbox_probe.Probe,
+    tools: guest_bundle.Kit,
+    key: bytes,
+    timeout: float,
+) -> None:
+    """Start the guest, wait `timeout` seconds until it listens, and watch for its end.
+
+    Raises:
+        OSError: a file of the start cannot be made.
+        OublietteError: the guest has ended, or does not listen in time.
+    """
+    plan, spec = container.plan, container.plan.spec
+    inside = plan.inside(str(found.python), tools)
+    (spec.runtime_dir / RELAY_SOCKET).unlink(missing_ok=True)
+    host_paths.write_private(spec.runtime_dir / KEY_FILE, key, uid=plan.host_uid)
+    plan.log.unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        data: dict[str, int] = {}
+        sources: dict[str, int] = {}
+        if plan.sandboxed:
+            data = _etc(plan.agent_uid, stack)
+            sources = _sources(spec, stack)
+
+        def argv(pipes: launch.Pipes) -> Sequence[str]:
+            command = plan.command(inside, pipes.ready)
+            if not plan.sandboxed:
+                return command
+            return _in_sandbox(plan, found, tools, command, pipes, data=data, sources=sources)
+
+        started = await launch.launch(
+            argv,
+            env={**inside.env, **spec.env},
+            log=plan.log,
+            status=plan.status,
+            data=(*data.values(), *(sources.values() if found.bind_fd else ())),
+            wait_info=plan.sandboxed,
+            wait_ready=spec.command is None,
+            uid=plan.host_uid,
+            timeout=timeout,
+        )
+    failpoint("container.launched")
+    await _take_in(container, started)
+
+
+def _in_sandbox(
+    plan: SandboxPlan,
+    found: sandbox_probe.Probe,
+    tools: guest_bundle.Kit,
+    command: Sequence[str],
+    pipes: launch.Pipes,
+    *,
+    data: Mapping[str, int],
+    sources: Mapping[str, int],
+) -> Sequence[str]:
+    """Return the command line of bubblewrap that runs `command`."""
+    spec = plan.spec
+    return bubblewrap.arguments(
+        bubblewrap.Sandbox(
+            bwrap=found.bwrap,
+            root=plan.root,
+            python_prefix=found.python_prefix,
+            zipapp=tools.zipapp,
+            wrappers=tools.wrappers,
+            sizes=found.sizes,
+        ),
+        command=command,
+        network=spec.network,
+        runtime_dir=spec.runtime_dir,
+        spool=plan.spool,
+        mounts=spec.mounts,
+        sources=sources if found.bind_fd else None,
+        tmp_bytes=spec.limits.tmp_bytes,
+        data=data,
+        info_fd=pipes.info,
+        status_fd=pipes.status,
+    )
+
+
+async def _take_in(container: ProcessContainer, started: launch.StartedProcess) -> None:
+    """Record a container's process that has just been started, and watch for its end."""
+    plan, spec = container.plan, container.plan.spec
+    monitor = procfs.identify(started.child.pid)
+    process = procfs.identify(started.info["child-pid"]) if plan.sandboxed else monitor
+    if process is None:
+        launch.kill_now(started)
+        raise RuntimeFailure("the container's process ended at once")
+    container.child = started.child
+    container.record = msgspec.structs.replace(
+        container.record,
+        process=process,
+        monitor=monitor if plan.sandboxed else None,
+        started_at=time.time(),
+        exit_code=None,
+    )
+    try:
+        container.observe(process)
+        state_file.save(container.record)
+        if plan.root and plan.sandboxed and spec.command is None:
+            # Made by root's guest in a folder that only root can write: no link is planted.
+            uid = plan.agent_uid or 0
+            os.chown(spec.runtime_dir / RELAY_SOCKET, uid, uid)
+    except OSError:
+        launch.kill_now(started)
+        if container.over is not None:
+            await container.over
+        raise
+
+
+def _sources(spec: ContainerSpec, stack: contextlib.ExitStack) -> dict[str, int]:
+    """Open descriptors of the mount sources, by target: agents may have planted links since."""
+    sources: dict[str, int] = {}
+    for mount in spec.mounts:
+        fd = host_paths.open_source(mount.source)
+        stack.callback(os.close, fd)
+        sources[mount.target] = fd
+    return sources
+
+
+def _etc(uid: int | None, stack: contextlib.ExitStack) -> dict[str, int]:
+    """Open descriptors of the `/etc` files that are made for the container."""
+    who = os.geteuid() if uid is None else uid
+    contents = {"/etc/passwd": bubblewrap.passwd(who), "/etc/group": bubblewrap.group(who)}
+    data: dict[str, int] = {}
+    for target, content in contents.items():
+        fd = os.memfd_create(target.rpartition("/")[2])
+        stack.callback(os.close, fd)
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        data[target] = fd
+    return data

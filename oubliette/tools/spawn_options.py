@@ -12,7 +12,7 @@ from oubliette.config.agent_config import Autonomy
 from oubliette.errors import InvalidParameter
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
-from oubliette.tools.auth.api_keys import minted_scope
+from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised
 
 if TYPE_CHECKING:

@@ -17,22 +17,20 @@ import msgspec
 import structlog
 
 from oubliette import ids
-from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unauthenticated
+from oubliette.errors import Forbidden, NotFound, Unauthenticated
 from oubliette.records import TERMINAL, Principal, Token
-from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken, TouchToken
+from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken
 from oubliette.tools.auth import scopes
+from oubliette.tools.auth.last_uses import LastUses
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from oubliette.clock import Clock, TimerHandle
+    from oubliette.clock import Clock
     from oubliette.runtime.store.operations import Commit
     from oubliette.runtime.store.reader import Reader
     from oubliette.tools.spec import CallContext, Transport
 
 REFUSED: Final = "invalid or expired API key"
 """Error message of every invalid key; it does not reveal the reason."""
-USE_EVERY: Final = 60.0  # seconds between writes of last uses
 UNBOUND: Final = "session:"
 """Principal of a minted key that is not bound to its session yet; it cannot own anything."""
 
@@ -62,9 +60,7 @@ class ApiKeys:
         self._reader = reader
         self._clock = clock
         self._tokens: dict[str, Token] = {}
-        self._used: dict[str, float] = {}
-        self._timer: TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._uses = LastUses(commit, clock)
 
     async def load(self) -> None:
         """Read all tokens from the store; revoke those whose session ended while no server ran."""
@@ -81,12 +77,7 @@ class ApiKeys:
 
     async def aclose(self) -> None:
         """Write the pending last uses."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is not None:
-            await self._writing
-        await self._write_uses()
+        await self._uses.aclose()
 
     # ------------------------------------------------------------------ checks
 
@@ -99,7 +90,7 @@ class ApiKeys:
         found = self.recognise(key)
         if not self._good(found, transport, session_id):
             raise Unauthenticated(REFUSED)
-        self._touch(found.id)
+        self._uses.touch(found.id)
         return found
 
     def recognise(self, key: str) -> Token:
@@ -259,19 +250,20 @@ class ApiKeys:
 
     def listing(self) -> list[Token]:
         """Return all tokens, oldest first, with their last use if it is known."""
-        return [
-            msgspec.structs.replace(
-                token, last_used_at=max(token.last_used_at or 0.0, self._used[token.id])
-            )
-            if token.id in self._used
-            else token
-            for _, token in sorted(self._tokens.items())
-        ]
+        tokens: list[Token] = []
+        for _, token in sorted(self._tokens.items()):
+            used = self._uses.of(token.id)
+            if used is None:
+                tokens.append(token)
+                continue
+            used = max(token.last_used_at or 0.0, used)
+            tokens.append(msgspec.structs.replace(token, last_used_at=used))
+        return tokens
 
     def forget(self, token_id: str) -> None:
         """Forget a token whose record was purged with its session."""
         self._tokens.pop(token_id, None)
-        self._used.pop(token_id, None)
+        self._uses.forget(token_id)
 
     def of_session(self, session_id: str) -> list[str]:
         """Return the ids of the keys that were minted for this session."""
@@ -298,64 +290,3 @@ class ApiKeys:
             transports=transports,
         )
         return NewKey(key=f"oub_{token.id}_{secret}", token=token)
-
-    # ------------------------------------------------------------------ last use
-
-    def _touch(self, token_id: str) -> None:
-        self._used[token_id] = self._clock.time()
-        if self._timer is None:
-            self._timer = self._clock.call_later(USE_EVERY, self._uses_due)
-
-    def _uses_due(self) -> None:
-        import asyncio
-
-        self._timer = None
-        self._writing = asyncio.get_running_loop().create_task(self._write_uses())
-
-    async def _write_uses(self) -> None:
-        used, self._used = self._used, {}
-        if not used:
-            return
-        for token_id, at in used.items():
-            token = self._tokens.get(token_id)
-            if token is not None:
-                self._tokens[token_id] = msgspec.structs.replace(token, last_used_at=at)
-        try:
-            await self._commit(tuple(TouchToken(token_id, at) for token_id, at in used.items()))
-        except OublietteError as error:
-            # The last use is only informative; a lost one must not end anything.
-            _log.warning("last uses of tokens not written", reason=error.message)
-
-
-def minted_scope(
-    text: str, session_project: str, key_project: str | None, creator: scopes.Scope
-) -> scopes.Scope:
-    """Return the scope of the key that `api_key_scope` and `api_key_project` ask for.
-
-    It is bound to the session's project unless the creator, unbound itself, names another one or
-    `*`.
-
-    Raises:
-        InvalidParameter: they contradict each other.
-    """
-    asked = scopes.parse(text, "api_key_scope")
-    if asked.project is not None:
-        if key_project not in {None, asked.project}:
-            raise InvalidParameter(
-                "api_key_project: api_key_scope names another project already",
-                field="api_key_project",
-            )
-        return asked
-    if key_project == "*":
-        return asked
-    if asked.level == "admin":
-        raise InvalidParameter(
-            'api_key_scope: admin cannot be bound to a project; give api_key_project="*" if'
-            " the agent is to have all rights",
-            field="api_key_scope",
-        )
-    if key_project is not None:
-        ids.check_id(key_project, ids.PROJECT, "api_key_project")
-    elif creator.project is not None:
-        key_project = creator.project
-    return scopes.Scope(level=asked.level, project=key_project or session_project)

@@ -69,3 +69,35 @@ def narrower_or_equal(inner: Scope, outer: Scope) -> bool:
     if outer.project is not None and inner.project != outer.project:
         return False
     return _RANK[inner.level] <= _RANK[outer.level]
+
+
+def minted_scope(text: str, session_project: str, key_project: str | None, creator: Scope) -> Scope:
+    """Return the scope of the key that `api_key_scope` and `api_key_project` ask for.
+
+    It is bound to the session's project unless the creator, unbound itself, names another one or
+    `*`.
+
+    Raises:
+        InvalidParameter: they contradict each other.
+    """
+    asked = parse(text, "api_key_scope")
+    if asked.project is not None:
+        if key_project not in {None, asked.project}:
+            raise InvalidParameter(
+                "api_key_project: api_key_scope names another project already",
+                field="api_key_project",
+            )
+        return asked
+    if key_project == "*":
+        return asked
+    if asked.level == "admin":
+        raise InvalidParameter(
+            'api_key_scope: admin cannot be bound to a project; give api_key_project="*" if'
+            " the agent is to have all rights",
+            field="api_key_scope",
+        )
+    if key_project is not None:
+        ids.check_id(key_project, ids.PROJECT, "api_key_project")
+    elif creator.project is not None:
+        key_project = creator.project
+    return Scope(level=asked.level, project=key_project or session_project)

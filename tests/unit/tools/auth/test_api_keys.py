@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from oubliette import ids
-from oubliette.errors import Forbidden, InvalidParameter, NotFound, Unauthenticated
+from oubliette.errors import Forbidden, NotFound, Unauthenticated
 from oubliette.records import Session, Token
 from oubliette.runtime.store.operations import PutSession
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import scopes
-from oubliette.tools.auth.api_keys import ApiKeys, minted_scope
+from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.auth.scopes import Scope
 from oubliette.tools.spec import CallContext
 from tests.unit.tools import toolkit
@@ -276,41 +276,6 @@ async def test_a_minted_key_expires_no_later_than_its_creators() -> None:
         for ttl, wanted in ((None, end), (50, end - 50), (500, end)):
             new = await bench.keys.mint(creator(ADMIN, expires_at=end), WRITE, ttl)
             assert new.token.expires_at == wanted
-
-
-@pytest.mark.parametrize(
-    ("asked", "project", "creator_scope", "wanted"),
-    [
-        ("read", None, "admin", f"project:{PROJECT}:ro"),
-        ("write", None, "write", f"project:{PROJECT}"),
-        ("write", "*", "write", "write"),
-        ("admin", "*", "admin", "admin"),
-        (f"project:{PROJECT}:ro", None, "admin", f"project:{PROJECT}:ro"),
-        ("read", None, f"project:{PROJECT}", f"project:{PROJECT}:ro"),
-    ],
-)
-def test_a_minted_scope_is_bound_unless_its_creator_says_otherwise(
-    asked: str, project: str | None, creator_scope: str, wanted: str
-) -> None:
-    made = minted_scope(asked, PROJECT, project, scopes.parse(creator_scope))
-    assert str(made) == wanted
-
-
-@pytest.mark.parametrize(
-    ("asked", "project", "field"),
-    [
-        ("admin", None, "api_key_scope"),
-        ("root", None, "api_key_scope"),
-        ("read", "nope", "api_key_project"),
-        (f"project:{PROJECT}", "proj_22222222222222222222222222", "api_key_project"),
-    ],
-)
-def test_what_cannot_be_minted_is_refused_by_name(
-    asked: str, project: str | None, field: str
-) -> None:
-    with pytest.raises(InvalidParameter, match=field) as refused:
-        minted_scope(asked, PROJECT, project, ADMIN)
-    assert refused.value.field == field
 
 
 def test_a_stored_key_keeps_its_transports_under_the_name_of_earlier_releases() -> None:

@@ -126,3 +126,38 @@ def test_parsing_never_fails_in_another_way(text: str) -> None:
         scopes.parse(text)
     except InvalidParameter:
         pass
+
+
+@pytest.mark.parametrize(
+    ("asked", "project", "creator_scope", "wanted"),
+    [
+        ("read", None, "admin", f"project:{A}:ro"),
+        ("write", None, "write", f"project:{A}"),
+        ("write", "*", "write", "write"),
+        ("admin", "*", "admin", "admin"),
+        (f"project:{A}:ro", None, "admin", f"project:{A}:ro"),
+        ("read", None, f"project:{A}", f"project:{A}:ro"),
+    ],
+)
+def test_a_minted_scope_is_bound_unless_its_creator_says_otherwise(
+    asked: str, project: str | None, creator_scope: str, wanted: str
+) -> None:
+    made = scopes.minted_scope(asked, A, project, scopes.parse(creator_scope))
+    assert str(made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "project", "field"),
+    [
+        ("admin", None, "api_key_scope"),
+        ("root", None, "api_key_scope"),
+        ("read", "nope", "api_key_project"),
+        (f"project:{A}", B, "api_key_project"),
+    ],
+)
+def test_what_cannot_be_minted_is_refused_by_name(
+    asked: str, project: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidParameter, match=field) as refused:
+        scopes.minted_scope(asked, A, project, Scope(level="admin"))
+    assert refused.value.field == field

@@ -1,4 +1,4 @@
-"""Attempts to open a control link: which one counts, when the next is due, when the guest is gone."""
+"""Attempts to open a control link: which one counts, when the next is due, when a guest is gone."""
 
 from __future__ import annotations
 

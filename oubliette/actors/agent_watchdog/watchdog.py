@@ -1,107 +1,82 @@
-"""Deadlines of an agent.
+"""Deadlines of an agent, without I/O.
 
 It has to be ready, to start our MCP server, to give signs of life in a turn, to get an answer of
-its model within a number of attempts, and to obey an interrupt. Same lifetime as its actor.
+its model within a number of attempts, and to obey an interrupt. Each input has a method, which
+returns the effects that the session's actor applies in order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from oubliette.actors.agent_process.standard_error import last_words
 from oubliette.actors.agent_watchdog import deadlines
+from oubliette.actors.agent_watchdog.messages import (
+    ContactOverdue,
+    InterruptOverdue,
+    PromptWithdrawn,
+    StartOverdue,
+)
 from oubliette.actors.agent_watchdog.silence import CheckAgain, Silence, SilenceCheck, SilentTooLong
 from oubliette.actors.agent_watchdog.turn_interrupt import INTERRUPT_LIMIT, TurnInterrupt
 from oubliette.actors.agent_watchdog.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
-from oubliette.actors.container.messages import GetContainerInfo
-from oubliette.actors.session.messages import AgentGone, EndAgent, StdinFrame, WithdrawPrompt
-from oubliette.actors.session.ports import AgentPort
+from oubliette.actors.session.effects import (
+    AfterCommit,
+    AppendEvent,
+    ChangeRecord,
+    Effects,
+    EndAgentProcess,
+    EndRunningTurn,
+    EndUndeliveredTurn,
+    GiveUpAgent,
+    InterruptAgent,
+    StartTimer,
+    WithdrawTurn,
+)
 from oubliette.actors.session.waits import Wait
-from oubliette.kit import ActorError, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.session.memory import SessionMemory
-    from oubliette.actors.session.recovery import StoredSession
-
-INFO_SECONDS: Final = 2.0  # for the container's actor to report what it is
-
-
-class StartOverdue(Message):
-    """Deadline at which the agent should have been ready."""
-
-    process_id: str
+    from oubliette.config.schema import AgentsConfig, TreesConfig
+    from oubliette.kit import Message
+    from oubliette.records import Session
 
 
-class ContactOverdue(Message):
-    """Deadline at which the agent should have started our MCP server."""
+class WatchInput(NamedTuple):
+    """State of the session at the moment at which its watchdog decides."""
 
-    process_id: str
-
-
-class InterruptOverdue(Message):
-    """Deadline at which the agent should have ended this turn."""
-
-    turn: int
-
-
-class PromptWithdrawn(Message):
-    """Whether the prompt of this turn was taken back before the agent got it."""
-
-    turn: int
-    withdrawn: bool
-
-
-DEADLINES: Final = (
-    StartOverdue,
-    ContactOverdue,
-    SilenceCheck,
-    TurnOverdue,
-    InterruptOverdue,
-    PromptWithdrawn,
-)
-"""Messages that a session passes on to its `AgentWatchdog`."""
-
-
-class RequestServer(Protocol):
-    """Serves the requests of the agent's client."""
-
-    @property
-    def serves(self) -> bool:
-        """Whether a request waits for its answer."""
-        ...
-
-
-class WatchedSession(AgentPort, Protocol):
-    """A session whose agent, or whose running turn, the watchdog may end."""
-
-    memory: SessionMemory
-
-    @property
-    def link(self) -> RequestServer:
-        """Serves the agent's requests."""
-        ...
-
-    def agent_gone(self, message: AgentGone) -> None:
-        """Fail, as the agent is of no use."""
-        ...
-
-    def end_undelivered_turn(self) -> None:
-        """End the running turn, whose prompt the agent never got."""
-        ...
+    record: Session
+    turn: int | None
+    """The running turn."""
+    wall: float
+    """Wall second."""
+    now: float
+    """Monotonic second."""
+    attached: bool
+    """Whether the agent's process accepts frames."""
+    reachable: bool
+    """Whether the actor of the agent's process is there."""
+    served: bool
+    """Whether we work on a request of the agent's client."""
+    waits: bool
+    """Whether the agent waits for a caller's tool, a child or a decision."""
 
 
 class AgentWatchdog:
-    """Deadlines of one session's agent."""
+    """Deadlines of one session's agent; same lifetime as its actor."""
 
-    def __init__(self, session: WatchedSession) -> None:
-        self._session = session
-        self._config = session.context.config.agents
-        self.silence = Silence(self._config.silence_timeout_seconds)
-        self._limits = TurnLimits(session.context.config.trees)
+    def __init__(self, config: AgentsConfig, trees: TreesConfig, slow_start: str = "") -> None:
+        """Begin without a turn.
+
+        Args:
+            config: Limits of agents.
+            trees: Limits of turns.
+            slow_start: What this kind of agent may need to start faster, if it is known.
+        """
+        self._config = config
+        self._slow_start = slow_start
+        self.silence = Silence(config.silence_timeout_seconds)
+        self._limits = TurnLimits(trees)
         self._turn_since: float | None = None
         """Wall second at which the running turn began."""
         self._attached_at = 0.0
@@ -109,124 +84,102 @@ class AgentWatchdog:
         """Number of the model's failures so far, and the reason."""
         self._interrupt = TurnInterrupt()
 
-    def take(self, message: Message) -> None:
-        """Handle one of the messages above."""
+    def overdue(self, message: Message, given: WatchInput) -> Effects:
+        """Return the effects of one of `DEADLINES`."""
         match message:
             case StartOverdue():
-                self._start_overdue(message)
+                return self._start_overdue(message, given)
             case ContactOverdue():
-                self._contact_overdue(message)
+                return self._contact_overdue(message, given)
             case SilenceCheck():
-                self._check_silence(message.turn)
+                return self._check_silence(message.turn, given)
             case TurnOverdue():
-                running, own = self._session.turn, self._session.writer.record.limits
-                self._limit_reached(self._limits.overdue(message, running, own))
+                reached = self._limits.overdue(message, given.turn, given.record.limits)
+                return self._limit_reached(reached, given)
             case InterruptOverdue():
-                self._interrupt_overdue(message)
+                return self._interrupt_overdue(message, given)
             case PromptWithdrawn():
-                self._withdrawn(message)
+                return self._withdrawn(message, given)
             case _:
-                raise TypeError(f"no business of ours: {message}")
+                raise TypeError(f"not a deadline of agents: {message}")
 
-    # ------------------------------------------------------------------ taking over
+    # ------------------------------------------------------------------ recovery
 
-    def recover(self, stored: StoredSession) -> None:
+    def recover(self, open_tools: dict[str, tuple[str, float]], turn_since: float | None) -> None:
         """Recover the open tool calls and the start of the running turn."""
-        self.silence.recover(stored.open_tools)
-        self._turn_since = stored.turn_since
+        self.silence.recover(open_tools)
+        self._turn_since = turn_since
 
-    def attached(self, *, again: bool) -> None:
+    def attached(self, given: WatchInput, *, again: bool) -> Effects:
         """Record that the agent's streams are open; `again` if they were before."""
-        session = self._session
-        self.silence.broken(session.clock.monotonic())
+        self.silence.broken(given.now)
         if again:
-            return
-        self._attached_at = session.clock.time()
-        process, agent = session.writer.record.process_id or "", session.writer.record
-        if not agent.agent_ready:
-            session.after(self._config.start_timeout_seconds, StartOverdue(process_id=process))
-        elif not agent.agent_contacted:
-            self._await_contact()
-        if session.turn is not None:
-            self.turn_started(session.turn)
-            if self._interrupt.due == session.turn:
-                self._end_running(session.turn)
+            return ()
+        self._attached_at = given.wall
+        record, turn = given.record, given.turn
+        effects: Effects = ()
+        if not record.agent_ready:
+            overdue = StartOverdue(process_id=record.process_id or "")
+            effects = (StartTimer(self._config.start_timeout_seconds, overdue),)
+        elif not record.agent_contacted:
+            effects = (self._await_contact(record),)
+        if turn is not None:
+            effects += self.turn_started(turn, given)
+            if self._interrupt.due == turn:
+                effects += self.end_running(turn, given)
+        return effects
 
     # ------------------------------------------------------------------ a start
 
-    def starting(self) -> None:
-        """Reset for another process of the agent that is about to be started."""
-        runtime = self._session.context.agents.get(self._session.writer.record.agent)
-        contacts = runtime is not None and runtime.starts_mcp
-        self._session.writer.change(agent_ready=False, agent_contacted=not contacts)
+    @staticmethod
+    def starting(*, contacts: bool) -> Effects:
+        """Reset for another process that is about to be started; `contacts`: it starts our server.
 
-    def ready(self) -> None:
+        What an earlier process of the agent has shown counts no more.
+        """
+        return (ChangeRecord({"agent_ready": False, "agent_contacted": not contacts}),)
+
+    def _ready(self, record: Session) -> Effects:
         """Record the agent's first sign of life."""
-        if self._session.writer.record.agent_ready:
-            return
-        self._session.writer.change(agent_ready=True)
-        if not self._session.writer.record.agent_contacted:
-            self._await_contact()
+        if record.agent_ready:
+            return ()
+        ready = ChangeRecord({"agent_ready": True})
+        return (ready,) if record.agent_contacted else (ready, self._await_contact(record))
 
-    def _start_overdue(self, message: StartOverdue) -> None:
-        record = self._session.writer.record
-        runtime = self._session.context.agents.get(record.agent)
-        slow = runtime.slow_start if runtime is not None else ""
+    def _await_contact(self, record: Session) -> StartTimer:
+        overdue = ContactOverdue(process_id=record.process_id or "")
+        return StartTimer(self._config.contact_timeout_seconds, overdue)
+
+    def _start_overdue(self, message: StartOverdue, given: WatchInput) -> Effects:
         limit = self._config.start_timeout_seconds
-        reason = deadlines.start_overdue(record, message.process_id, limit, slow)
-        if reason is not None:
-            self._give_up_agent(reason, start_failed=True)
+        reason = deadlines.start_overdue(given.record, message.process_id, limit, self._slow_start)
+        return () if reason is None else (GiveUpAgent(reason, start_failed=True),)
 
-    def _give_up_agent(self, reason: str, *, start_failed: bool = False) -> None:
-        """Fail for an unusable agent; the end of its standard error may contain the reason."""
-        session = self._session
-        gone = AgentGone(reason=reason, start_failed=start_failed)
-
-        async def words() -> str:
-            try:
-                info = await session.unit.container.ask(GetContainerInfo(), INFO_SECONDS)
-            except ActorError:
-                info = None
-            record, api_key = session.writer.record, session.memory.api_key
-            return await last_words(session.context, record, info, api_key=api_key)
-
-        session.pipe_to_self(
-            words(),
-            lambda words: msgspec.structs.replace(gone, reason=reason + words),
-            lambda _: gone,
-        )
-
-    def _await_contact(self) -> None:
-        session = self._session
-        process = session.writer.record.process_id or ""
-        session.after(self._config.contact_timeout_seconds, ContactOverdue(process_id=process))
-
-    def contacted(self) -> None:
+    @staticmethod
+    def contacted(record: Session) -> Effects:
         """Record that a client of the agent was paired with our link: it has our tools."""
-        if not self._session.writer.record.agent_contacted:
-            self._session.writer.change(agent_contacted=True)
+        return () if record.agent_contacted else (ChangeRecord({"agent_contacted": True}),)
 
-    def _contact_overdue(self, message: ContactOverdue) -> None:
-        record, limit = self._session.writer.record, self._config.contact_timeout_seconds
-        reason = deadlines.contact_overdue(record, message.process_id, limit)
-        if reason is not None:
-            self._give_up_agent(reason)
+    def _contact_overdue(self, message: ContactOverdue, given: WatchInput) -> Effects:
+        limit = self._config.contact_timeout_seconds
+        reason = deadlines.contact_overdue(given.record, message.process_id, limit)
+        return () if reason is None else (GiveUpAgent(reason),)
 
     # ------------------------------------------------------------------ a turn
 
-    def turn_started(self, turn: int) -> None:
+    def turn_started(self, turn: int, given: WatchInput) -> Effects:
         """Watch for signs of life."""
-        session = self._session
-        now = session.clock.time()
         if self._turn_since is None:
-            self._turn_since = now
-        due = self.silence.turn_started(turn, session.clock.monotonic())
+            self._turn_since = given.wall
+        effects: Effects = ()
+        due = self.silence.turn_started(turn, given.now)
         if due is not None:
-            session.after(due, SilenceCheck(turn=turn))
-        own = session.writer.record.limits
-        left = self._limits.turn_started(turn, self._turn_since, now, own)
+            effects = (StartTimer(due, SilenceCheck(turn=turn)),)
+        own = given.record.limits
+        left = self._limits.turn_started(turn, self._turn_since, given.wall, own)
         if left is not None:
-            session.after(left, TurnOverdue(turn=turn))
+            effects += (StartTimer(left, TurnOverdue(turn=turn)),)
+        return effects
 
     def turn_ended(self) -> None:
         """Stop watching."""
@@ -234,48 +187,45 @@ class AgentWatchdog:
         self._interrupt.turn_ended()
         self._turn_since = self._retry = None
 
-    def heard(self, kind: str, data: dict[str, Any]) -> None:
+    def heard(self, kind: str, data: dict[str, Any], given: WatchInput) -> Effects:
         """Record an item of the agent's output."""
-        clock = self._session.clock
-        self.silence.heard(kind, data, clock.monotonic(), clock.time())
-        self.ready()
+        self.silence.heard(kind, data, given.now, given.wall)
+        effects = self._ready(given.record)
         self._retry = None
         if kind == "system" and data.get("type") == "retry":
             self._retry = deadlines.retry_shown(data)
             reason = deadlines.too_many_retries(data, self._config.max_retries)
             if reason is not None:
-                self.give_up(reason)
+                effects += self.give_up(reason, given)
+        return effects
 
-    def _check_silence(self, turn: int) -> None:
-        session = self._session
-        if session.turn != turn:
-            return
-        record = session.writer.record
-        waits = (
-            not session.attached or not record.agent_ready or session.waits or session.link.serves
-        )
-        match self.silence.check(turn, session.clock.monotonic(), record, waits=waits):
+    def _check_silence(self, turn: int, given: WatchInput) -> Effects:
+        if given.turn != turn:
+            return ()
+        record = given.record
+        waits = not given.attached or not record.agent_ready or given.waits or given.served
+        match self.silence.check(turn, given.now, record, waits=waits):
             case CheckAgain(seconds):
-                session.after(seconds, SilenceCheck(turn=turn))
+                return (StartTimer(seconds, SilenceCheck(turn=turn)),)
             case SilentTooLong(reason):
-                self.give_up(reason)
+                return self.give_up(reason, given)
             case None:
-                pass
+                return ()
 
-    def stepped(self, steps: int) -> None:
+    def stepped(self, steps: int, given: WatchInput) -> Effects:
         """Record how many steps of its model the running turn has taken."""
-        self._limit_reached(self._limits.stepped(steps, self._session.writer.record.limits))
+        return self._limit_reached(self._limits.stepped(steps, given.record.limits), given)
 
-    def _limit_reached(self, reached: TurnLimitReached | None) -> None:
-        if reached is not None:
-            self.give_up(reached.reason, kind="limit", limit=reached.limit)
+    def _limit_reached(self, reached: TurnLimitReached | None, given: WatchInput) -> Effects:
+        if reached is None:
+            return ()
+        return self.give_up(reached.reason, given, kind="limit", limit=reached.limit)
 
-    # ------------------------------------------------------------------ interrupts
+    # ------------------------------------------------------------------ reasons to wait
 
-    def waits(self, *, busy: bool) -> Iterator[Wait]:
+    def waits(self, given: WatchInput, *, busy: bool) -> Iterator[Wait]:
         """Return the waits for an attached agent; `busy` if it waits for others itself."""
-        session = self._session
-        record = session.writer.record
+        record = given.record
         if not record.agent_ready:
             limit = self._config.start_timeout_seconds
             yield Wait(
@@ -284,7 +234,7 @@ class AgentWatchdog:
                 since=self._attached_at,
                 until=self._attached_at + limit,
             )
-        elif session.turn is None:
+        elif given.turn is None:
             return
         elif (since := self._interrupt.since) is not None:
             yield Wait(
@@ -301,66 +251,60 @@ class AgentWatchdog:
                 since=self._turn_since,
                 detail=self._retry,
             )
-            clock, served = session.clock, session.link.serves
             yield from self.silence.waits(
-                clock.monotonic(), clock.time(), record, served=served, model=model
+                given.now, given.wall, record, served=given.served, model=model
             )
 
     # ------------------------------------------------------------------ ending a turn early
 
-    def give_up(self, reason: str, **more: str) -> None:
+    def give_up(self, reason: str, given: WatchInput, **more: str) -> Effects:
         """Fail the running turn and interrupt the agent."""
-        turn = self._interrupt.give_up(self._session.turn, reason)
-        if turn is not None:
-            self._session.writer.append("error", {"turn": turn, "message": reason, **more})
-            self.interrupt(turn)
+        turn = self._interrupt.give_up(given.turn, reason)
+        if turn is None:
+            return ()
+        error = AppendEvent("error", {"turn": turn, "message": reason, **more})
+        return (error, *self.interrupt(turn))
 
     @property
     def given_up(self) -> str | None:
         """Reason for which the running turn is to fail."""
         return self._interrupt.given_up
 
-    def interrupt(self, turn: int) -> None:
+    def interrupt(self, turn: int) -> Effects:
         """Interrupt this turn, once the agent is attached."""
         self._interrupt.request(turn)
         # After the prompt, which is sent once its turn is in the log.
-        self._session.writer.then(lambda: self._end_running(turn))
+        return (AfterCommit(EndRunningTurn(turn)),)
 
-    def _end_running(self, turn: int) -> None:
-        session = self._session
-        agent = session.agent if session.attached else None
-        reachable = agent is not None
-        if not self._interrupt.begins(turn, session.turn, reachable=reachable) or agent is None:
-            return
-        session.pipe_to_self(
-            agent.ask(WithdrawPrompt(seq=session.prompt_seq)),
-            lambda withdrawn: PromptWithdrawn(turn=turn, withdrawn=withdrawn),
-            lambda _: PromptWithdrawn(turn=turn, withdrawn=False),
-        )
+    def end_running(self, turn: int, given: WatchInput) -> Effects:
+        """Take the prompt of a turn back, if it runs and its agent can be reached."""
+        reachable = given.attached and given.reachable
+        begins = self._interrupt.begins(turn, given.turn, reachable=reachable)
+        return (WithdrawTurn(turn),) if begins else ()
 
-    def _withdrawn(self, message: PromptWithdrawn) -> None:
-        session, turn = self._session, message.turn
+    def _withdrawn(self, message: PromptWithdrawn, given: WatchInput) -> Effects:
+        turn = message.turn
         match self._interrupt.follows(
             turn,
-            session.turn,
+            given.turn,
             withdrawn=message.withdrawn,
-            attached=session.attached,
-            now=session.clock.time(),
+            attached=given.attached,
+            now=given.wall,
         ):
             case "end_turn":
-                session.end_undelivered_turn()
+                return (EndUndeliveredTurn(),)
             case "ask_agent":
-                session.write(StdinFrame(seq=session.next_seq(), kind="interrupt", turn=turn))
-                session.after(INTERRUPT_LIMIT, InterruptOverdue(turn=turn))
+                overdue = InterruptOverdue(turn=turn)
+                return (InterruptAgent(turn), StartTimer(INTERRUPT_LIMIT, overdue))
             case None:
-                pass
+                return ()
 
-    def _interrupt_overdue(self, message: InterruptOverdue) -> None:
+    def _interrupt_overdue(self, message: InterruptOverdue, given: WatchInput) -> Effects:
         """End an agent that cannot be stopped otherwise."""
-        session = self._session
-        if session.agent is None:
-            return
-        reason = self._interrupt.overdue(message.turn, session.turn)
-        if reason is not None:
-            session.writer.append("error", {"turn": message.turn, "message": reason})
-            session.agent.tell(EndAgent())
+        if not given.reachable:
+            return ()
+        reason = self._interrupt.overdue(message.turn, given.turn)
+        if reason is None:
+            return ()
+        error = AppendEvent("error", {"turn": message.turn, "message": reason})
+        return (error, EndAgentProcess())

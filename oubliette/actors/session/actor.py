@@ -12,7 +12,8 @@ from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairi
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.agent_requests.tool_listing import ListingOverdue
-from oubliette.actors.agent_watchdog.watchdog import DEADLINES, AgentWatchdog
+from oubliette.actors.agent_watchdog.messages import DEADLINES
+from oubliette.actors.agent_watchdog.watchdog import AgentWatchdog, WatchInput
 from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.messages import (
     AnswerCallerTool,
@@ -33,7 +34,9 @@ from oubliette.actors.session.effects import (
     CallStored,
     DecisionStored,
     Effects,
+    EndRunningTurn,
     EndTurnWatch,
+    EndUndeliveredTurn,
     FollowUp,
     HearSystem,
     InterruptTurn,
@@ -79,7 +82,7 @@ from oubliette.actors.session.session_end import (
 )
 from oubliette.actors.session.start_progress import stage_event
 from oubliette.actors.session.state import SessionActorState
-from oubliette.actors.session.wait_reasons import waits_of
+from oubliette.actors.session.wait_reasons import WaitingSession, waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import Conflict, LimitExceeded
@@ -93,7 +96,6 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.event_writer import EventWriter
     from oubliette.actors.session.memory import SessionMemory
-    from oubliette.kit import Ref
     from oubliette.records import Session
 
 
@@ -123,7 +125,7 @@ class SessionActor(Actor):
         self.resources = SessionResources(self, context, unit, memory, self.process)
         self.requested_end = RequestedEnd()
         self.idle = IdleTimeout(context.config.sessions.idle_timeout_seconds)
-        self.watchdog = AgentWatchdog(self)
+        self.watchdog: AgentWatchdog
         self.permissions = Permissions(
             session_id, context.config.sessions.permission_timeout_seconds
         )
@@ -147,6 +149,9 @@ class SessionActor(Actor):
         self.active()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
         self.log.show()
+        config, runtime = self.context.config, self.context.agents.get(record.agent)
+        slow = runtime.slow_start if runtime is not None else ""
+        self.watchdog = AgentWatchdog(config.agents, config.trees, slow)
         self.link = AgentRequestRouter(self.context, stored)
         self.applier = EffectApplier(
             self,
@@ -155,13 +160,13 @@ class SessionActor(Actor):
             writer=self.writer,
             silence=self.watchdog.silence,
             container=self.unit.container,
-            agent=lambda: self.process.ref,
+            process=self.process,
             follow_up=self._follow_up,
         )
         now = self.clock.time()
         self._apply(self.link.recover(stored, now))
         self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
-        self.watchdog.recover(stored)
+        self.watchdog.recover(stored.open_tools, stored.turn_since)
         if self.memory.crashed_too_often(self.clock.monotonic()):
             reason = "its actor failed repeatedly; see the server log"
             self.finish(EndOfSession("agent_lost", "failed", reason))
@@ -180,34 +185,24 @@ class SessionActor(Actor):
         del error
         await self.resources.forgotten(self.session_id)
 
-    @property
-    def quiet(self) -> bool:
-        """Whether no turn runs and none waits."""
-        return self.state.quiet
-
-    @property
-    def turn(self) -> int | None:
-        """The number of the running turn."""
-        return self.state.turn
-
-    @property
-    def prompt_seq(self) -> int:
-        """The number of the frame that carries the running turn's prompt; 0 without one."""
-        return self.state.prompt_seq
-
-    @property
-    def waits(self) -> bool:
-        """Whether the agent waits for a caller's tool, a child or a decision."""
-        return self.link.busy or self.permissions.waiting
-
     @handles(GetWaits)
     def _waits(self, _: GetWaits) -> SessionWaits:
-        return waits_of(self)
-
-    @property
-    def unstored_since(self) -> float | None:
-        """Wall second since which the store does not accept its events; None: it does."""
-        return self.log.unstored_since
+        return waits_of(
+            WaitingSession(
+                config=self.context.config,
+                container=self.unit.container.name,
+                given=self._watch_input,
+                watchdog=self.watchdog,
+                permissions=self.permissions,
+                link=self.link,
+                starting_since=self.process.starting_since,
+                unstored_since=self.log.unstored_since,
+                ending_since=self.requested_end.since,
+                stopping=self.stopping,
+                quiet=self.state.quiet,
+                active_at=self.clock.time() - self.idle.since(self.clock.monotonic()),
+            )
+        )
 
     # ------------------------------------------------------------------ the log
 
@@ -260,14 +255,14 @@ class SessionActor(Actor):
             )
         )
         self.active()
-        self.begin_turn()
+        self._begin_turn()
 
     @property
     def _held_up(self) -> bool:
         """Whether the agent has yet to see the tools that came with the next turn."""
         return self.link.tools.awaited_since is not None
 
-    def begin_turn(self) -> None:
+    def _begin_turn(self) -> None:
         """Begin the next turn, if there is one and nothing is in its way."""
         self._apply(self.state.begin(self.writer.record.status, held_up=self._held_up))
 
@@ -278,18 +273,22 @@ class SessionActor(Actor):
         """Have a part of the session decide again, on its state by now."""
         match effect:
             case WatchTurn():
-                self.watchdog.turn_started(effect.turn)
+                self._apply(self.watchdog.turn_started(effect.turn, self._watch_input))
             case EndTurnWatch():
                 self._apply(self.permissions.turn_ended(self.clock.time()))
                 self.watchdog.turn_ended()
             case BeginTurn():
-                self.begin_turn()
+                self._begin_turn()
             case InterruptTurn():
-                self.watchdog.interrupt(effect.turn)
+                self._apply(self.watchdog.interrupt(effect.turn))
+            case EndRunningTurn():
+                self._apply(self.watchdog.end_running(effect.turn, self._watch_input))
+            case EndUndeliveredTurn():
+                self._end_undelivered_turn()
             case AskPermission():
                 self._permission_asked(effect)
             case HearSystem():
-                self.watchdog.heard("system", effect.data)
+                self._apply(self.watchdog.heard("system", effect.data, self._watch_input))
             case DecisionStored():
                 failpoint("session.permission_settled")
                 state = self.state
@@ -307,23 +306,18 @@ class SessionActor(Actor):
     def _run_agent(self) -> None:
         self.process.start(self.writer.record, self.state)
 
-    def write(self, frame: StdinFrame) -> None:
-        """Send a frame to the agent's process, which drops frames that it already has."""
-        self.process.write(frame)
-
-    def next_seq(self) -> int:
-        """Return the sequence number of one more frame for the agent, which must be attached."""
-        return self.state.next_seq()
-
     @property
-    def agent(self) -> Ref | None:
-        """The actor of the agent's process, if there is one."""
-        return self.process.ref
-
-    @property
-    def attached(self) -> bool:
-        """Whether the agent's process accepts frames, and it is known how many it has."""
-        return self.state.attached
+    def _watch_input(self) -> WatchInput:
+        return WatchInput(
+            record=self.writer.record,
+            turn=self.state.turn,
+            wall=self.clock.time(),
+            now=self.clock.monotonic(),
+            attached=self.state.attached,
+            reachable=self.process.ref is not None,
+            served=self.link.serves,
+            waits=self.link.busy or self.permissions.waiting,
+        )
 
     @handles(AgentStartProgress)
     def _agent_stage(self, message: AgentStartProgress) -> None:
@@ -347,7 +341,9 @@ class SessionActor(Actor):
             container_id=message.container_id,
             process_frames=FRAMES,
         )
-        self.watchdog.starting()
+        runtime = self.context.agents.get(self.writer.record.agent)
+        contacts = runtime is not None and runtime.starts_mcp
+        self._apply(self.watchdog.starting(contacts=contacts))
         self.link.tools.agent_starting()
         self.writer.then(lambda: answer.set(None))
 
@@ -357,9 +353,9 @@ class SessionActor(Actor):
         self._apply(self.state.agent_attached(message.stdin_accepted, started=message.started))
         if not was_attached:
             self._apply(self.permissions.attached())
-        self.watchdog.attached(again=was_attached)
+        self._apply(self.watchdog.attached(self._watch_input, again=was_attached))
         self.active()
-        self.begin_turn()
+        self._begin_turn()
 
     @handles(OutputRefused)
     def _output_refused(self, message: OutputRefused) -> None:
@@ -368,7 +364,8 @@ class SessionActor(Actor):
     @handles(AgentWrites)
     def _agent_writes(self, message: AgentWrites) -> None:
         if not self.state.finished:
-            self.write(StdinFrame(seq=self.next_seq(), kind="raw", raw=message.data))
+            seq = self.state.next_seq()
+            self.process.write(StdinFrame(seq=seq, kind="raw", raw=message.data))
 
     @handles(AgentOutput)
     def _agent_spoke(self, message: AgentOutput) -> None:
@@ -386,13 +383,13 @@ class SessionActor(Actor):
             self.log.broken = True  # the asker reports it again, see OutputRefused
             raise
         self.active()
-        self.watchdog.stepped(message.steps)
+        self._apply(self.watchdog.stepped(message.steps, self._watch_input))
         self.writer.then(lambda: self.process.acknowledge(offset))
         self.log.answer_with_room(answer)
 
     def _take_in(self, item: OutputEvent, source: str) -> None:
         if item.type != "system":
-            self.watchdog.heard(item.type, item.data)
+            self._apply(self.watchdog.heard(item.type, item.data, self._watch_input))
         given_up = self.watchdog.given_up
         self._apply(effects_of(item, source, self.state, self.writer.record, given_up))
 
@@ -413,9 +410,9 @@ class SessionActor(Actor):
         """End the running turn."""
         status = self.writer.record.status
         self._apply(self.state.complete(outcome, text, source, status))
-        self.begin_turn()
+        self._begin_turn()
 
-    def end_undelivered_turn(self) -> None:
+    def _end_undelivered_turn(self) -> None:
         """End the running turn, which was interrupted before its agent got the prompt."""
         reason = self.watchdog.given_up
         self._complete("failed" if reason else "interrupted", reason or "", None)
@@ -423,7 +420,7 @@ class SessionActor(Actor):
     @handles(*DEADLINES)
     def _deadline_over(self, message: Message) -> None:
         if not self.state.finished:
-            self.watchdog.take(message)
+            self._apply(self.watchdog.overdue(message, self._watch_input))
 
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
@@ -432,7 +429,7 @@ class SessionActor(Actor):
             self._apply(self.permissions.overdue(message, self.state.turn, now))
 
     @handles(AgentGone)
-    def agent_gone(self, message: AgentGone) -> None:
+    def _agent_gone(self, message: AgentGone) -> None:
         """Fail the session, as its agent has ended or cannot be used."""
         self.state.attached = False
         if self.state.finished:
@@ -451,7 +448,7 @@ class SessionActor(Actor):
             return
         self.memory.note_crash(self.clock.monotonic())
         if message.reason != "failed" or self.memory.crashed_too_often(self.clock.monotonic()):
-            self.agent_gone(
+            self._agent_gone(
                 AgentGone(reason=message.error or "the actor of its agent process ended")
             )
             return
@@ -516,16 +513,6 @@ class SessionActor(Actor):
         self.idle.active(self.clock.monotonic())
 
     @property
-    def active_at(self) -> float:
-        """Wall second of the last activity."""
-        return self.clock.time() - self.idle.since(self.clock.monotonic())
-
-    @property
-    def ending_since(self) -> float | None:
-        """Wall second of the request to end; None without one."""
-        return self.requested_end.since
-
-    @property
     def stopping(self) -> bool:
         """Whether it accepts nothing new."""
         return self.state.finished or self.requested_end.reason is not None
@@ -560,7 +547,7 @@ class SessionActor(Actor):
         effects, end = limit_noticed(message)
         self._apply(effects)
         if message.action == "interrupt" and self.state.turn is not None:
-            self.watchdog.interrupt(self.state.turn)
+            self._apply(self.watchdog.interrupt(self.state.turn))
         elif end is not None:
             self.finish(end)
 
@@ -578,7 +565,7 @@ class SessionActor(Actor):
 
     @handles(ClientPaired)
     def _client_paired(self, message: ClientPaired) -> None:
-        self.watchdog.contacted()
+        self._apply(self.watchdog.contacted(self.writer.record))
         if not message.bare:
             self.link.tools.client_seen()
 
@@ -596,7 +583,7 @@ class SessionActor(Actor):
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
         self.watchdog.silence.broken(self.clock.monotonic())
-        self.watchdog.contacted()
+        self._apply(self.watchdog.contacted(self.writer.record))
         if not message.bare:
             self.link.tools.client_seen()
         given = RequestInput(

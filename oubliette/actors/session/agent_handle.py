@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from oubliette.actors.agent_process.actor import AgentProcessActor
-from oubliette.actors.session.messages import AckOutput, EndAgent
+from oubliette.actors.agent_process.standard_error import last_words
+from oubliette.actors.agent_watchdog.messages import PromptWithdrawn
+from oubliette.actors.container.messages import GetContainerInfo
+from oubliette.actors.session.messages import AckOutput, AgentGone, EndAgent, WithdrawPrompt
+from oubliette.kit import ActorError
 
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.effects import GiveUpAgent
     from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.messages import StdinFrame
     from oubliette.actors.session.state import SessionActorState
-    from oubliette.kit import Actor, Down, Ref
+    from oubliette.kit import Actor, Down, Message, Ref
     from oubliette.records import Session
+
+
+INFO_SECONDS: Final = 2.0  # for the container's actor to report what it is
 
 
 class AgentHandle:
@@ -63,15 +73,44 @@ class AgentHandle:
         )
         session.watch(self._ref)
 
+    def tell(self, message: Message) -> None:
+        """Send a message to the actor of the agent's process, if there is one."""
+        if (ref := self.ref) is not None:
+            ref.tell(message)
+
     def write(self, frame: StdinFrame) -> None:
         """Send a frame to the agent's process, which drops frames that it already has."""
-        if (ref := self.ref) is not None:
-            ref.tell(frame)
+        self.tell(frame)
 
     def acknowledge(self, offset: int) -> None:
         """Report the offset of the output up to which all of it is in the log."""
+        self.tell(AckOutput(out=offset))
+
+    def withdraw(self, turn: int, seq: int) -> None:
+        """Take back the frame `seq`, the prompt of a turn; `PromptWithdrawn` has the outcome."""
         if (ref := self.ref) is not None:
-            ref.tell(AckOutput(out=offset))
+            self._session.pipe_to_self(
+                ref.ask(WithdrawPrompt(seq=seq)),
+                lambda withdrawn: PromptWithdrawn(turn=turn, withdrawn=withdrawn),
+                lambda _: PromptWithdrawn(turn=turn, withdrawn=False),
+            )
+
+    def give_up(self, why: GiveUpAgent, record: Session) -> None:
+        """Fail for an unusable agent; the end of its standard error may contain the reason."""
+        gone = AgentGone(reason=why.reason, start_failed=why.start_failed)
+
+        async def words() -> str:
+            try:
+                info = await self._unit.container.ask(GetContainerInfo(), INFO_SECONDS)
+            except ActorError:
+                info = None
+            return await last_words(self._context, record, info, api_key=self._memory.api_key)
+
+        self._session.pipe_to_self(
+            words(),
+            lambda words: msgspec.structs.replace(gone, reason=why.reason + words),
+            lambda _: gone,
+        )
 
     def end(self) -> bool:
         """Ask the agent to end; return whether there is one."""

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
     from oubliette.actors.agent_watchdog.silence import Silence
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.session.agent_handle import AgentHandle
     from oubliette.actors.session.effects import Effects
     from oubliette.actors.session.event_writer import EventWriter
     from oubliette.actors.session.state import SessionActorState
-    from oubliette.kit import Actor, Message, Ref
+    from oubliette.kit import Actor, Ref
 
 
 class EffectApplier:
     """Applies the effects of one session; same lifetime as its actor."""
 
-    __slots__ = ("_actor", "_agent", "_context", "_follow_up", "_jobs", "_silence", "_state",
+    __slots__ = ("_actor", "_context", "_follow_up", "_jobs", "_process", "_silence", "_state",
                  "_writer")  # fmt: skip
 
     def __init__(
@@ -44,7 +45,7 @@ class EffectApplier:
         writer: EventWriter,
         silence: Silence,
         container: Ref,
-        agent: Callable[[], Ref | None],
+        process: AgentHandle,
         follow_up: Callable[[Any], object],
     ) -> None:
         """Apply effects by the means of an actor.
@@ -56,7 +57,7 @@ class EffectApplier:
             writer: Takes what goes into the log.
             silence: Is broken by what the agent is sent.
             container: Knows how much memory is left for agents.
-            agent: Returns the actor of the agent's process, while there is one.
+            process: The agent's process.
             follow_up: Handles the effects by which a part of the session decides again.
         """
         self._actor = actor
@@ -64,7 +65,7 @@ class EffectApplier:
         self._state = state
         self._writer = writer
         self._silence = silence
-        self._agent = agent
+        self._process = process
         self._follow_up = follow_up
         self._jobs = RequestJobs(actor, context, writer, container)
 
@@ -102,18 +103,13 @@ class EffectApplier:
 
     # ------------------------------------------------------------------ the agent
 
-    def _tell_agent(self, message: Message) -> None:
-        agent = self._agent()
-        if agent is not None:
-            agent.tell(message)
-
     def _write_frame(self, effect: of.WriteFrame) -> None:
-        self._tell_agent(effect.frame)
+        self._process.write(effect.frame)
 
     def _send_prompt(self, effect: of.SendPrompt) -> None:
         turn = effect.turn
         failpoint("session.before_prompt")
-        self._tell_agent(
+        self._process.write(
             StdinFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
         )
         failpoint("session.after_prompt")
@@ -121,7 +117,7 @@ class EffectApplier:
     def _send_decision(self, effect: of.SendDecision) -> None:
         request = effect.request
         self._silence.broken(self._actor.clock.monotonic())
-        self._tell_agent(
+        self._process.write(
             StdinFrame(
                 seq=self._state.next_seq(),
                 kind="permission",
@@ -132,7 +128,20 @@ class EffectApplier:
         )
 
     def _to_agent(self, effect: of.TellAgent) -> None:
-        self._tell_agent(effect.message)
+        self._process.tell(effect.message)
+
+    def _withdraw(self, effect: of.WithdrawTurn) -> None:
+        self._process.withdraw(effect.turn, self._state.prompt_seq)
+
+    def _interrupt_agent(self, effect: of.InterruptAgent) -> None:
+        seq = self._state.next_seq()
+        self._process.write(StdinFrame(seq=seq, kind="interrupt", turn=effect.turn))
+
+    def _end_agent(self, _: of.EndAgentProcess) -> None:
+        self._process.end()
+
+    def _give_up_agent(self, effect: of.GiveUpAgent) -> None:
+        self._process.give_up(effect, self._writer.record)
 
     # ------------------------------------------------------------------ the agent's client
 
@@ -238,6 +247,10 @@ class EffectApplier:
         of.SendPrompt: _send_prompt,
         of.SendDecision: _send_decision,
         of.TellAgent: _to_agent,
+        of.WithdrawTurn: _withdraw,
+        of.InterruptAgent: _interrupt_agent,
+        of.EndAgentProcess: _end_agent,
+        of.GiveUpAgent: _give_up_agent,
         of.ReplyToClient: _reply,
         of.NotifyClient: _notify_client,
         of.ServeRequest: _serve,

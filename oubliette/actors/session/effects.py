@@ -124,6 +124,39 @@ class DecisionStored(msgspec.Struct, frozen=True):
     """The turn that ran when it was decided."""
 
 
+class WithdrawTurn(msgspec.Struct, frozen=True):
+    """Take the prompt of a turn back from the agent; `PromptWithdrawn` says whether it was."""
+
+    turn: int
+
+
+class InterruptAgent(msgspec.Struct, frozen=True):
+    """Write an interrupt of a turn to the agent."""
+
+    turn: int
+
+
+class EndAgentProcess(msgspec.Struct, frozen=True):
+    """Ask the agent to end."""
+
+
+class GiveUpAgent(msgspec.Struct, frozen=True):
+    """Fail for an unusable agent; the end of its standard error is added to the reason."""
+
+    reason: str
+    start_failed: bool = False
+
+
+class EndRunningTurn(msgspec.Struct, frozen=True):
+    """Have the watchdog end a turn, if it still runs."""
+
+    turn: int
+
+
+class EndUndeliveredTurn(msgspec.Struct, frozen=True):
+    """End the running turn, whose prompt the agent never got."""
+
+
 class TellAgent(msgspec.Struct, frozen=True):
     """Send a message to the actor of the agent's process, if there is one."""
 
@@ -270,6 +303,8 @@ FollowUp = (
     | WatchTurn
     | EndTurnWatch
     | InterruptTurn
+    | EndRunningTurn
+    | EndUndeliveredTurn
     | AskPermission
     | HearSystem
     | DecisionStored
@@ -291,6 +326,10 @@ Action = (
     | SendPrompt
     | SendDecision
     | TellAgent
+    | WithdrawTurn
+    | InterruptAgent
+    | EndAgentProcess
+    | GiveUpAgent
     | NotifyTree
     | NotifyParent
     | ReplyToClient

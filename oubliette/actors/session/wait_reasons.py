@@ -5,10 +5,9 @@ Nothing here changes any state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from oubliette.actors.agent_requests.tool_listing import LISTING_SECONDS
-from oubliette.actors.session.ports import AgentPort
 from oubliette.actors.session.session_end import END_LIMIT
 from oubliette.actors.session.waits import SessionWaits, Wait
 
@@ -16,38 +15,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oubliette.actors.agent_requests.router import AgentRequestRouter
-    from oubliette.actors.agent_watchdog.watchdog import AgentWatchdog
-    from oubliette.actors.session.agent_handle import AgentHandle
+    from oubliette.actors.agent_watchdog.watchdog import AgentWatchdog, WatchInput
     from oubliette.actors.session.permissions import Permissions
+    from oubliette.config.schema import Config
 
 
-class WaitingSession(AgentPort, Protocol):
-    """A session with all its parts, each of which reports its own waits."""
+class WaitingSession(NamedTuple):
+    """A session with its parts, each of which reports its own waits. Times are wall seconds."""
 
+    config: Config
+    container: str
+    """Name of the ContainerActor."""
+    given: WatchInput
     watchdog: AgentWatchdog
     permissions: Permissions
     link: AgentRequestRouter
-    process: AgentHandle
-
-    @property
-    def ending_since(self) -> float | None:
-        """Wall second of the request to end; None without one."""
-        ...
-
-    @property
-    def unstored_since(self) -> float | None:
-        """Wall second since which the store does not accept its events; None: it does."""
-        ...
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no turn runs and none waits."""
-        ...
-
-    @property
-    def active_at(self) -> float:
-        """Wall second of its last activity."""
-        ...
+    starting_since: float
+    """When the latest stage of the agent's start began."""
+    unstored_since: float | None
+    """Since when the store does not accept its events; None: it does."""
+    ending_since: float | None
+    """When its end was requested; None: it was not."""
+    stopping: bool
+    """Whether it accepts nothing new."""
+    quiet: bool
+    """Whether no turn runs and none waits."""
+    active_at: float
+    """When it was active last."""
 
 
 def waits_of(session: WaitingSession) -> SessionWaits:
@@ -55,14 +49,14 @@ def waits_of(session: WaitingSession) -> SessionWaits:
     found = [*_whole(session), *session.permissions.waits(), *session.link.waits()]
     if session.stopping:
         found.append(_end(session))
-    elif not session.attached:
+    elif not session.given.attached:
         found.append(_container(session))
         return SessionWaits(
-            waits=tuple(found), container=session.unit.container.name, reached=_process(session)
+            waits=tuple(found), container=session.container, reached=_process(session)
         )
     else:
-        found += session.watchdog.waits(busy=bool(found))
-        if session.turn is None and not found:
+        found += session.watchdog.waits(session.given, busy=bool(found))
+        if session.given.turn is None and not found:
             found.append(_message(session) if session.quiet else _listing(session))
     return SessionWaits(waits=tuple(found))
 
@@ -92,17 +86,17 @@ def _container(session: WaitingSession) -> Wait:
     return Wait(
         kind="container",
         what="the link into its container",
-        since=session.process.starting_since,
+        since=session.starting_since,
     )
 
 
 def _process(session: WaitingSession) -> Wait:
-    limit = session.context.config.agents.start_timeout_seconds
+    limit = session.config.agents.start_timeout_seconds
     return Wait(
         kind="agent",
-        what=f"the process of its agent, {session.writer.record.agent}",
-        since=session.process.starting_since,
-        until=session.process.starting_since + limit,
+        what=f"the process of its agent, {session.given.record.agent}",
+        since=session.starting_since,
+        until=session.starting_since + limit,
     )
 
 
@@ -124,6 +118,6 @@ def _message(session: WaitingSession) -> Wait:
         kind="message",
         what="a message",
         since=since,
-        until=since + session.context.config.sessions.idle_timeout_seconds,
+        until=since + session.config.sessions.idle_timeout_seconds,
         detail="without one the session ends then, and a message resumes it",
     )

@@ -27,7 +27,8 @@ from oubliette.runtime.agents.memory import need_of
 from oubliette.tool_params import field_types, session_tools
 from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import visible_project
-from oubliette.tools.handlers.sessions import END_SECONDS, SessionSpawn, spawn
+from oubliette.tools.handlers.session_end import END_SECONDS
+from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn
 from oubliette.tools.spawn_options import AgentSettings
 from oubliette.tools.spec import Result, tool
 

@@ -1,0 +1,154 @@
+"""Tools that end what has begun: a turn, a session, the log of an ended session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta
+
+from oubliette.actors.messages import EndSession, InterruptSession
+from oubliette.errors import NotFound, SessionHandover
+from oubliette.failpoints import failpoint
+from oubliette.kit import ActorDead
+from oubliette.kit.retry import ask_with_retry
+from oubliette.records import TERMINAL
+from oubliette.runtime.store.operations import PurgeSession
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
+from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, SessionOne, visible_session
+from oubliette.tools.spec import Result, tool
+
+if TYPE_CHECKING:
+    from oubliette import records
+    from oubliette.tools.services import ToolServices
+    from oubliette.tools.spec import CallContext
+
+INTERRUPT_SECONDS: Final = 30.0
+END_SECONDS: Final = 15.0
+
+
+class SessionEnd(Params, frozen=True, kw_only=True):
+    """Parameters of `session_end`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+    tree: Annotated[bool, Meta(description="End its descendants too.")] = False
+
+
+class SessionStatus(Result, frozen=True, kw_only=True):
+    """Result of `session_interrupt` and `session_end`."""
+
+    session_id: str
+    status: str
+
+
+class SessionCleanup(Params, frozen=True, kw_only=True):
+    """Parameters of `session_cleanup`."""
+
+    project_id: Annotated[
+        field_types.ProjectId | None,
+        Meta(description="Only sessions of this project. Unset: of all projects."),
+    ] = None
+    max_age_hours: Annotated[
+        float, Meta(ge=0, le=1e6, description="Minimum time since the session's end.")
+    ] = 24.0
+
+
+class CleanedUp(Result, frozen=True, kw_only=True):
+    """Result of `session_cleanup`."""
+
+    deleted: Annotated[int, Meta(description="Number of deleted sessions.")]
+
+
+@tool(SessionOne, SessionStatus, scope="write")
+async def session_interrupt(
+    services: ToolServices, context: CallContext, params: SessionOne
+) -> SessionStatus:
+    """Interrupt the running turn of a session; the session stays. No running turn is no error."""
+    session = await visible_session(services, context, params.session_id)
+    status: str = session.status
+    if services.session_ref(session.id) is not None:
+        status = await services.ask_session(session.id, InterruptSession(), INTERRUPT_SECONDS)
+    return SessionStatus(session_id=session.id, status=status)
+
+
+@tool(SessionEnd, SessionStatus, scope="write", destructive=True)
+async def session_end(
+    services: ToolServices, context: CallContext, params: SessionEnd
+) -> SessionStatus:
+    """End a session: its agent is stopped within 5 s, its place is free, no message resumes it."""
+    session = await visible_session(services, context, params.session_id)
+    if not params.tree:
+        return SessionStatus(session_id=session.id, status=await _end(services, session))
+    # All at once, or a tree would take as long as its agents together. A session that is ending
+    # spawns no child; a child that was being spawned is found in the next round.
+    ended: dict[str, str] = {}
+    while True:
+        found = [each for each in await _tree(services, session) if each.id not in ended]
+        if not found:
+            return SessionStatus(session_id=session.id, status=ended[session.id])
+        statuses = await asyncio.gather(*(_end(services, each) for each in found))
+        ended.update(zip((each.id for each in found), statuses, strict=True))
+
+
+@tool(SessionCleanup, CleanedUp, scope="write", destructive=True)
+async def session_cleanup(
+    services: ToolServices, context: CallContext, params: SessionCleanup
+) -> CleanedUp:
+    """Delete sessions that ended long ago, with their logs. Live sessions are kept."""
+    project_id = params.project_id or context.scope.project
+    if project_id is not None:
+        project_id = (await visible_project(services, context, project_id)).id
+    before = services.clock.time() - params.max_age_hours * 3600.0
+    deleted = 0
+    while True:
+        ended = await services.reader.ended_sessions(before, project_id)
+        gone = 0
+        for session_id in ended:
+            gone += await _purge(services, session_id)
+        deleted += gone
+        if gone == 0:
+            return CleanedUp(deleted=deleted)
+
+
+async def _purge(services: ToolServices, session_id: str) -> int:
+    record = await services.reader.session(session_id)
+    if record is None or services.session_ref(session_id) is not None:
+        return 0  # deleted already, or resumed meanwhile
+    (purged,) = await services.commit((PurgeSession(session_id),))
+    if not purged:
+        return 0
+    failpoint("session.purged")
+    services.forget(session_id)
+    for token_id in services.keys.of_session(session_id):
+        services.keys.forget(token_id)
+    if services.forget_session is not None:
+        await services.forget_session(record.project_id, session_id)
+    return 1
+
+
+async def _end(services: ToolServices, session: records.Session) -> str:
+    if session.status in TERMINAL and session.ended_by is not None:
+        return session.status
+    message = EndSession(session_id=session.id)
+
+    async def end() -> str:
+        if services.session_ref(session.id) is not None:
+            try:
+                return await services.ask_session(session.id, message, END_SECONDS)
+            except (ActorDead, NotFound):
+                pass  # its actor has ended meanwhile
+        ref = await services.project_ref(session.project_id)
+        return await ref.ask(message, timeout=END_SECONDS)
+
+    # Right after a restart the session may have no actor yet, and cannot be ended until it has.
+    return await ask_with_retry(end, SessionHandover, seconds=HANDOVER_SECONDS)
+
+
+async def _tree(services: ToolServices, root: records.Session) -> list[records.Session]:
+    """Return the session and its descendants."""
+    tree = [root]
+    for each in tree:  # grows during the iteration
+        tree.extend(await services.reader.children(each.id))
+    return tree

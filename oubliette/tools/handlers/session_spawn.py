@@ -1,0 +1,171 @@
+"""Tools that send a prompt to a session: `session_spawn` and `session_message`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta
+
+from oubliette.actors.messages import SpawnSession
+from oubliette.errors import InvalidParameter, SessionHandover
+from oubliette.kit.retry import ask_with_retry
+from oubliette.tool_params import field_types, session_tools
+from oubliette.tools.handlers.projects import check_offer, visible_project
+from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
+from oubliette.tools.idempotency import claim
+from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session_key
+from oubliette.tools.spec import Result, tool
+
+if TYPE_CHECKING:
+    from oubliette.tools.services import ToolServices
+    from oubliette.tools.spec import CallContext
+
+SPAWN_SECONDS: Final = 60.0
+"""Seconds for a spawn, which is answered once its turn is in the log; the agent starts later."""
+
+
+class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
+    """Parameters of `session_spawn`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the session.")]
+    prompt: Annotated[field_types.Prompt, Meta(description="The first message to the agent.")]
+
+
+class SessionMessage(SpawnSettings, frozen=True, kw_only=True):
+    """Parameters of `session_message`."""
+
+    message: session_tools.Message
+    session_id: session_tools.ContinuedSession = None
+    project_id: Annotated[
+        field_types.ProjectId | None,
+        Meta(
+            description="Project for a message without session_id: your latest session in the"
+            " workspace, else a new one."
+        ),
+    ] = None
+
+
+class Spawned(Result, frozen=True, kw_only=True):
+    """Result of `session_spawn` and `session_message`."""
+
+    session_id: str
+    project_id: str
+    workspace_id: str
+    workspace_created: bool
+    status: str
+    spawned: Annotated[bool, Meta(description="True if the session is new.")]
+    resumed: Annotated[bool, Meta(description="True if a stopped session was resumed.")]
+    last_index: Annotated[
+        int,
+        Meta(
+            description="since_index for session_events that returns the events after this message."
+        ),
+    ]
+    warnings: Annotated[
+        tuple[str, ...],
+        Meta(description="Parts of the request without effect, such as tools that come too late."),
+    ] = ()
+
+
+@tool(SessionSpawn, Spawned, scope="write")
+async def session_spawn(
+    services: ToolServices, context: CallContext, params: SessionSpawn
+) -> Spawned:
+    """Send a prompt to an agent, in your latest session of the workspace or in a new one.
+
+    Returns at once; follow it with session_events or caller_listen.
+    """
+    project = await visible_project(services, context, params.project_id)
+    return await spawn(services, context, params, project.id, params.prompt, name="session_spawn")
+
+
+@tool(SessionMessage, Spawned, scope="write")
+async def session_message(
+    services: ToolServices, context: CallContext, params: SessionMessage
+) -> Spawned:
+    """Send a message to a session of yours; it is queued while a turn runs.
+
+    A stopped session is resumed. Returns at once; follow it with session_events or caller_listen.
+    """
+    if params.session_id is not None:
+        session = await own_session(services, context, params.session_id)
+        if params.project_id not in {None, session.project_id}:
+            raise InvalidParameter(
+                "project_id: the session belongs to another project; leave it out",
+                field="project_id",
+            )
+        project_id = session.project_id
+    elif params.project_id is not None:
+        project_id = (await visible_project(services, context, params.project_id)).id
+    else:
+        raise InvalidParameter(
+            "session_id: is required; give session_id or project_id", field="session_id"
+        )
+    return await spawn(
+        services,
+        context,
+        params,
+        project_id,
+        params.message,
+        name="session_message",
+        session_id=params.session_id,
+    )
+
+
+async def spawn(
+    services: ToolServices,
+    context: CallContext,
+    params: SpawnSettings,
+    project_id: str,
+    prompt: str,
+    *,
+    name: str,
+    session_id: str | None = None,
+) -> Spawned:
+    """Start or resume a session, or send it a message, with the key for its agent.
+
+    Raises:
+        OublietteError: as `session_spawn` answers.
+    """
+    check_offer(services, "agent", params.agent)
+    caller_id, tools = await provided_tools(services, context, params)
+    ref = await services.project_ref(project_id)
+    async with session_key(services, context, params, project_id) as key:
+        message = SpawnSession(
+            principal=context.principal,
+            prompt=prompt,
+            session_id=session_id,
+            workspace_id=params.workspace_id,
+            create_workspace=params.create_workspace,
+            new_session=params.new_session,
+            external_id=params.external_id,
+            source=params.source,
+            caller_id=caller_id,
+            caller_tools=tools,
+            agent=params.agent,
+            model=params.model,
+            autonomy=params.autonomy,
+            api_key=key.text,
+            minted_token_id=key.token_id,
+            # A session that an agent starts on this transport counts in the agent's tree.
+            parent_session_id=context.session_id if session_id is None else None,
+            idempotency=claim(name, params),
+        )
+        # Right after a restart its session may have no actor yet.
+        answer = await ask_with_retry(
+            lambda: ref.ask(message, timeout=SPAWN_SECONDS),
+            SessionHandover,
+            seconds=HANDOVER_SECONDS,
+        )
+        await key.taken_by(answer.session_id)
+    return Spawned(
+        session_id=answer.session_id,
+        project_id=answer.project_id,
+        workspace_id=answer.workspace_id,
+        workspace_created=answer.workspace_created,
+        status=answer.status,
+        spawned=answer.spawned,
+        resumed=answer.resumed,
+        last_index=answer.last_index,
+        warnings=answer.warnings,
+    )

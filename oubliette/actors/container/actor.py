@@ -369,7 +369,7 @@ class ContainerActor(Actor):
         self._removal.again()
 
     @handles(GuestGone)
-    def _host_gone(self, message: GuestGone) -> None:
+    def _guest_gone(self, message: GuestGone) -> None:
         record = self._record
         if record is None or record.id != message.container_id:
             return

@@ -129,4 +129,4 @@ class GetGuestConnection(LocalMessage, Reply[GuestConnection]):
 
 def no_answer(seconds: float) -> DeadlineExceeded:
     """Return the error for a guest to which no link was open within so many seconds."""
-    return DeadlineExceeded(f"the host in the container did not answer within {seconds:.0f} s")
+    return DeadlineExceeded(f"the guest in the container did not answer within {seconds:.0f} s")

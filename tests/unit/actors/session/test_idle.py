@@ -74,7 +74,7 @@ class Socket:
 
 
 class Woken(TakenOver):
-    """A session that rests, and is woken up while the host is asked to forget its process."""
+    """A session that rests, and is woken up while the guest is asked to forget its process."""
 
     def __init__(self, ended: asyncio.Future[str], link: Socket) -> None:
         super().__init__(ended, SimpleNamespace(socket=link))
@@ -87,7 +87,7 @@ class Woken(TakenOver):
         )
 
 
-async def test_the_host_forgets_the_process_of_a_session_that_is_woken_up_at_once() -> None:
+async def test_the_guest_forgets_the_process_of_a_session_that_is_woken_up_at_once() -> None:
     link = Socket()
     async with System() as system, asyncio.timeout(5):
         ref = system.spawn(Woken, asyncio.get_running_loop().create_future(), link, name="session")

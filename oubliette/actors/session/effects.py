@@ -125,7 +125,7 @@ class DecisionStored(msgspec.Struct, frozen=True):
 
 
 class WithdrawTurn(msgspec.Struct, frozen=True):
-    """Take the prompt of a turn back from the agent; `PromptWithdrawn` says whether it was."""
+    """Take the prompt of a turn back from the agent; `PromptWithdrawn` has the outcome."""
 
     turn: int
 

@@ -31,17 +31,17 @@ class WaitingSession(NamedTuple):
     permissions: Permissions
     link: AgentRequestRouter
     starting_since: float
-    """When the latest stage of the agent's start began."""
+    """Second at which the latest stage of the agent's start began."""
     unstored_since: float | None
-    """Since when the store does not accept its events; None: it does."""
+    """Second since which the store does not accept its events; None: it does."""
     ending_since: float | None
-    """When its end was requested; None: it was not."""
+    """Second at which its end was requested; None: it was not."""
     stopping: bool
     """Whether it accepts nothing new."""
     quiet: bool
     """Whether no turn runs and none waits."""
     active_at: float
-    """When it was active last."""
+    """Second of its last activity."""
 
 
 def waits_of(session: WaitingSession) -> SessionWaits:

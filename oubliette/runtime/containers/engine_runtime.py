@@ -206,9 +206,9 @@ class EngineRuntime(abc.ABC, Generic[C, S]):
                 raise InvalidParameter(
                     f"image: {self.name} needs one", field="image", hint="set containers.image"
                 )
-            await self._check(spec)
             container = self._new(spec)
             try:
+                await self._check(spec)
                 await self._make_folders(spec)
                 await self._make(container)
             except BaseException as error:

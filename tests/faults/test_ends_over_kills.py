@@ -17,7 +17,7 @@ HEARD = [
     "AgentProcessActor.EndAgent",
     "AgentProcessActor._Ended",
     "SessionActor.AgentGone",
-    "SessionActor._ResourcesReleased",
+    "SessionActor.ResourcesReleased",
 ]
 """Where the server is killed after a session was told to end."""
 

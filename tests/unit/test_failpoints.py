@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PASSED = re.compile(r'(?:failpoint|PassFailpoint)\(\s*"([a-z_]+\.[a-z_]+)"')
 USED = re.compile(r'"([a-z_]+\.[a-z_]+)(?:=[a-z]+)?@\d+|failpoints="([a-z_]+\.[a-z_]+)=')
 
+HANDLED = re.compile(r'"([A-Z]\w*Actor)\.(_?[A-Z]\w+)(?:=[a-z]+(?:@\d+)?)?"')
+
 
 def sources(folder: str) -> str:
     return "\n".join(
@@ -21,3 +23,11 @@ def test_each_place_that_a_test_names_is_passed_by_the_product() -> None:
     named = {one or other for one, other in USED.findall(sources("tests"))}
     assert len(named) > 20
     assert named <= passed
+
+
+def test_each_message_that_a_test_waits_for_in_an_actor_is_a_class_of_the_product() -> None:
+    named = set(HANDLED.findall(sources("tests/faults")))
+    product = sources("oubliette/actors") + sources("oubliette/kit")
+    classes = set(re.findall(r"^class (\w+)", product, re.MULTILINE))
+    assert len(named) > 5
+    assert {name for pair in named for name in pair} <= classes

@@ -7,7 +7,7 @@ actor has to apply them. The actor keeps no copy of any of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -160,9 +160,10 @@ class SessionActorState:
         """
         # The result of a failed turn is the reason.
         result = text or (self.last_error if outcome == "failed" else text)
+        number = self.turn
         effects = (
             *self._end_turn(outcome, result),
-            AppendEvent("completion", {"final_text": text or "", "status": outcome}, source),
+            _completion(number, outcome, text or "", source),
         )
         if status != "running":
             return effects
@@ -176,11 +177,10 @@ class SessionActorState:
         if not self.queue or not (held_up or not self.attached):
             return ()
         turn = self.queue.pop(0)
-        shown = {"turn": turn.number, "final_text": "", "status": "interrupted"}
         return (
             *self._idle(),
             *_done(turn, "interrupted", "interrupted before it began"),
-            AppendEvent("completion", shown),
+            _completion(turn.number, "interrupted", ""),
         )
 
     def finish(
@@ -196,7 +196,7 @@ class SessionActorState:
         """
         self.finished = True
         ended, reason = end.step == "ended", end.reason
-        effects = list(self._end_turn("interrupted" if ended else "failed", reason))
+        effects = list(self._cut_off("interrupted" if ended else "failed", reason))
         why = f"not run: the session ended ({reason})"
         for turn in self.queue:
             shown = {"message": why, "turn": turn.number, "kind": "not_run"}
@@ -224,6 +224,12 @@ class SessionActorState:
             return (EndTurnWatch(),)
         return (EndTurnWatch(), *self._idle(), *_done(turn, outcome, result))
 
+    def _cut_off(self, outcome: str, reason: str) -> Effects:
+        """End the turn that runs, if any, without an outcome of the agent's own."""
+        number = self.turn
+        effects = self._end_turn(outcome, reason)
+        return effects if number is None else (*effects, _completion(number, outcome, reason))
+
     def _idle(self) -> Effects:
         """Notify the tree, if no turn waits."""
         if self.queue:
@@ -246,7 +252,7 @@ class SessionActorState:
         turn = self.running
         effects: Effects = ()
         if turn is not None and started:
-            effects = self._end_turn("failed", "the agent was started anew")
+            effects = self._cut_off("failed", "the agent was started anew")
         self.stdin_seq = max(self.stdin_seq, accepted)
         if self.running is None or self.prompt_seq <= accepted:
             return effects
@@ -287,6 +293,13 @@ def _status(following: SessionStatus, **data: int) -> Effects:
         ChangeRecord({"status": following, "status_reason": None}),
         AppendEvent("status", {"status": following, "reason": None, **data}),
     )
+
+
+def _completion(
+    turn: int | None, outcome: str, text: str, source: str | None = None
+) -> AppendEvent:
+    shown: dict[str, Any] = {"final_text": text, "status": outcome}
+    return AppendEvent("completion", shown if turn is None else {**shown, "turn": turn}, source)
 
 
 def _done(turn: Turn, outcome: str, result: str | None) -> Effects:

@@ -183,7 +183,9 @@ def test_a_result_ends_the_turn_before_it_is_logged() -> None:
         EndTurnWatch(),
         IDLE,
         StoreTurn(done),
-        AppendEvent("completion", {"final_text": "42", "status": "completed"}, "proc_1:9:0"),
+        AppendEvent(
+            "completion", {"final_text": "42", "status": "completed", "turn": 1}, "proc_1:9:0"
+        ),
         ChangeRecord({"final_response": "42"}),
         ChangeRecord({"status": "idle", "status_reason": None}),
         AppendEvent("status", {"status": "idle", "reason": None}),
@@ -204,7 +206,7 @@ def test_a_failed_turn_without_a_text_results_in_the_last_error_of_its_agent() -
     state.last_error = "no credit"
     effects = state.complete("failed", None, None, "running")
     assert stored(effects)[0].result == "no credit"
-    assert events(effects)[0] == ("completion", {"final_text": "", "status": "failed"})
+    assert events(effects)[0] == ("completion", {"final_text": "", "status": "failed", "turn": 1})
     assert ChangeRecord({"final_response": None}) in effects
 
 
@@ -309,6 +311,7 @@ def test_turns_that_wait_are_not_run_and_the_log_says_so() -> None:
         (3, "failed", why),
     ]
     assert events(effects) == [
+        ("completion", {"final_text": "gone", "status": "failed", "turn": 1}),
         *(("error", {"message": why, "turn": number, "kind": "not_run"}) for number in (2, 3)),
         ("status", {"status": "failed", "reason": "gone"}),
     ]
@@ -425,7 +428,12 @@ def test_lost_frames_before_the_prompt_are_written_empty() -> None:
 def test_a_new_process_knows_nothing_of_the_turn_which_fails() -> None:
     state = recovered(3)
     done = ended(turn(4, stdin_seq=3), "failed", "the agent was started anew")
-    assert state.agent_attached(0, started=True) == (EndTurnWatch(), StoreTurn(done))
+    reason = "the agent was started anew"
+    assert state.agent_attached(0, started=True) == (
+        EndTurnWatch(),
+        StoreTurn(done),
+        AppendEvent("completion", {"final_text": reason, "status": "failed", "turn": 4}),
+    )
     (begun,) = stored(state.begin("running", held_up=False))
     assert begun.number == 5
 

@@ -25,6 +25,7 @@ from oubliette.actors.session.messages import (
     EndAgent,
     StdinFrame,
     ToolsListed,
+    ToolsNotListed,
     WithdrawPrompt,
 )
 from oubliette.errors import OublietteError, RuntimeFailure
@@ -61,6 +62,10 @@ class _Acked(Message):
 
 class _Signalled(Message):
     error: str | None = None
+
+
+class _FirstListOverdue(Message):
+    """Deadline at which the agent should have listed our tools for the first time."""
 
 
 class _KillOverdue(Message):
@@ -212,7 +217,7 @@ class AgentProcessActor(Actor):
                 if (link := self._guest.current) is not None:
                     self._signal(link, "INT")
             case Effect.AWAIT_TOOL_LIST:
-                self.after(FIRST_LIST_SECONDS, ToolsListed())
+                self.after(FIRST_LIST_SECONDS, _FirstListOverdue())
             case Effect.ACKNOWLEDGE:
                 self._acknowledge()
 
@@ -279,6 +284,13 @@ class AgentProcessActor(Actor):
     def _tools_listed(self, _: ToolsListed) -> None:
         self._stdin.tools_listed()
         self._streams.input_changed()
+
+    @handles(_FirstListOverdue)
+    def _list_overdue(self, _: _FirstListOverdue) -> None:
+        if self._stdin.list_overdue():
+            if self._session.is_alive():
+                self._session.tell(ToolsNotListed())
+            self._streams.input_changed()
 
     @handles(AckOutput)
     def _ack(self, message: AckOutput) -> None:

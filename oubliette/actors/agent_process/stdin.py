@@ -57,8 +57,14 @@ class StdinHalf:
         self._tool_list = "awaited"
 
     def tools_listed(self) -> None:
-        """Note that the agent has listed our tools, or has taken too long."""
+        """Note that the agent has listed our tools."""
         self._tool_list = "had"
+
+    def list_overdue(self) -> bool:
+        """Wait no longer for the list of our tools; return whether it has not come."""
+        late = self._tool_list != "had"
+        self._tool_list = "had"
+        return late
 
     # ------------------------------------------------------------------ frames in
 

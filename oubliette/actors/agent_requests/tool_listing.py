@@ -180,6 +180,17 @@ class ProvidedTools:
         }
         return (AppendEvent("system", shown), *self._go_on())
 
+    def never_listed(self, record: Session) -> Effects:
+        """Report that a new process is prompted without having listed its caller's tools."""
+        if not record.caller_tools:
+            return ()
+        shown = {
+            "kind": "tools_not_listed",
+            "message": "the agent did not fetch its tool list before its first prompt: it may not"
+            " see the tools in this turn",
+        }
+        return (AppendEvent("system", shown),)
+
     def _go_on(self) -> Effects:
         if self.awaited_since is None:
             return ()

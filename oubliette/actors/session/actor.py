@@ -70,6 +70,7 @@ from oubliette.actors.session.messages import (
     StdinFrame,
     SubmittedTurn,
     SubmitTurn,
+    ToolsNotListed,
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
 from oubliette.actors.session.resources import LinkRequested, ResourcesReleased, SessionResources
@@ -573,6 +574,11 @@ class SessionActor(Actor):
     def _listing_overdue(self, message: ListingOverdue) -> None:
         if not self.state.finished:
             self._apply(self.link.tools.overdue(message))
+
+    @handles(ToolsNotListed)
+    def _tools_not_listed(self, _: ToolsNotListed) -> None:
+        if not self.state.finished:
+            self._apply(self.link.tools.never_listed(self.writer.record))
 
     @handles(LinkReady)
     def _link_ready(self, message: LinkReady) -> None:

@@ -153,6 +153,10 @@ class ToolsListed(Message):
     """The agent's process has the tool list of our MCP server: it may be prompted."""
 
 
+class ToolsNotListed(Message):
+    """From the agent's process: its first prompt goes out, though it has not listed its tools."""
+
+
 class AckOutput(Message):
     """The events up to this offset of stdout are in the log."""
 

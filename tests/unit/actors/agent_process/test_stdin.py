@@ -140,6 +140,25 @@ def test_tools_that_were_listed_in_time_hold_nothing_back():
     assert half.following(0) == WriteStdin(1, b"prompt 1 hello")
 
 
+def test_an_agent_that_never_lists_our_tools_is_prompted_and_reported_once():
+    half = writing()
+    half.expect_tool_list()
+    half.submit(prompt(1))
+    assert half.following(0) == AwaitToolList()
+    assert half.list_overdue()
+    assert half.following(0) == WriteStdin(1, b"prompt 1 hello")
+    assert not half.list_overdue()
+
+
+def test_an_agent_that_listed_our_tools_in_time_is_not_reported():
+    half = writing()
+    half.expect_tool_list()
+    half.submit(prompt(1))
+    half.following(0)
+    half.tools_listed()
+    assert not half.list_overdue()
+
+
 # ------------------------------------------------------------ accepted, and again
 
 

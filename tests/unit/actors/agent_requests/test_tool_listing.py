@@ -180,6 +180,18 @@ def test_an_agent_that_does_not_list_in_time_begins_its_turn_and_the_log_says_so
     assert [event["kind"] for event in session.events] == ["tools_not_listed"]
 
 
+def test_a_new_process_that_is_prompted_without_its_caller_s_tools_is_in_the_log(
+    session: Session,
+) -> None:
+    none = ProvidedTools(60.0, lists_changes=True)
+    without = msgspec.structs.replace(session.record, caller_tools=())
+    assert none.never_listed(without) == ()
+    lender = msgspec.structs.replace(session.record, caller_id="shop", caller_tools=(FIND,))
+    (effect,) = none.never_listed(lender)
+    assert isinstance(effect, AppendEvent)
+    assert (effect.type, effect.data["kind"]) == ("system", "tools_not_listed")
+
+
 def test_it_is_waited_for_once_and_the_next_sender_is_warned(
     session: Session, tools: Provided
 ) -> None:

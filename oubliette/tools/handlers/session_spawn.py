@@ -61,6 +61,9 @@ class Spawned(Result, frozen=True, kw_only=True):
             description="since_index for session_events that returns the events after this message."
         ),
     ]
+    turn: Annotated[
+        int, Meta(description="Number of the message's turn in the session, from 1.")
+    ] = 0
     warnings: Annotated[
         tuple[str, ...],
         Meta(description="Parts of the request without effect, such as tools that come too late."),
@@ -167,5 +170,6 @@ async def spawn(
         spawned=answer.spawned,
         resumed=answer.resumed,
         last_index=answer.last_index,
+        turn=answer.turn,
         warnings=answer.warnings,
     )

@@ -23,7 +23,7 @@ SPAWN = (
     " idempotency_key"
 )
 SPAWNED = (
-    "session_id project_id workspace_id workspace_created status spawned resumed last_index"
+    "session_id project_id workspace_id workspace_created status spawned resumed last_index turn"
     " warnings"
 )
 PROJECT = (

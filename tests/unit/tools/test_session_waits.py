@@ -173,7 +173,7 @@ def test_a_stage_that_runs_says_since_when_and_until_when(name: StageName) -> No
         assert told.since is not None
         assert told.until is not None
         assert 990.0 < told.since <= 1000.0
-        assert told.until - told.since == (900.0 if name == "image" else 60.0)
+        assert told.until - told.since == pytest.approx(900.0 if name == "image" else 60.0)
         assert told.what == start_stages._DOING[name]
     assert start_of(state, stages, config, 1000.0) is None
     assert start_of("up", stages, config, 1000.0) is None

@@ -33,10 +33,14 @@ class Server:
         self.services = parts.services
         self.keys = parts.keys
         self.url = parts.url
-        self.loaded = parts.front.loaded
-        """Waits until everything that is imported after the start is loaded."""
+        """URL that clients connect to; empty without HTTP."""
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when a critical part has failed permanently; the result describes which."""
+
+    async def loaded(self) -> None:
+        """Wait until everything that is imported after the start is loaded."""
+        if self._parts.http:
+            await self._parts.front.loaded()
 
     def fail(self, reason: str) -> None:
         """Record that this server cannot continue."""
@@ -47,8 +51,10 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Server]:
-    """Run a server on `home` for the time of the `with` block.
+async def running(
+    home: Path, config: Config | None = None, *, http: bool = True
+) -> AsyncGenerator[Server]:
+    """Run a server on `home` for the time of the `with` block; without `http`, for this process.
 
     Raises:
         ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
@@ -56,12 +62,13 @@ async def running(home: Path, config: Config | None = None) -> AsyncGenerator[Se
         DeadlineExceeded: a stage of the start took too long.
     """
     async with contextlib.AsyncExitStack() as stack:
-        parts = Startup(home, config or Config(), stack)
+        parts = Startup(home, config or Config(), stack, http=http)
         await parts.run()
         server = Server(parts)
-        critical = (STORES, ROOT, "front")
+        critical = (STORES, ROOT, "front") if http else (STORES, ROOT)
         monitor = server.system.spawn(CriticalActorMonitor, critical, server.fail, name="monitor")
         stack.push_async_callback(monitor.stop)
-        schemas = asyncio.create_task(prepare_schemas(), name="schemas of the tools")
-        stack.callback(schemas.cancel)
+        if http:
+            schemas = asyncio.create_task(prepare_schemas(), name="schemas of the tools")
+            stack.callback(schemas.cancel)
         yield server

@@ -78,10 +78,19 @@ class Startup:
         home: The server's home.
         config: Its configuration.
         stack: Closes the parts; owned by the caller.
+        http: Whether clients are served over HTTP; without it only this process calls the tools.
     """
 
-    def __init__(self, home: Path, config: Config, stack: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self,
+        home: Path,
+        config: Config,
+        stack: contextlib.AsyncExitStack,
+        *,
+        http: bool = True,
+    ) -> None:
         self.home = home
+        self.http = http
         self.config = config
         self.clock = SystemClock()
         self.keep_agents = config.server.on_stop == "keep"
@@ -107,7 +116,8 @@ class Startup:
         self.context: ActorContext
         self.services: ToolServices
         self.front: McpApp
-        self.url: str
+        """Only with `http`."""
+        self.url = ""
 
     async def find_agents(self) -> None:
         """Find the agents. It is the first stage, so an error in it leaves nothing behind."""
@@ -247,6 +257,8 @@ class Startup:
 
     async def bind_front(self) -> None:
         """Bind the HTTP address; requests wait until the front is started."""
+        if not self.http:
+            return
         async with starting("front"):
             availability = EngineAvailability(self._runtime)
             self._stack.push_async_callback(stopping, "presence", availability.aclose)
@@ -266,11 +278,12 @@ class Startup:
             await end(self.context)
 
     async def serve(self) -> None:
-        """Serve HTTP and the control socket."""
-        self.services.listen = self.front.listening
-        front = self.system.spawn(FrontActor, self.front, name="front")
-        self.url = await front.ask(GetUrl())
-        self._stack.push_async_callback(self.system.ref("front").stop, FRONT_SECONDS)
+        """Serve HTTP, if it is wanted, and the control socket."""
+        if self.http:
+            self.services.listen = self.front.listening
+            front = self.system.spawn(FrontActor, self.front, name="front")
+            self.url = await front.ask(GetUrl())
+            self._stack.push_async_callback(self.system.ref("front").stop, FRONT_SECONDS)
         status = {"pid": os.getpid(), "url": self.url, "version": __version__}
         control = ControlSocket(self.services, self.home, status, self._listener)
         await control.start()

@@ -139,9 +139,34 @@ async def call(
     Raises:
         NotFound: there is no such tool on this transport.
     """
+    tool = find(context, name)
+    try:
+        raw = encode(await carry_out(services, context, tool, arguments))
+    except Exception as error:
+        return failure(_shown(error, tool))
+    return ToolResult(text=raw.decode(), raw=raw)
+
+
+def find(context: CallContext, name: str) -> Tool:
+    """Return the tool of this name.
+
+    Raises:
+        NotFound: there is none on this transport.
+    """
     tool = TABLE.get(name)
     if tool is None or context.transport not in tool.transports:
         raise NotFound(f"there is no tool {shown(name)}", hint="tools/list shows the tools")
+    return tool
+
+
+async def carry_out(
+    services: ToolServices, context: CallContext, tool: Tool, arguments: dict[str, Any] | None
+) -> msgspec.Struct:
+    """Call a tool, and return its result as it is, for callers in this process.
+
+    Raises:
+        OublietteError: the tool failed; contains the remedy.
+    """
     began = services.clock.monotonic()
     params = answer = None
     outcome = "cancelled"
@@ -149,31 +174,38 @@ async def call(
         _check_scope(tool, context)
         params = validation.decode(tool.params, arguments, tool.name)
         answer = await tool.handler(services, context, params)
-        raw = encode(answer)
-        result = ToolResult(text=raw.decode(), raw=raw)
         outcome = "ok"
+        return answer
     except Exception as error:
-        result = _failed(error, tool)
-        outcome = result.code or "error"
+        shown_error = _shown(error, tool)
+        outcome = shown_error.code
+        if shown_error is error:
+            raise
+        raise shown_error from error
     finally:
         seconds = services.clock.monotonic() - began
         _log.debug(
-            "tool called", tool=name, transport=context.transport, outcome=outcome, seconds=seconds
+            "tool called",
+            tool=tool.name,
+            transport=context.transport,
+            outcome=outcome,
+            seconds=seconds,
         )
-        await note_call(services, context, name, outcome, seconds=seconds, parts=(params, answer))
-    return result
+        parts = (params, answer)
+        await note_call(services, context, tool.name, outcome, seconds=seconds, parts=parts)
 
 
-def _failed(error: Exception, tool: Tool) -> ToolResult:
+def _shown(error: Exception, tool: Tool) -> OublietteError:
+    """Return the error that the caller gets."""
     if isinstance(error, ActorDead):
-        error = Unavailable(
+        return Unavailable(
             "the part that does this was restarted before it answered",
             hint="look whether it was done, then try again",
         )
     if isinstance(error, OublietteError):
-        return failure(error)
+        return error
     _log.error("tool failed", tool=tool.name, exc_info=error)
-    return failure(OublietteError("internal error", hint="the server's log has the details"))
+    return OublietteError("internal error", hint="the server's log has the details")
 
 
 def _check_scope(tool: Tool, context: CallContext) -> None:

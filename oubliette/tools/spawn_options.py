@@ -14,6 +14,7 @@ from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised
+from oubliette.tools.spec import CALLERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -134,7 +135,7 @@ async def provided_tools(
             )
         return None, None
     tools = None if given is None else normalised(given, caller_id, services.config.callers, where)
-    if context.transport == "http":
+    if context.transport in CALLERS:
         await services.caller_seen(context.principal, caller_id)
         if tools is None:
             caller = await services.caller_ref(context.principal, caller_id)

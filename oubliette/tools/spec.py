@@ -10,11 +10,13 @@ import msgspec
 
 from oubliette.tools.auth.scopes import Level, Scope
 
-Transport = Literal["http", "socket", "control"]
-"""Transport of a call: HTTP, an agent's session link, or the command line's control socket."""
+Transport = Literal["http", "socket", "control", "program"]
+"""Transport of a call: HTTP, an agent's session link, the command line's control socket, or none,
+from the program that embeds the server."""
 
-EVERYWHERE: Final[frozenset[Transport]] = frozenset({"http", "socket", "control"})
-HTTP_ONLY: Final[frozenset[Transport]] = frozenset({"http"})
+EVERYWHERE: Final[frozenset[Transport]] = frozenset({"http", "socket", "control", "program"})
+CALLERS: Final[frozenset[Transport]] = frozenset({"http", "program"})
+"""Transports of those that provide tools and listen to events."""
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):

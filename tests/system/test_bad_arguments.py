@@ -11,7 +11,7 @@ import pytest
 
 from oubliette.testing.callers import HttpError, ToolFailed
 from oubliette.tools.registry import TABLE
-from oubliette.tools.spec import HTTP_ONLY
+from oubliette.tools.spec import CALLERS
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +158,7 @@ async def lives(site, caller):
 async def test_every_tool_of_the_table_is_listed(schemas):
     """At the HTTP door, for an admin."""
     assert sorted(schemas) == sorted(
-        name for name, tool in TABLE.items() if tool.transports >= HTTP_ONLY
+        name for name, tool in TABLE.items() if tool.transports >= CALLERS
     )
     for schema in schemas.values():
         assert schema["type"] == "object"

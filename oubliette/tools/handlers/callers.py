@@ -13,7 +13,7 @@ from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tools.caller_listen import CallerListen, CallerListenResult
 from oubliette.tools.request_answers import Accepted, deliver
-from oubliette.tools.spec import HTTP_ONLY, tool
+from oubliette.tools.spec import CALLERS, tool
 
 if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
@@ -34,7 +34,7 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
     ] = None
 
 
-@tool(CallerListen, CallerListenResult, scope="write", transports=HTTP_ONLY, streamed=True)
+@tool(CallerListen, CallerListenResult, scope="write", transports=CALLERS, streamed=True)
 async def caller_listen(
     services: ToolServices, context: CallContext, params: CallerListen
 ) -> CallerListenResult:
@@ -49,7 +49,7 @@ async def caller_listen(
     return await services.listen(context, params)
 
 
-@tool(CallerToolResponse, Accepted, scope="write", transports=HTTP_ONLY)
+@tool(CallerToolResponse, Accepted, scope="write", transports=CALLERS)
 async def caller_tool_response(
     services: ToolServices, context: CallContext, params: CallerToolResponse
 ) -> Accepted:

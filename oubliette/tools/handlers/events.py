@@ -25,7 +25,7 @@ from oubliette.tools.event_queries import event_piece, tree_log
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.schema import response_size
 from oubliette.tools.schema.views import event_view
-from oubliette.tools.spec import Result, tool
+from oubliette.tools.spec import CALLERS, Result, tool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -137,7 +137,7 @@ async def event_read(services: ToolServices, context: CallContext, params: Event
 async def _seen(services: ToolServices, context: CallContext, session: Session) -> None:
     """Count a poll of one's own session as presence: its client can answer requests."""
     if (
-        context.transport == "http"
+        context.transport in CALLERS
         and session.caller_id is not None
         and session.principal == context.principal
     ):

@@ -12,7 +12,7 @@ from oubliette.errors import NotFound
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tools.request_answers import Accepted, deliver
-from oubliette.tools.spec import HTTP_ONLY, tool
+from oubliette.tools.spec import CALLERS, tool
 
 if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
@@ -37,7 +37,7 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
     ] = "once"
 
 
-@tool(PermissionResponse, Accepted, scope="write", transports=HTTP_ONLY)
+@tool(PermissionResponse, Accepted, scope="write", transports=CALLERS)
 async def permission_response(
     services: ToolServices, context: CallContext, params: PermissionResponse
 ) -> Accepted:

@@ -30,7 +30,7 @@ from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_end import END_SECONDS
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn
 from oubliette.tools.spawn_options import AgentSettings
-from oubliette.tools.spec import Result, tool
+from oubliette.tools.spec import CALLERS, Result, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Project
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PARALLEL: Final = 4
 ASK_MARGIN: Final = 30.0
-AT_CALLERS: Final[frozenset[Transport]] = frozenset({"http", "control"})
+AT_CALLERS: Final[frozenset[Transport]] = CALLERS | frozenset[Transport]({"control"})
 
 
 class MapMessage(Params, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ class _Map:
         record = await self._services.owned(session_id)
         wait = 0.0  # the turn may have ended already
         while True:
-            if self._context.transport == "http" and self._params.caller_id is not None:
+            if self._context.transport in CALLERS and self._params.caller_id is not None:
                 await self._services.caller_seen(record.principal, self._params.caller_id)
             reading = ReadEvents(since_index=since, max_events=1, wait_seconds=wait)
             try:

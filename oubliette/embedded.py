@@ -1,0 +1,200 @@
+"""LocalConnection, to a server that runs in this process without HTTP.
+
+The program that embeds the server calls the same tools as clients do, with all rights and under a
+principal of its own. Neither arguments nor results are turned into JSON text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import structlog
+
+from oubliette.errors import DeadlineExceeded, OublietteError, Unavailable
+from oubliette.mcp_front.events.event_format import as_data
+from oubliette.mcp_front.events.listen import ListenService
+from oubliette.mcp_front.quotas import Quotas
+from oubliette.server import running
+from oubliette.tools.auth.scopes import Scope
+from oubliette.tools.registry import carry_out, find
+from oubliette.tools.spec import CallContext
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from oubliette.config.schema import Config
+    from oubliette.kit import System
+    from oubliette.mcp_front.events.listener_client import ListenerClient
+    from oubliette.server import Server
+
+PRINCIPAL: Final = "program"
+"""Principal of the embedding program, the same at each start on a home."""
+CALL_SECONDS: Final = 60.0
+BATCH_BYTES: Final = 1024 * 1024  # of events in one batch of a listener
+_CONTEXT: Final = CallContext(
+    principal=PRINCIPAL,
+    token_id="embedded",  # noqa: S106 - not a secret; what the audit log shows
+    scope=Scope(level="admin"),
+    transport="program",
+)
+
+
+class LocalConnection:
+    """Calls of tools in this process; made by `serving`."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._services = server.services
+        self._quotas = Quotas(server.context.config.callers)
+
+    @property
+    def system(self) -> System:
+        """The actors of the server; a program may start its own beside them."""
+        return self._server.system
+
+    @property
+    def server(self) -> Server:
+        """The running server."""
+        return self._server
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[[str], object] | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool; arguments that are None count as absent.
+
+        Args:
+            tool: Its name.
+            arguments: JSON values.
+            timeout: Seconds; 60 unless given.
+            on_progress: Called with the progress of tools that report any.
+
+        Raises:
+            OublietteError: the tool failed.
+            DeadlineExceeded: it took too long.
+            Unavailable: the server has failed.
+        """
+        self._check()
+        context = _CONTEXT
+        if on_progress is not None:
+            context = msgspec.structs.replace(_CONTEXT, progress=on_progress)
+        given = {name: value for name, value in arguments.items() if value is not None}
+        seconds = CALL_SECONDS if timeout is None else timeout
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                answer = await carry_out(self._services, context, find(context, tool), given)
+        except TimeoutError as error:
+            if not limit.expired() or isinstance(error, OublietteError):
+                raise
+            raise DeadlineExceeded(f"{tool} was not done within {seconds:g} s") from error
+        return msgspec.to_builtins(answer, str_keys=True)
+
+    def listener(self, caller_id: str, *, after: int | None) -> LocalListener:
+        """Return a listener to the events of a caller's sessions after this cursor."""
+        assert isinstance(self._services.listen, ListenService)
+        return LocalListener(self._services.listen.link(_CONTEXT, caller_id), after)
+
+    def serve_listeners(self) -> None:
+        """Make `caller_listen` available, which the front does where there is HTTP."""
+        system = self._server.system
+        self._services.listen = ListenService(
+            system.ref("callers"), system.ref, self._quotas, self._server.context.config.callers
+        )
+
+    def _check(self) -> None:
+        failed = self._server.failed
+        if failed.done():
+            raise Unavailable(
+                f"the embedded server has failed: {failed.result()}",
+                hint="leave the block of oubliette.open() and open the home again",
+            )
+
+    async def aclose(self) -> None:
+        """Do nothing: `serving` stops the server."""
+
+
+class LocalListener:
+    """Events of a caller's sessions, in the order of their commits; the caller's provider.
+
+    Use as an async context manager.
+    """
+
+    def __init__(self, link: ListenerClient, after: int | None) -> None:
+        self._link = link
+        self._after = after
+        self.cursor = -1
+        """Seq of the last event that was returned; for `after` of another listener."""
+
+    async def __aenter__(self) -> Self:
+        opened = await self._link.open(after=self._after, provide=True, stream=True, again=True)
+        self.cursor = opened.cursor
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._link.close("gone")
+
+    async def next(self, seconds: float) -> tuple[list[dict[str, Any]], str | None]:
+        """Return the next events, none after `seconds`, and why the listener ended, if it did."""
+        batch = await self._link.next(self.cursor, seconds, BATCH_BYTES)
+        self.cursor = batch.next
+        again = batch.redelivered
+        return [as_data(each, redelivered=each.seq in again) for each in batch.events], batch.ended
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    home: Path, config: Config, *, keep_agents: bool
+) -> AsyncGenerator[LocalConnection]:
+    """Run a server without HTTP for the time of the `with` block; return the connection to it.
+
+    Args:
+        home: The home, which is locked.
+        config: The configuration.
+        keep_agents: Whether agents outlive the block, for the next program on this home.
+
+    Raises:
+        ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
+        HomeInUse: another process uses this home.
+    """
+    log_as_the_program_does()
+    on_stop = "keep" if keep_agents else "end"
+    config = msgspec.structs.replace(
+        config, server=msgspec.structs.replace(config.server, on_stop=on_stop)
+    )
+    async with running(home, config, http=False) as server:
+        connection = LocalConnection(server)
+        connection.serve_listeners()
+        yield connection
+
+
+def log_as_the_program_does() -> None:
+    """Send our log to the standard library's `logging`, unless the program configured structlog."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    logging.getLogger("oubliette").addHandler(logging.NullHandler())

@@ -30,12 +30,12 @@ from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_end import END_SECONDS
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn
 from oubliette.tools.spawn_options import AgentSettings
-from oubliette.tools.spec import CALLERS, Result, tool
+from oubliette.tools.spec import CALLERS, Result, Transport, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Project
     from oubliette.tools.services import ToolServices
-    from oubliette.tools.spec import CallContext, Transport
+    from oubliette.tools.spec import CallContext
 
 DEFAULT_PARALLEL: Final = 4
 ASK_MARGIN: Final = 30.0

@@ -63,12 +63,16 @@ class Catalog:
         self._oubliette: list[CatalogTool] = []
         self._caller: list[CatalogTool] = []
         self._tools: dict[str, CatalogTool] = {}
+        self._short: dict[str, CatalogTool] = {}
         self.call_timeout_seconds = CALL_TIMEOUT_SECONDS
         self._merge()
 
     def find(self, name: str) -> CatalogTool | None:
-        """Return the tool of that name."""
-        return self._tools.get(name)
+        """Return the tool of that name; a caller's tool also by its name without the caller's.
+
+        People write the short name into prompts, and models repeat it.
+        """
+        return self._tools.get(name) or self._short.get(name)
 
     def entries(self) -> list[Json]:
         """Return all tools as `tools/list` shows them, in a stable order."""
@@ -116,6 +120,7 @@ class Catalog:
                 self._log(f"tool {tool.name} is there already ({tools[tool.name].kind}): left out")
             else:
                 tools[tool.name] = tool
+        self._short = {tool.remote_name: tool for tool in reversed(self._caller)}
         before, self._tools = self._tools, tools
         shown = [(tool.kind, tool.entry) for tool in tools.values()]
         return shown != [(tool.kind, tool.entry) for tool in before.values()]

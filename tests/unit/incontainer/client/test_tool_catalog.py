@@ -47,6 +47,16 @@ def test_names_are_passed_through_as_given_and_called_by_their_own_name():
     assert catalog.find("a-b_c_Tool.With/Odd é name").remote_name == "Tool.With/Odd é name"
 
 
+def test_a_caller_s_tool_is_found_by_its_short_name_unless_another_tool_has_it():
+    catalog = Catalog(print)
+    tools = [{"name": "find"}, {"name": "session_map"}, {"name": "find", "description": "second"}]
+    catalog.configure_caller({"caller_id": "shop", "tools": tools})
+    assert catalog.find("find") is catalog.find("shop_find")
+    assert catalog.find("session_map").kind == "base"
+    catalog.configure_caller({"caller_id": "shop", "tools": []})
+    assert catalog.find("find") is None
+
+
 @pytest.mark.parametrize("caller_id", ["", None, 5])
 def test_tools_of_a_nameless_caller_have_a_prefix_all_the_same(caller_id):
     catalog = Catalog(print)

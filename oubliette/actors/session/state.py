@@ -163,7 +163,7 @@ class SessionActorState:
         number = self.turn
         effects = (
             *self._end_turn(outcome, result),
-            _completion(number, outcome, text or "", source),
+            _completion(number, outcome, result or "", source),
         )
         if status != "running":
             return effects

@@ -1,0 +1,1 @@
+"""Tools that a program provides to agents: functions, objects, and other MCP servers."""

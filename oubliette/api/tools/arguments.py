@@ -1,0 +1,172 @@
+"""Arguments of one tool: described by a schema, checked and converted before the function runs."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast, get_args
+
+import msgspec
+
+from oubliette.api.tools import foreign_types, refusals, schemas
+from oubliette.api.tools.errors import BadTool, ToolCallRefused
+from oubliette.api.tools.signatures import REQUIRED, ToolParameter, ToolSignature
+
+_OMITTED: Final = msgspec.UNSET
+
+
+class Arguments:
+    """The parameters of a function as one class of msgspec, and its JSON Schema.
+
+    Values that are right are taken as they are. Models often give a number, `true` or a whole
+    object as text, or null for what they leave out: such values are converted if the type of the
+    parameter allows no other meaning, and only after they were refused as they are.
+    """
+
+    def __init__(self, signature: ToolSignature) -> None:
+        """Make the class.
+
+        Raises:
+            BadTool: the type of a parameter is not supported.
+        """
+        self._parameters = {each.name: each for each in signature.parameters}
+        self._required = [each.name for each in signature.parameters if each.default is REQUIRED]
+        self._kinds = {
+            each.name: _supported(each, signature.label) for each in signature.parameters
+        }
+        fields: list[Any] = []
+        for place, each in enumerate(signature.parameters):
+            settings: Any = msgspec.field(name=each.name)
+            if each.default is not REQUIRED:
+                settings = msgspec.field(name=each.name, default_factory=_omitted)
+            fields.append((f"p{place}", self._kinds[each.name], settings))
+        self._kind = msgspec.defstruct(
+            "Arguments", fields, kw_only=True, forbid_unknown_fields=True
+        )
+        self.schema = self._described()
+
+    def _described(self) -> dict[str, Any]:
+        schema = schemas.schema_of(self._kind)
+        properties = cast("dict[str, dict[str, Any]]", schema["properties"])
+        for each in self._parameters.values():
+            shown = properties[each.name]
+            if each.description:
+                shown.setdefault("description", each.description)
+            if isinstance(text := _text_of(each.hint), str):
+                shown["description"] = text
+            if each.default is not REQUIRED:
+                default = _json_default(each.default)
+                if default is not _OMITTED:
+                    shown["default"] = default
+        return schema
+
+    def converted(self, tool: str, arguments: object) -> dict[str, Any]:
+        """Return what to call the function with: parameters by name, without those left out.
+
+        Raises:
+            ToolCallRefused: the arguments are invalid; names the field with its path.
+        """
+        given: object = cast("object", {}) if arguments is None else arguments
+        try:
+            values = self._decoded(given, strict=True)
+        except msgspec.ValidationError as error:
+            try:
+                values = self._decoded(self._repaired(given), strict=False)
+            except msgspec.ValidationError:
+                # The first refusal is about what the agent gave, not about the attempt to mend it.
+                raise ToolCallRefused(self._refusal(tool, given, error)) from None
+        except RecursionError:
+            raise ToolCallRefused(f"{tool}: the arguments are nested too deeply") from None
+        found: dict[str, Any] = {}
+        for place, name in enumerate(self._parameters):
+            value = getattr(values, f"p{place}")
+            if value is not _OMITTED:
+                is_held = isinstance(value, foreign_types.ForeignValue)
+                found[name] = value.value if is_held else value
+        return found
+
+    def _decoded(self, given: object, *, strict: bool) -> msgspec.Struct:
+        return msgspec.convert(
+            given, self._kind, strict=strict, str_keys=True, dec_hook=foreign_types.decode
+        )
+
+    def _repaired(self, given: object) -> object:
+        """Return the arguments with objects for their texts, and without null for a default."""
+        if not isinstance(given, dict):
+            return given
+        mended: dict[str, Any] = {}
+        for name, value in cast("dict[str, Any]", given).items():
+            parameter = self._parameters.get(name)
+            mended[name] = value
+            if parameter is None or self._accepts(name, value):
+                continue
+            if value is None and parameter.default is not REQUIRED:
+                del mended[name]
+            elif isinstance(value, str) and value.lstrip()[:1] in {"[", "{"}:
+                mended[name] = _parsed(value)
+        return mended
+
+    def _accepts(self, name: str, value: object) -> bool:
+        try:
+            msgspec.convert(value, self._kinds[name], str_keys=True, dec_hook=foreign_types.decode)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    def _refusal(self, tool: str, given: object, error: msgspec.ValidationError) -> str:
+        problems: list[str] = []
+        if isinstance(given, dict):
+            names = [str(name) for name in cast("dict[Any, Any]", given)]
+            if absent := [name for name in self._required if name not in names]:
+                problems.append(refusals.missing(absent))
+            if strange := [name for name in names if name not in self._parameters]:
+                problems.append(refusals.unknown(strange, list(self._parameters)))
+        reason = "; ".join(problems) or refusals.in_words(error, self.schema)
+        return f"invalid arguments of {tool}: {reason}"
+
+
+def _supported(parameter: ToolParameter, label: str) -> Any:
+    """Return the type of a parameter as msgspec takes it.
+
+    Raises:
+        BadTool: neither msgspec nor Pydantic supports it.
+    """
+    hint = parameter.hint
+    try:
+        if foreign_types.is_foreign(hint):
+            hint = foreign_types.standing_for(hint)
+        schemas.schema_of(hint)
+    except Exception as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        raise BadTool(
+            f"{label}: parameter {parameter.name}: its type is not supported: {reason}",
+            hint="use JSON's types, dataclasses, TypedDicts, msgspec Structs, Enums, Literal or"
+            " Pydantic models, defined at the top of a module",
+        ) from None
+    return hint
+
+
+def _omitted() -> msgspec.UnsetType:
+    """Return the mark of an argument that was not given: the function has its own default."""
+    return _OMITTED
+
+
+def _text_of(hint: Any) -> str | None:
+    """Return the text in `Annotated[TYPE, "text"]`, which may be an alternative to None."""
+    parts = [hint, *get_args(hint)] if type(None) in get_args(hint) else [hint]
+    metadata = [each for part in parts for each in getattr(part, "__metadata__", ())]
+    return next((each for each in metadata if isinstance(each, str)), None)
+
+
+def _json_default(value: object) -> Any:
+    """Return a default as JSON values; `UNSET` if it has no form in JSON."""
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=foreign_types.dumped)
+        return msgspec.json.decode(msgspec.json.encode(plain))
+    except Exception:  # an object that only the function knows what to do with
+        return _OMITTED
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -1,0 +1,29 @@
+"""A call belongs to no loop until it is run, and its tool does not keep a program from ending."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oubliette.api.tools import Call, CallableTool
+
+
+def test_a_call_may_be_made_where_there_is_no_loop():
+    shown: list[str] = []
+    Call(on_progress=shown.append).progress("x")
+    assert shown == ["x"]
+    assert Call().progress("nobody listens") is None
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_program_is_not_swallowed(kind):
+    def stop() -> None:
+        raise kind
+
+    async def stop_later() -> None:
+        raise kind
+
+    for function in (stop, stop_later):
+        with pytest.raises(kind):
+            asyncio.run(CallableTool(function).run({}, Call()))

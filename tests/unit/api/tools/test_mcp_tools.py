@@ -1,0 +1,228 @@
+"""Tools of MCP servers are forwarded: in process, over stdio and over HTTP, with real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from mcp import Client, ClientSession
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import BaseModel
+
+from oubliette.api.tools import (
+    BadTool,
+    Call,
+    PreparedTool,
+    ToolCallRefused,
+    mcp,
+    opened_table,
+)
+
+pytestmark = [pytest.mark.anyio]
+PROGRAM = [sys.executable, str(Path(__file__).with_name("mcp_stdio_server.py"))]
+
+
+class Sum(BaseModel):
+    total: int
+
+
+def a_server() -> MCPServer:
+    server = MCPServer("sums")
+
+    @server.tool()
+    def add(a: int, b: int = 1) -> Sum:
+        """Add two numbers."""
+        return Sum(total=a + b)
+
+    @server.tool(structured_output=False)
+    def greet(name: str) -> str:
+        """Greet."""
+        return f"Hello {name}"
+
+    @server.tool()
+    def fail() -> str:
+        """Fail."""
+        raise ToolError("out of order")
+
+    @server.tool()
+    async def hang(ctx: Context) -> str:
+        """Work for long."""
+        await ctx.report_progress(1, 2, "half way")
+        await asyncio.Event().wait()
+        return "never"
+
+    return server
+
+
+@asynccontextmanager
+async def opened(*tools: object):
+    async with AsyncExitStack() as stack:
+        with anyio.fail_after(30):
+            yield await opened_table(tools, stack)
+
+
+async def refusal(ready: PreparedTool, arguments: dict[str, Any], call: Call | None = None) -> str:
+    with anyio.fail_after(20), pytest.raises(ToolCallRefused) as refused:
+        await ready.run(arguments, call or Call())
+    return str(refused.value)
+
+
+async def test_the_tools_of_a_server_in_the_process_are_forwarded(no_leaked_tasks):
+    async with opened(mcp(a_server(), prefix="my_", durable=True)) as table:
+        assert list(table) == ["my_add", "my_greet", "my_fail", "my_hang"]
+        add = table["my_add"]
+        assert add.description == "Add two numbers."
+        assert add.durable
+        assert add.input_schema["required"] == ["a"]
+        assert await add.run({"a": 1}, Call()) == {"total": 2}
+        assert await table["my_greet"].run({"name": "Ann"}, Call()) == "Hello Ann"
+        assert "out of order" in await refusal(table["my_fail"], {})
+        assert "a" in await refusal(add, {"a": "x"})
+
+
+async def test_progress_and_time_limits_are_forwarded(no_leaked_tasks):
+    shown: list[str] = []
+    async with opened(mcp(a_server(), timeout=0.3)) as table:
+        text = await refusal(table["hang"], {}, Call(on_progress=shown.append))
+        assert text == "hang: had no result within 0.3 s"
+        assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
+    assert shown == ["half way"]
+
+
+async def test_a_program_is_started_and_ended(no_leaked_tasks):
+    async with opened(mcp(PROGRAM)) as table:
+        assert list(table) == ["add", "stop"]
+        assert await table["add"].run({"a": 2, "b": 3}, Call()) == {"result": 5}
+
+
+async def test_a_program_that_ends_is_an_error_of_its_tools_and_of_nothing_else(no_leaked_tasks):
+    async with opened(mcp(PROGRAM)) as table:
+        assert (await refusal(table["stop"], {})).startswith("stop: ")
+        assert (await refusal(table["add"], {"a": 1})).startswith("add: ")
+
+
+async def test_the_stack_may_be_closed_in_another_task(no_leaked_tasks):
+    stack = AsyncExitStack()
+    table = await opened_table([mcp(PROGRAM), mcp(a_server(), prefix="my_")], stack)
+    assert await table["my_add"].run({"a": 1}, Call()) == {"total": 2}
+    await asyncio.create_task(stack.aclose())
+
+
+async def test_cancelling_the_opening_leaves_nothing_behind(no_leaked_tasks):
+    started = asyncio.Event()
+
+    async def greeted(reader, writer):
+        started.set()
+        writer.close()
+        await writer.wait_closed()
+
+    listening = await asyncio.start_server(greeted, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    silent = (
+        f"import socket, sys; socket.create_connection(('127.0.0.1', {port})); sys.stdin.read()"
+    )
+    task = asyncio.create_task(mcp([sys.executable, "-c", silent]).open(AsyncExitStack()))
+    with anyio.fail_after(20):
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    listening.close()
+    await listening.wait_closed()
+
+
+async def test_a_program_that_cannot_be_started_is_refused_by_name(no_leaked_tasks):
+    with pytest.raises(BadTool, match=r"mcp\(no-such-program …\): cannot be opened"):
+        async with opened(mcp(["no-such-program", "--key=secret"])):
+            pass
+
+
+async def test_a_server_by_url_gets_the_headers(no_leaked_tasks):
+    seen: list[str] = []
+    app = a_server().streamable_http_app()
+
+    async def front(scope, receive, send):
+        if scope["type"] == "http":
+            seen.append(dict(scope["headers"]).get(b"authorization", b"").decode())
+        await app(scope, receive, send)
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        server = uvicorn.Server(
+            uvicorn.Config(front, log_level="error", timeout_graceful_shutdown=1)
+        )
+        serving = asyncio.create_task(server.serve([listening]))
+        try:
+            async with opened(mcp(url, headers={"Authorization": "Bearer x"})) as table:
+                assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
+                assert "out of order" in await refusal(table["fail"], {})
+        finally:
+            server.should_exit = True
+            await serving
+    assert set(seen) == {"Bearer x"}
+
+
+async def test_a_url_where_nothing_listens_is_refused_without_its_secrets(no_leaked_tasks):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        target = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}/mcp?key=secret"
+        with pytest.raises(BadTool) as refused:
+            async with opened(mcp(target)):
+                pass
+    assert "secret" not in repr(mcp(target))
+    assert "cannot be opened" in str(refused.value)
+
+
+async def test_a_client_that_is_connected_is_used_and_stays_connected(no_leaked_tasks):
+    async with Client(a_server()) as client:
+        async with opened(mcp(client)) as table:
+            assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
+        async with opened(mcp(client.session)) as table:
+            assert isinstance(client.session, ClientSession)
+            assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
+        assert len((await client.list_tools()).tools) == 4
+
+
+async def test_a_client_that_is_not_connected_is_connected_for_as_long(no_leaked_tasks):
+    client = Client(a_server())
+    async with opened(mcp(client)) as table:
+        assert await table["greet"].run({"name": "Bob"}, Call()) == "Hello Bob"
+    with pytest.raises(RuntimeError):
+        _ = client.session
+
+
+async def test_two_servers_with_tools_of_one_name_need_prefixes(no_leaked_tasks):
+    with pytest.raises(BadTool, match="two tools are named add"):
+        async with opened(mcp(a_server()), mcp(a_server())):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "named"),
+    [
+        ("uvx thing", {}, "a program is a list"),
+        ([], {}, "list of strings"),
+        (["a", 3], {}, "list of strings"),
+        (PROGRAM, {"headers": {"a": "b"}}, "headers are for a URL"),
+        ("http://x/", {"prefix": "a b"}, "prefix"),
+    ],
+)
+def test_a_bad_target_is_refused_at_once(target, options, named):
+    with pytest.raises(BadTool, match=named):
+        mcp(target, **options)
+
+
+async def test_an_object_that_is_no_server_is_refused_when_it_is_opened(no_leaked_tasks):
+    with pytest.raises(BadTool, match="cannot be opened"):
+        async with opened(mcp(object())):
+            pass

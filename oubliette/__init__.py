@@ -1,3 +1,5 @@
 """Oubliette runs coding agents in containers and lets them call their sender's tools."""
 
-__version__ = "0.1.0"
+from oubliette.version import __version__
+
+__all__ = ("__version__",)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from oubliette import __version__, ids
+from oubliette import ids
 from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
 from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
@@ -50,6 +50,7 @@ from oubliette.tools.audit import note_refused_key
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.auth.rate_limits import RateLimits
 from oubliette.tools.services import ServerCapabilities, ToolServices, commits
+from oubliette.version import __version__
 
 if TYPE_CHECKING:
     import socket

@@ -11,7 +11,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from oubliette import __version__
 from oubliette.cli import (
     audit,
     call,
@@ -30,6 +29,7 @@ from oubliette.cli.terminal import usage
 from oubliette.cli.terminal.output import Format, choose, print_error
 from oubliette.cli.terminal.plain_values import LeanGroup
 from oubliette.errors import OublietteError
+from oubliette.version import __version__
 
 app = typer.Typer(
     name="oubliette",

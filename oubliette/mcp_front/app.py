@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from oubliette import __version__
 from oubliette.errors import (
     LimitExceeded,
     OublietteError,
@@ -33,6 +32,7 @@ from oubliette.mcp_front.transport import cors, error_responses
 from oubliette.mcp_front.transport.http_protocol import Deadlines
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStream
+from oubliette.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable

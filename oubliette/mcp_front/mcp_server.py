@@ -9,12 +9,12 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
-from oubliette import __version__
 from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.current_call import CurrentCall, current_call
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.transport import request_stream as exchanges
 from oubliette.mcp_front.transport.error_responses import tool_failure, tool_result
+from oubliette.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import httpx2
 
-from oubliette import __version__
 from oubliette.cli.client.address import PATH
 from oubliette.cli.client.control import RemoteError
 from oubliette.errors import (
@@ -24,6 +23,7 @@ from oubliette.errors import (
     Unauthenticated,
     Unavailable,
 )
+from oubliette.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

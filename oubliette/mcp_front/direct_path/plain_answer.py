@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from oubliette import __version__
 from oubliette.mcp_front.events.event_format import encode
 from oubliette.mcp_front.protocol import SERVER_INFO
 from oubliette.mcp_front.transport.error_responses import tool_result
+from oubliette.version import __version__
 
 if TYPE_CHECKING:
     from oubliette.mcp_front.interfaces import ToolAnswer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette import __version__
 from oubliette.runtime.agents.acp.choices import Choice, NotOffered, choice
 from oubliette.runtime.agents.handshake_adapter import (
     FRAMES,
@@ -15,6 +14,7 @@ from oubliette.runtime.agents.handshake_adapter import (
     line_of,
     object_of,
 )
+from oubliette.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,5 @@
+"""Connections to servers elsewhere, over HTTP."""
+
+from oubliette.api.http.connection import HttpConnection
+
+__all__ = ("HttpConnection",)

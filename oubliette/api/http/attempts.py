@@ -42,7 +42,7 @@ class AttemptFailed(Exception):
     """
 
     def __init__(self, error: OublietteError, kind: Kind, *, pause: float = 0.0) -> None:
-        super().__init__(str(error))
+        super().__init__(error.message)
         self.error = error
         self.kind = kind
         self.pause = pause

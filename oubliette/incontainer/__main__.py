@@ -1,5 +1,5 @@
-"""Entry point of the zipapp: `host`, `relay`, `client`, `bridge`, `opencode`, `opencode-acp` or
-`scripted-agent`.
+"""Entry point of the zipapp: `host`, `relay`, `client`, `bridge`, `opencode`, `opencode-acp`,
+`scripted-agent` or `python-agent`.
 
 Each imports only its own modules, because an agent waits for this start.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 
-BESIDE_AGENTS = ("client", "opencode", "opencode-acp", "scripted-agent")
+BESIDE_AGENTS = ("client", "opencode", "opencode-acp", "scripted-agent", "python-agent")
 USAGE = (
-    "usage: oubliette.pyz host|relay|client|bridge|opencode|opencode-acp|scripted-agent [options]"
+    "usage: oubliette.pyz host|relay|client|bridge|opencode|opencode-acp|scripted-agent"
+    "|python-agent [options]"
 )
 
 
@@ -47,6 +48,10 @@ def main() -> int:
 
         sys.argv[1:] = arguments
         return scripted_agent_main.main() or 0
+    if command == "python-agent":
+        from .python_agent import main as python_agent_main
+
+        return python_agent_main.main(arguments)
     print(USAGE, file=sys.stderr)
     return 2
 

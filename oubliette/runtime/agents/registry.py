@@ -1,12 +1,13 @@
-"""Registry of a server's agents: ours, and those of installed packages.
+"""Registry of a server's agents: ours, those of installed packages, those of its program.
 
 A package adds an agent by an entry point of the group `oubliette.agents` that makes an
-`AgentRuntime` when called without arguments.
+`AgentRuntime` when called without arguments, or is an agent that is a function. A program that
+embeds the server passes its agents.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 import msgspec
 import structlog
@@ -30,7 +31,7 @@ from oubliette.runtime.extensions import (
 from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from oubliette.config.schema import Config
@@ -52,14 +53,27 @@ class Installed(msgspec.Struct, frozen=True):
     """Name → `Availability` of those that cannot be used here."""
 
 
-async def installed(config: Config) -> Installed:
+@runtime_checkable
+class MakesAgent(Protocol):
+    """Something that stands for an agent: a function with `@oubliette.agent`."""
+
+    def agent_runtime(self) -> AgentRuntime:
+        """Return the agent."""
+        ...
+
+
+async def installed(config: Config, passed: Iterable[object] = ()) -> Installed:
     """Set up every agent with its section of the configuration, for a server.
+
+    Args:
+        config: The configuration.
+        passed: Agents of the program that runs the server, `AgentRuntime` or `MakesAgent`.
 
     Raises:
         ConfigError: as `survey`; or the default agent (`agents.default`, `serve --agent`) is
             unavailable.
     """
-    found = await survey(config)
+    found = await survey(config, passed)
     error = without_default(config, found)
     if error is not None:
         raise error
@@ -84,12 +98,12 @@ def without_default(config: Config, found: Installed) -> ConfigError | None:
     )
 
 
-async def survey(config: Config) -> Installed:
+async def survey(config: Config, passed: Iterable[object] = ()) -> Installed:
     """Set up every agent with its section of the configuration, regardless of the default.
 
     Raises:
-        ConfigError: a section is invalid. An invalid agent of a package does not prevent the
-            start: that agent is missing.
+        ConfigError: a section is invalid, or an agent that the program passed. An invalid agent of
+            a package does not prevent the start: that agent is missing.
     """
     ours: list[tuple[AgentRuntime, Any, bool]] = [
         (OpencodeRuntime(), config.opencode, config.opencode.model is not None),
@@ -110,11 +124,45 @@ async def survey(config: Config) -> Installed:
             agents[runtime.name] = runtime
         else:
             missing[runtime.name] = status
+    own = await _passed(config, passed, agents.keys() | missing.keys())
+    # The agents of the program come first: `auto` selects what it passed.
+    agents = {name: one for name, (one, status) in own.items() if status.ok} | agents
+    missing |= {name: status for name, (_, status) in own.items() if not status.ok}
     _check_places(agents)
-    of_packages = {await _add(each, config, agents, missing) for each in extensions(GROUP)}
+    others = {await _add(each, config, agents, missing) for each in extensions(GROUP)}
     for name in config.package_agents:
-        check_table("package_agents", name, "an agent", of_packages)
+        check_table("package_agents", name, "an agent", others | own.keys())
     return Installed(agents, missing)
+
+
+async def _passed(
+    config: Config, passed: Iterable[object], taken: AbstractSet[str]
+) -> dict[str, tuple[AgentRuntime, Availability]]:
+    """Set up the agents that the program passed.
+
+    Raises:
+        ConfigError: one is no agent, its name is taken, or it does not accept its table.
+    """
+    found: dict[str, tuple[AgentRuntime, Availability]] = {}
+    for place, each in enumerate(passed):
+        try:
+            runtime = _runtime_of(each)
+            name = _checked(runtime, taken | found.keys())
+        except ConfigError as error:
+            raise ConfigError(
+                f"agents[{place}]: {shown(repr(each))}: {error.message}",
+                hint=error.hint or "pass a function with @oubliette.agent, or an AgentRuntime",
+            ) from error
+        await _initialize(runtime, config.package_agents.get(name))
+        found[name] = runtime, await runtime.is_available()
+    return found
+
+
+def _runtime_of(agent: object) -> AgentRuntime:
+    """Return an agent, made by what stands for it."""
+    if isinstance(agent, MakesAgent):
+        return agent.agent_runtime()
+    return cast("AgentRuntime", agent)
 
 
 def _named(config: Config) -> Iterator[tuple[AgentRuntime, Any, bool]]:
@@ -163,7 +211,8 @@ async def _add(
     """
     name = extension.name
     try:
-        runtime = cast("AgentRuntime", extension.load()())
+        loaded = extension.load()
+        runtime = _runtime_of(loaded if isinstance(loaded, MakesAgent) else loaded())
         name = _checked(runtime, agents.keys() | missing.keys())
         await _initialize(runtime, config.package_agents.get(name))
         status = await runtime.is_available()
@@ -216,5 +265,5 @@ def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
     if not name.isprintable() or not name.strip():
         raise ConfigError(f"its name is {name!r}")
     if name in taken:
-        raise ConfigError(f"there is an agent called {name} already")
+        raise ConfigError(f"there is an agent called {name} already", hint="give it another name")
     return name

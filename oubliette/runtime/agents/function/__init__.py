@@ -1,0 +1,1 @@
+"""An agent that is one function of a Python program."""

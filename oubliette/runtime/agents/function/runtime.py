@@ -1,0 +1,115 @@
+"""Agent of one Python function, which the runner `python-agent` of the zipapp runs in a container.
+
+Its files travel as an archive in the session's HOME, which every runtime has, rather than as a
+mount: a container that runs already gets them too, and an engine may be on another machine. The
+runner speaks the protocol of the scripted agent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.agents.base import AgentCommand, AgentFile, Availability
+from oubliette.runtime.agents.environment import base_environment
+from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.scripted.adapter import ScriptedAdapter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.runtime.agents.base import AgentSession
+    from oubliette.runtime.containers.base import Inside, Mount
+
+FOLDER: Final = ".oubliette-agent"
+"""In HOME: the archive, the files unpacked from it, the history."""
+ARCHIVE: Final = f"{FOLDER}/agent.zip"
+
+
+class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function with the files that it needs in a container."""
+
+    name: str
+    """Name of the agent."""
+    archive: bytes
+    """Zip of the files."""
+    module: str
+    """Module to import, `__main__` for a script."""
+    file: str
+    """Path of the module in the archive."""
+    function: str
+    """Qualified name of the function in the module."""
+
+
+class FunctionRuntime(StreamExecution):
+    """`AgentRuntime` of a function.
+
+    Args:
+        shipped: The function and its files.
+    """
+
+    def __init__(self, shipped: ShippedFunction) -> None:
+        self._shipped = shipped
+
+    @property
+    def name(self) -> str:
+        """Name that the program gave."""
+        return self._shipped.name
+
+    @property
+    def starts_mcp(self) -> bool:
+        """Whether it starts our MCP server unprompted: no, when its function uses a tool."""
+        return False
+
+    async def initialize(self, config: Mapping[str, Any]) -> None:
+        """Refuse settings: a function has none, its program does."""
+        if config:
+            raise ConfigError(
+                f"package_agents.{self.name}.{min(config)}: an agent that is a function has no"
+                " settings",
+                hint="read them from the function's own files or from the workspace",
+            )
+
+    async def is_available(self) -> Availability:
+        """Return that it is available: a container has Python, its files come with it."""
+        return Availability(ok=True)
+
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
+        """Return the command of the runner, with the packages of the image's interpreter."""
+        shipped = self._shipped
+        settings = {
+            "name": shipped.name,
+            "archive": f"{inside.path(session.home)}/{ARCHIVE}",
+            "module": shipped.module,
+            "file": shipped.file,
+            "function": shipped.function,
+            "client": inside.program("client"),
+        }
+        described = msgspec.json.encode(settings).decode()
+        env = base_environment(session, inside)
+        if session.model is not None:
+            env["OUBLIETTE_AGENT_MODEL"] = session.model
+        return AgentCommand(
+            # `-s`: what an agent left in HOME is not among its packages
+            argv=(inside.python, "-s", inside.zipapp, "python-agent", described),
+            env=env,
+            cwd=inside.path(session.cwd),
+            files=(AgentFile(path=ARCHIVE, content=shipped.archive),),
+        )
+
+    def adapter(
+        self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
+    ) -> ScriptedAdapter:
+        """Return an adapter; the arguments are not needed."""
+        del session, inside, state
+        return ScriptedAdapter()
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return none: its files are written into HOME."""
+        return ()
+
+    async def close(self) -> None:
+        """Do nothing: this object holds no resources."""

@@ -17,8 +17,11 @@ from oubliette.startup import STORES, Startup
 from oubliette.tools.registry import prepare_schemas
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
+
+    from oubliette.runtime.containers.base import ContainerRuntime
+    from oubliette.runtime.containers.runtime_spec import RuntimeSpec
 
 log = structlog.get_logger("oubliette.server")
 
@@ -52,17 +55,34 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def running(
-    home: Path, config: Config | None = None, *, http: bool = True
+    home: Path,
+    config: Config | None = None,
+    *,
+    http: bool = True,
+    agents: Sequence[object] = (),
+    runtime: ContainerRuntime | RuntimeSpec | None = None,
 ) -> AsyncGenerator[Server]:
-    """Run a server on `home` for the time of the `with` block; without `http`, for this process.
+    """Run a server on `home` for the time of the `with` block.
+
+    Args:
+        home: The server's home.
+        config: Its configuration; None: the defaults.
+        http: Whether clients are served over HTTP; without it only this process calls the tools.
+        agents: Further agents: functions with `@oubliette.agent`, or each an `AgentRuntime`.
+            `auto` selects the first one.
+        runtime: The container runtime, or the spec of one; None: as configured.
 
     Raises:
-        ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
+        BadAgent: the function of an agent cannot be one.
+        ConfigError: the home, the configuration, the sandbox, or an agent or runtime that was
+            passed is unusable; contains the remedy.
         HomeInUse: another process uses this home.
         DeadlineExceeded: a stage of the start took too long.
     """
     async with contextlib.AsyncExitStack() as stack:
-        parts = Startup(home, config or Config(), stack, http=http)
+        parts = Startup(
+            home, config or Config(), stack, http=http, agents=agents, runtime=runtime
+        )
         await parts.run()
         server = Server(parts)
         critical = (STORES, ROOT, "front") if http else (STORES, ROOT)

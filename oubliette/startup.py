@@ -31,7 +31,7 @@ from oubliette.mcp_front.app import McpApp
 from oubliette.mcp_front.tool_adapter import ToolAdapter
 from oubliette.runtime.agents.registry import installed
 from oubliette.runtime.audit_log import AuditLog
-from oubliette.runtime.containers import guest_bundle, options, remembered
+from oubliette.runtime.containers import guest_bundle, options, registry, remembered
 from oubliette.runtime.containers.availability import EngineAvailability
 from oubliette.runtime.containers.host_paths import runtime_base
 from oubliette.runtime.containers.images import Imaging
@@ -54,7 +54,7 @@ from oubliette.version import __version__
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from oubliette.config.schema import Config
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from oubliette.records import Token
     from oubliette.runtime.agents.registry import Installed
     from oubliette.runtime.containers.base import ContainerRuntime
+    from oubliette.runtime.containers.runtime_spec import RuntimeSpec
     from oubliette.runtime.store.operations import Commit
 
 STORE_SECONDS: Final = 2.0  # for the pending writes
@@ -80,6 +81,8 @@ class Startup:
         config: Its configuration.
         stack: Closes the parts; owned by the caller.
         http: Whether clients are served over HTTP; without it only this process calls the tools.
+        agents: Agents of the program that runs it, beside those that are installed.
+        runtime: Its container runtime, or a spec that makes one; None: as configured.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Startup:
         stack: contextlib.AsyncExitStack,
         *,
         http: bool = True,
+        agents: Sequence[object] = (),
+        runtime: ContainerRuntime | RuntimeSpec | None = None,
     ) -> None:
         self.home = home
         self.http = http
@@ -97,6 +102,8 @@ class Startup:
         self.keep_agents = config.server.on_stop == "keep"
         """Whether agents outlive the server, as they do when it fails too."""
         self._stack = stack
+        self._passed_agents = agents
+        self._passed_runtime = runtime
         self._without_actors: contextlib.AsyncExitStack
         """Closed after the last actor has ended."""
         self._installed: Installed
@@ -123,7 +130,7 @@ class Startup:
     async def find_agents(self) -> None:
         """Find the agents. It is the first stage, so an error in it leaves nothing behind."""
         async with starting("agents"):
-            self._installed = await installed(self.config)
+            self._installed = await installed(self.config, self._passed_agents)
 
     async def take_home(self) -> None:
         """Lock the home, and listen on its control socket."""
@@ -146,7 +153,8 @@ class Startup:
                 stopping, "kit", lambda: asyncio.to_thread(guest_bundle.remove_unused, base)
             )
             self._zipapp = await asyncio.to_thread(zipapp_path)
-            self._runtime = await _runtime(self.config, base, self._zipapp, self.home)
+            passed = self._stack.enter_context(registry.passed(self._passed_runtime))
+            self._runtime = await _runtime(self.config, base, self._zipapp, self.home, passed)
             self._stack.push_async_callback(stopping, "runtime", self._runtime.aclose)
 
     async def open_store(self) -> None:
@@ -307,10 +315,13 @@ class Startup:
             await stage()
 
 
-async def _runtime(config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
-    runtime, why = await choose(config, base, zipapp, home)
+async def _runtime(
+    config: Config, base: Path, zipapp: Path, home: Path, passed: RuntimeSpec | None
+) -> ContainerRuntime:
+    runtime, why = await choose(config, base, zipapp, home, passed)
     try:
-        remembered.check(home, runtime.name, config, why)
+        if passed is None:
+            remembered.check(home, runtime.name, config, why)
         await asyncio.to_thread(remembered.remember, home, runtime.name, config)
     except BaseException:
         await runtime.aclose()

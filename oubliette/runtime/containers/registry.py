@@ -1,11 +1,12 @@
-"""Registry of container runtimes: ours, and those of installed packages.
+"""Registry of container runtimes: ours, those of installed packages, those of a program.
 
 A package adds a runtime by an entry point of the group `oubliette.containers` that is a
-`RuntimeSpec`.
+`RuntimeSpec`. A program that embeds the server passes one, which is known while that server runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ import structlog
 from oubliette.errors import ConfigError, OublietteError
 from oubliette.ids import shown
 from oubliette.runtime.containers.base import ContainerRuntime
-from oubliette.runtime.containers.runtime_spec import RuntimeSpec
+from oubliette.runtime.containers.runtime_spec import ENGINE_STRENGTH, RuntimeSpec
 from oubliette.runtime.extensions import (
     REMEDY,
     check_table,
@@ -29,6 +30,8 @@ from oubliette.runtime.extensions import (
 from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from oubliette.config.schema import Config
     from oubliette.runtime.containers.docker.address import Flavour
     from oubliette.runtime.containers.runtime_spec import RuntimeSetup
@@ -101,6 +104,10 @@ BUILT_IN: Final[Mapping[str, RuntimeSpec]] = {spec.name: spec for spec in _SPECS
 """Name → spec of the runtimes that ship with Oubliette, in the order in which `auto` tries them."""
 
 
+_passed: Final[list[RuntimeSpec]] = []
+"""Those of programs whose servers run in this process, the newest last."""
+
+
 class InstalledRuntimes(msgspec.Struct, frozen=True):
     """Container runtimes of a server."""
 
@@ -161,8 +168,60 @@ def lookup(name: str) -> RuntimeSpec | None:
         return BUILT_IN[name]
     if name == AUTO:
         return None
+    for spec in reversed(_passed):
+        if name in {spec.name, *spec.aliases}:
+            return spec
     specs = installed().specs
     return specs.get(name) or next((one for one in specs.values() if name in one.aliases), None)
+
+
+def known() -> tuple[RuntimeSpec, ...]:
+    """Return all runtimes, those of programs too."""
+    return (*installed().specs.values(), *_passed)
+
+
+@contextlib.contextmanager
+def passed(runtime: ContainerRuntime | RuntimeSpec | None) -> Generator[RuntimeSpec | None]:
+    """Add the runtime of a program for the time of the `with` block, and return its spec.
+
+    Raises:
+        ConfigError: it is no runtime, or its name is taken.
+    """
+    if runtime is None:
+        yield None
+        return
+    try:
+        spec = runtime if isinstance(runtime, RuntimeSpec) else _spec_of(runtime)
+        spec = _checked(spec, _taken(installed().specs))
+    except ConfigError as error:
+        raise ConfigError(
+            f"runtime: {error.message}",
+            hint=error.hint or "pass a ContainerRuntime, or a RuntimeSpec",
+        ) from error
+    _passed.append(spec)
+    try:
+        yield spec
+    finally:
+        _passed.remove(spec)
+
+
+def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
+    """Return the spec of a runtime that is there already.
+
+    Raises:
+        ConfigError: it lacks something.
+    """
+    without = lacking(runtime, ContainerRuntime)
+    if without:
+        raise ConfigError(f"{shown(type(runtime).__name__)} has no {without}")
+    has = runtime.capabilities
+    strength = 1 if has.isolation == "none" else ENGINE_STRENGTH
+    return RuntimeSpec(
+        name=runtime.name,
+        make=lambda _: runtime,
+        images=has.images,
+        strengths={runtime.name: strength},
+    )
 
 
 def check_tables(config: Config) -> None:
@@ -173,7 +232,8 @@ def check_tables(config: Config) -> None:
     """
     for name in config.package_runtimes:
         there = installed()
-        known = there.packages.keys() | there.broken.keys()
+        own = {spec.name for spec in _passed}
+        known = there.packages.keys() | there.broken.keys() | own
         check_table("package_runtimes", name, "a runtime", known)
 
 
@@ -193,10 +253,11 @@ def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
     except msgspec.ValidationError as error:
         raise refused_settings(f"package_runtimes.{spec.name}", error) from error
     except Exception as error:
+        package = installed().packages.get(spec.name)
+        whose = "the program" if package is None else f"the package {package}"
         raise ConfigError(
-            f"containers.runtime: the package {installed().packages[spec.name]} cannot make its"
-            f" runtime {spec.name}: {described(error)}",
-            hint=REMEDY,
+            f"containers.runtime: {whose} cannot make its runtime {spec.name}: {described(error)}",
+            hint=None if package is None else REMEDY,
         ) from error
     return runtime
 
@@ -235,7 +296,9 @@ def _checked(spec: object, taken: set[str]) -> RuntimeSpec:
             raise ConfigError(f"its name is {name!r}")
     for name in (*names, *spec.walls):
         if name in taken:
-            raise ConfigError(f"there is a runtime called {name} already")
+            raise ConfigError(
+                f"there is a runtime called {name} already", hint="give it another name"
+            )
     if spec.isolation is not None and not spec.strengths:
         raise ConfigError("isolation names no key of strengths, which is empty")
     return spec

@@ -19,7 +19,7 @@ FILE: Final = "runtime"
 
 def walls() -> dict[str, int]:
     """Return isolation of agents → its strength; engines are equal."""
-    specs = registry.installed().specs.values()
+    specs = registry.known()
     return {name: strength for spec in specs for name, strength in spec.walls.items()}
 
 

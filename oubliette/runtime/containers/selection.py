@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from oubliette.config.schema import Config
     from oubliette.runtime.containers.base import ContainerRuntime
+    from oubliette.runtime.containers.runtime_spec import RuntimeSpec
 
 log = structlog.get_logger("oubliette.server")
 
@@ -50,9 +51,11 @@ def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> Con
 
 
 async def choose(
-    config: Config, base: Path, zipapp: Path, home: Path
+    config: Config, base: Path, zipapp: Path, home: Path, passed: RuntimeSpec | None = None
 ) -> tuple[ContainerRuntime, str]:
     """Return the runtime to use, tried, and the reason for it.
+
+    `passed` is that of the program that runs the server; the configuration may not name another.
 
     Raises:
         ConfigError: the configured runtime, or every one, is unusable, or an engine has no image
@@ -60,13 +63,22 @@ async def choose(
     """
     registry.check_tables(config)
     wanted = config.containers.runtime
+    if passed is not None:
+        if wanted not in {registry.AUTO, passed.name, *passed.aliases}:
+            raise ConfigError(
+                f"containers.runtime is {wanted}, and the program passes the runtime {passed.name}",
+                hint="pass none, or leave containers.runtime out",
+            )
+        wanted = passed.name
     if wanted != registry.AUTO:
         runtime = make(wanted, config, base, zipapp, home)
         refusal = await _refusal(runtime)
         if refusal is not None:
             await runtime.aclose()
             raise ConfigError(f"the {wanted} runtime cannot be used: {refusal[0]}", hint=refusal[1])
-        return runtime, f"containers.runtime = {wanted}"
+        return runtime, (
+            f"containers.runtime = {wanted}" if passed is None else "the program passes it"
+        )
     passed_over: list[str] = []
     hint: str | None = None
     bare: str | None = None  # the first engine that lacks only the image

@@ -25,12 +25,18 @@ def show(
     import msgspec
 
     from oubliette.config.loader import find_home, flat, load
-    from oubliette.config.schema import SECTIONS_OF_TABLES
+    from oubliette.config.schema import SECTIONS_OF_PACKAGES, SECTIONS_OF_TABLES
+    from oubliette.config.secret_names import value_to_show, without_secrets
 
     place = find_home(home)
     loaded = load(place)
-    tree: dict[str, dict[str, Any]] = msgspec.to_builtins(loaded.config)
-    values = flat(loaded.config)
+    tree: dict[str, dict[str, Any]] = without_secrets(msgspec.to_builtins(loaded.config))
+    values = {
+        key: value_to_show(key.rpartition(".")[2], value)
+        if key.partition(".")[0] in SECTIONS_OF_PACKAGES
+        else value
+        for key, value in flat(loaded.config).items()
+    }
     if output is Format.json:
         if sources:
             print_json(

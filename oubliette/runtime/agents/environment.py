@@ -7,11 +7,11 @@ needs no restart of the server, and only into the agent's environment.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from oubliette.config.secret_names import REFERENCE, looks_secret
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from oubliette.runtime.agents.base import AgentSession
     from oubliette.runtime.containers.base import Inside
 
-_REFERENCE: Final = re.compile(
-    r"(?s)(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*|credential:[a-z0-9_]+)\Z"
-)
-_SECRET_NAME: Final = re.compile(
-    r"(?i)(^|_)(api_?key|key|token|secret|password|passwd|pat|credentials?)$"
-)
 _LARGEST: Final = 1 << 20  # bytes of a file with a secret
 
 
@@ -71,7 +65,7 @@ def check_reference(reference: str, place: str) -> None:
     Raises:
         ConfigError: the text is no reference; names `place`, not the text.
     """
-    if not _REFERENCE.match(reference):
+    if not REFERENCE.match(reference):
         raise ConfigError(
             f"{place}: a secret is given by reference, not by itself",
             hint="env:NAME, file:/path or credential:NAME",
@@ -91,7 +85,7 @@ def check_variables(entries: Sequence[str], section: str) -> None:
                 f"{section}.env: each entry is NAME=VALUE, NAME=env:X, NAME=file:X or"
                 " NAME=credential:X"
             )
-        if value and looks_secret(name) and not _REFERENCE.match(value):
+        if value and looks_secret(name) and not REFERENCE.match(value):
             check_reference(value, f"{section}.env: {name}")
 
 
@@ -99,12 +93,7 @@ def referred(config: Config) -> set[str]:
     """Return variables whose value an agent's `env` sets by reference."""
     parts = (config.opencode, config.droid, config.acp, *config.acp_agents.values())
     pairs = (entry.partition("=") for part in parts for entry in part.env)
-    return {name for name, _, value in pairs if _REFERENCE.match(value)}
-
-
-def looks_secret(name: str) -> bool:
-    """Return whether the name of a variable suggests a secret."""
-    return _SECRET_NAME.search(name) is not None
+    return {name for name, _, value in pairs if REFERENCE.match(value)}
 
 
 def environment(
@@ -119,7 +108,7 @@ def environment(
     found: dict[str, str] = {}
     for entry in entries:
         name, _, value = entry.partition("=")
-        if _REFERENCE.match(value):
+        if REFERENCE.match(value):
             value = secret(value, f"{section}.env: {name}", credentials)
         found[name] = value
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from oubliette.runtime.agents.environment import looks_secret
+from oubliette.config.secret_names import looks_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -536,6 +536,20 @@ def test_sources_of_the_configuration(
     assert "trees.max_depth\t5\tenvironment (" in run("config", "show", "--sources").out
 
 
+def test_secrets_in_the_tables_of_packages_are_not_shown(run: Run, home: Path) -> None:
+    (home / "oubliette.toml").write_text(
+        "[package_agents.parrot]\n"
+        'apiKey = "in-clear"\ntoken = "env:PARROT_TOKEN"\nmodel = "grey"\n'
+        'env = ["PASSWORD=in-clear", "MODE=fast"]\n'
+        '[package_runtimes.cage]\nurl = "https://me:in-clear@cage.example"\n'
+    )
+    for words in ((), ("--sources",), ("-o", "json"), ("--sources", "-o", "json")):
+        shown = run("config", "show", *words).out
+        assert "in-clear" not in shown
+        for kept in ("env:PARROT_TOKEN", "grey", "MODE=fast", "https://me:(hidden)@cage.example"):
+            assert kept in shown
+
+
 def test_the_schema_of_the_configuration(run: Run) -> None:
     schema = json.loads(run("config", "schema").out)
     assert schema == json.loads(run("config", "schema", "-o", "json").out)

@@ -2,7 +2,7 @@
 
 Its files travel as an archive in the session's HOME, which every runtime has, rather than as a
 mount: a container that runs already gets them too, and an engine may be on another machine. The
-runner speaks the protocol of the scripted agent.
+protocol of the runner is that of the scripted agent.
 """
 
 from __future__ import annotations

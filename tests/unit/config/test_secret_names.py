@@ -1,0 +1,39 @@
+"""Secrets in tables whose keys are a package's are hidden where a configuration is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from oubliette.config.secret_names import HIDDEN, value_to_show
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["api_key", "apiKey", "API-KEY", "token", "db.password", "client secret", "Authorization"],
+)
+def test_a_value_under_a_name_of_a_secret_is_hidden(key: str) -> None:
+    assert value_to_show(key, "hunter2") == HIDDEN
+    assert value_to_show(key, 12345) == HIDDEN
+    assert value_to_show(key, ["hunter2"]) == [HIDDEN]
+
+
+@pytest.mark.parametrize("value", ["env:A", "file:/a", "credential:a", "${credential:a}", "", True])
+def test_a_reference_and_a_switch_are_shown(value: object) -> None:
+    assert value_to_show("token", value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("grey", "grey"),
+        (3, 3),
+        ("MODE=fast", "MODE=fast"),
+        ("API_KEY=env:KEY", "API_KEY=env:KEY"),
+        ("API_KEY=hunter2", f"API_KEY={HIDDEN}"),
+        ("postgres://me:hunter2@there/db", f"postgres://me:{HIDDEN}@there/db"),
+        ("https://there/a@b", "https://there/a@b"),
+    ],
+)
+def test_other_values_are_shown_without_the_secrets_in_them(value: object, shown: object) -> None:
+    assert value_to_show("setting", value) == shown
+    assert value_to_show("settings", [value]) == [shown]

@@ -37,7 +37,7 @@ class PastTurn(Protocol):
 
     @property
     def answer(self) -> str:
-        """All that was said in it."""
+        """Its messages, separated by blank lines."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class AgentTurn(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the turn was interrupted; `asyncio.CancelledError` says it as well."""
+        """Whether the turn was interrupted; the function gets `asyncio.CancelledError` as well."""
         ...
 
     async def tools(self) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ AS_MODULE = "oubliette_agent_script"
 
 
 class Unimportable(Exception):
-    """The function of the agent is not there; the message says why and what helps."""
+    """The function of the agent is not there; the message has the reason and a remedy."""
 
 
 def unpack(archive: str, folder: str) -> None:

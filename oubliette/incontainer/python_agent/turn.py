@@ -65,7 +65,7 @@ class PythonTurn:
         self.decisions: dict[str, asyncio.Future[bool]] = {}
         self.final_text = ""
         self.texts: list[str] = []
-        self._unsaid: list[str] = []  # said in pieces, not yet as a message
+        self._pieces: list[str] = []  # since the last message
         self._tools = session.tools
         self._emit = emit
         self._calls = 0
@@ -131,19 +131,19 @@ class PythonTurn:
         if not isinstance(piece, str):
             raise TypeError(f"an agent yields pieces of its answer as str, not {_kind(piece)}")
         if piece:
-            self._unsaid.append(piece)
+            self._pieces.append(piece)
             self._emit("delta", {"text": piece})
 
     def finish_message(self) -> None:
         """Log the pieces since the last message as one."""
-        if self._unsaid:
-            self.final_text = "".join(self._unsaid)
+        if self._pieces:
+            self.final_text = "".join(self._pieces)
             self.texts.append(self.final_text)
-            self._unsaid.clear()
+            self._pieces.clear()
             self._emit("message", {"text": self.final_text})
 
     def begin_call(self, tool: str, arguments: Json) -> str:
-        """Log the start of a call; what was said before it is a message of its own."""
+        """Log the start of a call; the answer so far is a message of its own."""
         self.finish_message()
         self._calls += 1
         call_id = f"call-{self.number}-{self._calls}"

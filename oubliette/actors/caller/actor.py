@@ -35,13 +35,6 @@ from oubliette.actors.caller.messages import (
 )
 from oubliette.actors.caller.presence import CallerPresence
 from oubliette.actors.caller.reader import events_of, open_requests
-from oubliette.actors.caller.subscription import (
-    ASK_SECONDS,
-    LogSubscription,
-    NotSubscribed,
-    Resubscribe,
-    Subscribed,
-)
 from oubliette.actors.messages import (
     CallerDisconnected,
     CallerSeen,
@@ -49,6 +42,14 @@ from oubliette.actors.messages import (
     TrackRequest,
     UntrackRequest,
     caller_key,
+)
+from oubliette.actors.store.actor import Subscribe
+from oubliette.actors.store.subscription import (
+    ASK_SECONDS,
+    LogSubscription,
+    NotSubscribed,
+    Resubscribe,
+    Subscribed,
 )
 from oubliette.kit import Actor, Down, MailboxFull, Message, handles
 
@@ -102,7 +103,8 @@ class CallerActor(Actor):
             self, reader, memory, principal=principal, caller_id=caller_id
         )
         self._provider: Listener | None = None
-        self._subscription = LogSubscription(self, store, reader, caller_key(principal, caller_id))
+        subscribe = Subscribe(caller_key=caller_key(principal, caller_id), name=self.name)
+        self._subscription = LogSubscription(self, store, reader, subscribe)
         self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
         self._presence_timer: ActorTimer | None = None
         self._last_used = 0.0

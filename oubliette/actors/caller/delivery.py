@@ -7,7 +7,7 @@ window on the newest events, or by a read of the log if its cursor is older than
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.caller.event_window import RecentEvents, size_of
 from oubliette.actors.caller.messages import EventBatch
@@ -16,15 +16,14 @@ from oubliette.kit import Message
 from oubliette.records import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
 
     from oubliette.actors.caller.listener import Listener
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller.messages import NextEvents
     from oubliette.actors.caller.reader import CallerReader
-    from oubliette.kit import ActorTimer, Deferred, PipedTask
-
-T = TypeVar("T")
+    from oubliette.actors.store.subscription import SubscriberPort
+    from oubliette.kit import Deferred
 
 JOIN_SECONDS: Final = 0.01
 """Seconds that notices of settled calls, which the caller knows of, wait to be sent with events."""
@@ -63,29 +62,12 @@ class SettledJoined(Message):
     """From the CallerActor to itself: notices of settled calls have waited long enough."""
 
 
-class DeliveryPort(Protocol):
-    """A CallerActor, as its EventDelivery uses it."""
-
-    def after(self, delay: float, message: Message) -> ActorTimer:
-        """Send `message` to the actor in `delay` seconds."""
-        ...
-
-    def pipe_to_self(
-        self,
-        awaitable: Awaitable[T],
-        ok: Callable[[T], Message],
-        err: Callable[[BaseException], Message],
-    ) -> PipedTask:
-        """Send the actor a message with the outcome of `awaitable`."""
-        ...
-
-
 class EventDelivery:
     """Part of a CallerActor that owns the listeners and the newest events; same lifetime."""
 
     def __init__(
         self,
-        port: DeliveryPort,
+        port: SubscriberPort,
         reader: CallerReader,
         memory: CallerMemory,
         *,

@@ -1,4 +1,4 @@
-"""Subscription of a caller to the log, which is renewed when the store's actor was restarted."""
+"""Subscription of an actor to the log, which is renewed when the store's actor was restarted."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
-from oubliette.actors.store.actor import Subscribe
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from oubliette.actors.caller.reader import CallerReader
     from oubliette.kit import ActorTimer, PipedTask, Ref
     from oubliette.records import Event
 
 T = TypeVar("T")
 
-log = structlog.get_logger("oubliette.callers")
+log = structlog.get_logger("oubliette.store")
 
-ASK_SECONDS: Final = 10.0  # for the store to subscribe a caller, or to answer a read
+ASK_SECONDS: Final = 10.0  # for the store to subscribe an actor, or to answer a read
 RESUBSCRIBE_SECONDS: Final = 0.2
 
 
 class Subscribed(Message):
-    """From the CallerActor to itself: it is subscribed again, after the event `last`."""
+    """From a subscribed actor to itself: it is subscribed again, after the event `last`."""
 
     last: int
 
 
 class NotSubscribed(Message):
-    """From the CallerActor to itself: the store could not be reached."""
+    """From a subscribed actor to itself: the store could not be reached."""
 
     reason: str
 
 
 class Resubscribe(Message):
-    """From the CallerActor to itself: time to subscribe again."""
+    """From a subscribed actor to itself: time to subscribe again."""
+
+
+class HeadReader(Protocol):
+    """The part of the store's reader that a LogSubscription needs."""
+
+    async def last_seq(self) -> int:
+        """Return the seq of the newest event."""
+        ...
 
 
 class SubscriberPort(Protocol):
-    """A CallerActor, as its LogSubscription uses it."""
+    """An actor that follows the log, as its own parts use it."""
 
     name: str
 
@@ -65,15 +71,22 @@ class SubscriberPort(Protocol):
 
 
 class LogSubscription:
-    """Part of a CallerActor that keeps it subscribed to its events; same lifetime."""
+    """Part of an actor that keeps it subscribed at the store; same lifetime.
+
+    Args:
+        port: the actor.
+        store: the StoreActor.
+        reader: reads the end of the log.
+        request: message to the store that subscribes the actor.
+    """
 
     def __init__(
-        self, port: SubscriberPort, store: Ref, reader: CallerReader, caller_key: str
+        self, port: SubscriberPort, store: Ref, reader: HeadReader, request: Message
     ) -> None:
         self._port = port
         self._store = store
         self._reader = reader
-        self._caller_key = caller_key
+        self._request = request
         self._subscribed = False
         self._early: list[Event] = []
         """Events from the store that came before the start of the subscription is known."""
@@ -87,8 +100,7 @@ class LogSubscription:
         return last
 
     async def _subscribe(self) -> int:
-        request = Subscribe(caller_key=self._caller_key, name=self._port.name)
-        await self._store.ask(request, timeout=ASK_SECONDS)
+        await self._store.ask(self._request, timeout=ASK_SECONDS)
         return await self._reader.last_seq()
 
     def passes(self, events: tuple[Event, ...]) -> bool:
@@ -114,7 +126,7 @@ class LogSubscription:
 
     def not_renewed(self, message: NotSubscribed) -> None:
         """Log the failure, and try again."""
-        log.warning("caller not subscribed", caller=self._port.name, reason=message.reason)
+        log.warning("not subscribed", name=self._port.name, reason=message.reason)
         self._port.after(RESUBSCRIBE_SECONDS, Resubscribe())
 
     def renewed(self) -> list[Event]:

@@ -239,9 +239,76 @@ class CallerDisconnected(Message):
 
 
 class EventsCommitted(Message):
-    """From the store to a subscriber: events in commit order, all of them in the log."""
+    """From the store to a CallerActor, or to a subscriber: events that are in the log.
+
+    They come in the order of their commit. A subscriber is asked: its answer, of any value,
+    acknowledges them.
+    """
 
     events: tuple[Event, ...]
+
+
+# ---------------------------------------------------------------------- subscriptions
+
+
+class SubscriptionOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to OpenSubscription."""
+
+    name: str
+    """Name of the subscription, for CloseSubscription."""
+    after: int
+    """Cursor after which events are sent: an index of the session, else a seq."""
+
+
+class OpenSubscription(Message, Reply[SubscriptionOpened]):
+    """To `subscriptions`: send the events of a session, a project or all sessions to an actor.
+
+    The subscriber is asked `EventsCommitted`, one batch at a time, in order and without gaps. A
+    restarted subscriber of the same name continues after the last batch that it acknowledged.
+    Opening a subscription again under its name changes nothing.
+    """
+
+    subscriber: str
+    """Name of an actor that is alive."""
+    session_id: str | None = None
+    project_id: str | None = None
+    """All sessions of this project; neither of the two: all sessions."""
+    after: int | None = None
+    """Cursor: the index of an event of the session, else a seq. -1: from the first event that is
+    kept. None: from now on."""
+    name: str | None = None
+    """With a name, the cursor is stored, and takes the place of `after` when it is opened again."""
+    restart_seconds: float = 30.0
+    """Seconds that a subscriber that ended has to come back under its name."""
+
+
+class CloseSubscription(Message, Reply[bool]):
+    """To `subscriptions`: end a subscription. Answers whether there was one of this name."""
+
+    name: str
+    forget: bool = False
+    """Whether its stored cursor is deleted too."""
+
+
+class EventsDeleted(Message):
+    """From a subscription to its subscriber: older events of a session were deleted from the log.
+
+    Those from `first` to `before` that were not sent earlier are not sent. The subscriber is asked;
+    one without a handler for it is not asked again.
+    """
+
+    session_id: str
+    first: int
+    """Index of the first event after the cursor; 0 if the cursor is a seq."""
+    before: int
+    """First index that is kept."""
+
+
+class SubscriptionEnded(Message):
+    """From a subscription to its subscriber: it sends nothing more, for this reason."""
+
+    name: str
+    reason: str
 
 
 __all__ = [
@@ -250,21 +317,26 @@ __all__ = [
     "CallerDisconnected",
     "CallerRequest",
     "CallerSeen",
+    "CloseSubscription",
     "CreateProject",
     "DeleteProject",
     "DeleteWorkspace",
     "EndSession",
     "EventsCommitted",
+    "EventsDeleted",
     "GetSession",
     "Idempotency",
     "InterruptSession",
     "OpenCaller",
     "OpenProject",
+    "OpenSubscription",
     "Outcome",
     "ReadEvents",
     "SessionEvents",
     "SpawnResult",
     "SpawnSession",
+    "SubscriptionEnded",
+    "SubscriptionOpened",
     "TrackRequest",
     "UntrackRequest",
     "caller_actor_name",

@@ -13,6 +13,8 @@ from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.project.supervisor import ProjectsActor
 from oubliette.actors.session_registry import REGISTRY, SessionRegistryActor
+from oubliette.actors.subscriptions.plan import SubscriptionTable
+from oubliette.actors.subscriptions.supervisor import SUBSCRIPTIONS, SubscriptionsActor
 from oubliette.errors import OublietteError
 from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
 
@@ -32,9 +34,9 @@ ROOT_SECONDS: Final = 8.0  # for all actors together, after that
 
 
 def start_root(system: System, context: ActorContext, sessions: SessionTable) -> Ref:
-    """Start callers, explorations and projects; the store must run. Returns their supervisor.
+    """Start callers, explorations, subscriptions and projects; return their supervisor.
 
-    `sessions` is the table that `context.session_registry` reads.
+    The store must run. `sessions` is the table that `context.session_registry` reads.
 
     An actor that fails is restarted, and recovers its state from the store. If restarts do not
     help, the supervisor fails, and the server has to end.
@@ -49,6 +51,12 @@ def start_root(system: System, context: ActorContext, sessions: SessionTable) ->
         ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
         ChildSpec(
             name="explorations", cls=ExplorationsActor, args=(context,), known_as="explorations"
+        ),
+        ChildSpec(
+            name=SUBSCRIPTIONS,
+            cls=SubscriptionsActor,
+            args=(context.store, context.reader, SubscriptionTable()),
+            known_as=SUBSCRIPTIONS,
         ),
         ChildSpec(
             name="projects",

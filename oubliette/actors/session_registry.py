@@ -35,6 +35,12 @@ class LeaveSession(Message):
     name: str
 
 
+class FindSession(Message, Reply[str | None]):
+    """To `session_registry`: the name of the actor that runs this session; None if none does."""
+
+    session_id: str
+
+
 class GetSupervised(Message, Reply[tuple[str, ...]]):
     """To a supervisor of sessions: request for their ids, those that await a restart included."""
 
@@ -108,6 +114,11 @@ class SessionRegistryActor(Actor):
         self._table.leave(message.session_id, message.name)
         supervisor = message.name.removesuffix(f"/{message.session_id}")
         self._table.supervisors.get(supervisor, {}).pop(message.session_id, None)
+
+    @handles(FindSession)
+    def _find(self, message: FindSession) -> str | None:
+        known = self._table.sessions.get(message.session_id)
+        return None if known is None else known.name
 
     @handles(_Supervised)
     def _supervised(self, message: _Supervised) -> None:

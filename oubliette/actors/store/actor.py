@@ -71,6 +71,22 @@ class Unsubscribe(Message, Reply[None]):
     name: str
 
 
+class FollowLog(Message, Reply[None]):
+    """Send `LogGrew` to the actor `name` after each commit that added events to the log.
+
+    Events committed before the answer can be read; each later commit comes with a notice. The
+    notices end with the actor.
+    """
+
+    name: str
+    session_id: str | None = None
+    """Session whose events count; None: all sessions."""
+
+
+class LogGrew(Message):
+    """From the store to an actor that follows the log: there are events to read."""
+
+
 class GetStoreState(Message, Reply[StoreState]):
     """Request for whether writes go through now."""
 
@@ -114,6 +130,8 @@ class StoreActor(Actor):
         self._under_way = 0
         """Transactions that the writer has not answered yet."""
         self._subscribers: dict[str, set[str]] = {}
+        self._followers: dict[str | None, set[str]] = {}
+        """By session, None for all sessions: names of the actors that get `LogGrew`."""
         self._state_subscribers: set[str] = set()
         self._watched: set[str] = set()
         self._behind: dict[str, list[Event]] = {}
@@ -165,6 +183,8 @@ class StoreActor(Actor):
         self._under_way -= len(batch)
         if self._subscribers:
             self._publish(batch)
+        if self._followers:
+            self._notify_followers(batch)
         for request in batch:
             deferred = cast("Deferred", request.tag)
             if request.error is None:
@@ -187,6 +207,11 @@ class StoreActor(Actor):
             if not names:
                 del self._subscribers[message.caller_key]
 
+    @handles(FollowLog)
+    def _follow(self, message: FollowLog) -> None:
+        self._followers.setdefault(message.session_id, set()).add(message.name)
+        self._watch(message.name)
+
     def _watch(self, name: str) -> None:
         if name not in self._watched:
             self._watched.add(name)
@@ -204,6 +229,27 @@ class StoreActor(Actor):
             self._subscribers[key].discard(name)
             if not self._subscribers[key]:
                 del self._subscribers[key]
+        for followed in [each for each, names in self._followers.items() if name in names]:
+            self._followers[followed].discard(name)
+            if not self._followers[followed]:
+                del self._followers[followed]
+
+    def _notify_followers(self, batch: list[Request]) -> None:
+        names: set[str] = set()
+        of_all = self._followers.get(None, ())
+        for request in batch:
+            if request.error is None:
+                for operation in request.ops:
+                    if type(operation) is AppendEvents and operation.events:
+                        names.update(of_all)
+                        for session_id in {event.session_id for event in operation.events}:
+                            names.update(self._followers.get(session_id, ()))
+        for name in names:
+            ref = self.system.lookup(name)
+            if ref is not None:
+                # A full mailbox contains an earlier notice, which serves for this commit too.
+                with contextlib.suppress(MailboxFull):
+                    ref.tell(LogGrew())
 
     def _publish(self, batch: list[Request]) -> None:
         news: dict[str, list[Event]] = {}

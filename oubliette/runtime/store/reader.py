@@ -128,6 +128,7 @@ class Reader:
     bounds = _read(queries.bounds)
     last_index = _read(queries.last_index)
     caller_events = _read(queries.caller_events)
+    committed_events = _read(queries.committed_events)
     last_seq = _read(queries.last_seq)
 
     project = _read(queries.project)

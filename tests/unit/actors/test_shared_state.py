@@ -19,6 +19,7 @@ from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.context import ActorContext
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
+from oubliette.actors.subscriptions.plan import SubscriptionPlan
 from oubliette.config.schema import CallersConfig
 from oubliette.kit import Actor
 
@@ -33,6 +34,7 @@ FROZEN = {
         CallersConfig,
         ContainerKey,
         OpenLink,
+        SubscriptionPlan,
         UnitRefs,
         records.CallerRequest,
         records.Limits,
@@ -41,7 +43,7 @@ FROZEN = {
     )
 }
 REFS = {"Ref"}
-VIEWS = {"GuestConnection", "CallerReader"}
+VIEWS = {"GuestConnection", "CallerReader", "LogReader"}
 """They read what another part owns."""
 OWN = {
     "SessionTable": "SessionRegistryActor",
@@ -52,6 +54,8 @@ OWN = {
     "LinkMemory": "SocketActor",
     "LeaseMemory": "ContainerActor",
     "SessionMemory": "SessionActor",
+    "SubscriptionTable": "SubscriptionsActor",
+    "SubscriptionMemory": "SubscriptionActor",
     "Callable": "CriticalActorMonitor",
 }
 """Mutable things, and the one class of actors that gets each."""

@@ -15,6 +15,9 @@ MAX_EVENTS: Final = 500
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Default limits of one read of events."""
 
+WALK: Final = 20_000
+"""Seqs that one read of several sessions walks, however few of them it returns."""
+_OF_PROJECT: Final = " AND session_id IN (SELECT id FROM sessions WHERE project_id = ?3)"
 _EVENT: Final = (
     "SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id, source FROM events"
 )
@@ -129,6 +132,53 @@ def caller_events(  # noqa: PLR0917 - the order of the index
         (principal, caller_id, after_seq),
     )
     return _capped(rows, limit, max_bytes)[0]
+
+
+class CommitSlice(NamedTuple):
+    """Part of the logs of several sessions, in the order of their commit."""
+
+    events: list[Event]
+    next_seq: int
+    """Seq up to which nothing is left out; the cursor of the next read."""
+    more: bool
+    """Whether there may be events after `next_seq`."""
+    cuts: list[tuple[str, int]]
+    """Session and first index that is kept, of logs whose events before that were deleted."""
+
+
+def committed_events(
+    connection: sqlite3.Connection,
+    after_seq: int,
+    project_id: str | None = None,
+    max_events: int = MAX_EVENTS,
+    max_bytes: int = MAX_BYTES,
+) -> CommitSlice:
+    """Return events after `after_seq`, of one project or of all; one read walks `WALK` seqs."""
+    head = last_seq(connection)
+    until = min(head, max(after_seq, 0) + WALK)
+    only = "" if project_id is None else _OF_PROJECT
+    rows = connection.execute(
+        f"{_EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq",
+        (after_seq, until) if project_id is None else (after_seq, until, project_id),
+    )
+    events, capped = _capped(rows, max_events, max_bytes)
+    next_seq = events[-1].seq if capped else max(until, after_seq)
+    return CommitSlice(events, next_seq, next_seq < head, _cuts(connection, events))
+
+
+def _cuts(connection: sqlite3.Connection, events: list[Event]) -> list[tuple[str, int]]:
+    """Return the sessions whose log begins with one of these events, though not at index 0."""
+    first: dict[str, int] = {}
+    for event in events:
+        first.setdefault(event.session_id, event.index)
+    return [
+        (session_id, index)
+        for session_id, index in first.items()
+        if index > 0
+        and connection.execute(
+            "SELECT 1 FROM trims WHERE session_id = ? AND up_to = ?", (session_id, index - 1)
+        ).fetchone()
+    ]
 
 
 def last_seq(connection: sqlite3.Connection) -> int:

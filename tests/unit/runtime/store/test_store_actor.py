@@ -10,7 +10,9 @@ import pytest
 from oubliette import failpoints
 from oubliette.actors.messages import EventsCommitted, caller_key
 from oubliette.actors.store.actor import (
+    FollowLog,
     GetStoreState,
+    LogGrew,
     StoreActor,
     StoreState,
     StoreStateChanged,
@@ -225,6 +227,56 @@ async def test_a_subscriber_that_takes_nothing_at_all_is_cut_off(system, store, 
         await store.ask(append(mine(index)))
     await until(lambda: not ref.is_alive())
     await store.ask(append(mine(20)))
+
+
+class Follower(Actor):
+    """Counts its notices."""
+
+    mailbox_size = 1
+
+    def __init__(self, notices: list[object]) -> None:
+        self.notices = notices
+        self.gate = asyncio.Event()
+
+    @handles(LogGrew)
+    def _grew(self, message: LogGrew) -> None:
+        self.notices.append(message)
+
+    @handles(_Hold)
+    async def _hold(self, _: _Hold) -> None:
+        await self.gate.wait()
+
+
+async def test_a_follower_gets_a_notice_of_the_commits_that_concern_it(system, store):
+    of_all, of_one = [], []
+    system.spawn(Follower, of_all, name="all")
+    one = system.spawn(Follower, of_one, name="one")
+    await store.ask(FollowLog(name="all"))
+    await store.ask(FollowLog(name="one", session_id="s2"))
+    await store.ask(append(event(0)))
+    await until(lambda: len(of_all) == 1)
+    await store.ask(append(event(0, "s2"), event(1, "s2")))
+    await until(lambda: len(of_all) == 2)
+    await until(lambda: len(of_one) == 1)
+    await store.ask(Transact(ops=(operations.PutMeta("a", "b"),)))
+    with pytest.raises(Conflict):
+        await store.ask(append(event(9)))
+    await one.stop()
+    await store.ask(append(event(2, "s2")))
+    await until(lambda: len(of_all) == 3)
+    assert len(of_one) == 1
+    assert not system.dead_letters
+
+
+async def test_a_follower_that_handles_nothing_holds_up_no_commit(system, store):
+    notices: list[object] = []
+    ref = system.spawn(Follower, notices, name="all")
+    await store.ask(FollowLog(name="all"))
+    ref.tell(_Hold())
+    for index in range(20):
+        await store.ask(append(event(index)))
+    ref.resolve().gate.set()
+    await until(lambda: notices)
 
 
 # ---------------------------------------------------------------------- a full disk

@@ -1,0 +1,111 @@
+"""Reads of the log for subscriptions: of one session, of a project, of all sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from oubliette.actors.messages import EventsCommitted, EventsDeleted
+from oubliette.actors.store.subscription import ASK_SECONDS
+from oubliette.actors.subscriptions.cycle import LogPage
+
+if TYPE_CHECKING:
+    from oubliette.records import Project, Session
+    from oubliette.runtime.store.queries import CommitSlice, LogSlice
+
+BATCH_EVENTS: Final = 256
+BATCH_BYTES: Final = 1024 * 1024
+"""Limits of one batch; a larger event comes alone."""
+
+
+class LogReader(Protocol):
+    """The part of the store's reader that subscriptions need."""
+
+    async def last_seq(self) -> int:
+        """Return the seq of the newest event."""
+        ...
+
+    async def last_index(self, session_id: str) -> int:
+        """Return the index of the last event of a session, -1 if there was never one."""
+        ...
+
+    async def log(
+        self, session_id: str, since_index: int, max_events: int, max_bytes: int
+    ) -> LogSlice:
+        """Return events of one session after an index."""
+        ...
+
+    async def committed_events(
+        self, after_seq: int, project_id: str | None, max_events: int, max_bytes: int
+    ) -> CommitSlice:
+        """Return events of a project, or of all sessions, after a seq."""
+        ...
+
+    async def session(self, session_id: str) -> Session | None:
+        """Return one session."""
+        ...
+
+    async def project(self, project_id: str) -> Project | None:
+        """Return one project."""
+        ...
+
+    async def meta(self, key: str) -> str | None:
+        """Return one value of the instance."""
+        ...
+
+
+class LogSource(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the log that a subscription sends: one session, one project, or everything."""
+
+    session_id: str | None = None
+    project_id: str | None = None
+
+    async def end(self, reader: LogReader) -> int:
+        """Return the cursor behind the newest event."""
+        if self.session_id is not None:
+            return await reader.last_index(self.session_id)
+        return await reader.last_seq()
+
+    async def read(self, reader: LogReader, cursor: int) -> LogPage:
+        """Return what follows `cursor`, up to the limits of a batch.
+
+        Raises:
+            TimeoutError: the read took too long.
+            StorageUnavailable: the database cannot be read.
+        """
+        async with asyncio.timeout(ASK_SECONDS):
+            if self.session_id is not None:
+                found = await reader.log(self.session_id, cursor, BATCH_EVENTS, BATCH_BYTES)
+                return session_page(self.session_id, cursor, found)
+            slices = await reader.committed_events(
+                cursor, self.project_id, BATCH_EVENTS, BATCH_BYTES
+            )
+            return commit_page(slices)
+
+
+def session_page(session_id: str, cursor: int, found: LogSlice) -> LogPage:
+    """Return the page of what was read of one session's log."""
+    messages: list[EventsCommitted | EventsDeleted] = []
+    following = cursor
+    if found.truncated_before is not None:
+        messages.append(
+            EventsDeleted(session_id=session_id, first=cursor + 1, before=found.truncated_before)
+        )
+        following = found.truncated_before - 1
+    if found.events:
+        messages.append(EventsCommitted(events=tuple(found.events)))
+        following = found.events[-1].index
+    return LogPage(messages=tuple(messages), next=following, more=found.more)
+
+
+def commit_page(found: CommitSlice) -> LogPage:
+    """Return the page of what was read of several logs."""
+    messages: list[EventsCommitted | EventsDeleted] = [
+        EventsDeleted(session_id=session_id, first=0, before=before)
+        for session_id, before in found.cuts
+    ]
+    if found.events:
+        messages.append(EventsCommitted(events=tuple(found.events)))
+    return LogPage(messages=tuple(messages), next=found.next_seq, more=found.more)

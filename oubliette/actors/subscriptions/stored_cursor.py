@@ -1,0 +1,60 @@
+"""Cursors of named subscriptions in the store, from which a later process continues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oubliette.actors.subscriptions.log_source import LogSource
+from oubliette.errors import Conflict
+from oubliette.runtime.store.operations import PutMeta
+
+if TYPE_CHECKING:
+    from oubliette.actors.subscriptions.log_source import LogReader
+    from oubliette.actors.subscriptions.plan import SubscriptionPlan
+
+PREFIX: Final = "subscription/"
+
+
+class StoredCursor(msgspec.Struct, frozen=True, kw_only=True):
+    """Position of a named subscription, and the part of the log that it is a position in."""
+
+    source: LogSource
+    cursor: int
+
+
+def put_cursor(plan: SubscriptionPlan, cursor: int) -> PutMeta:
+    """Return the operation that stores the position of this subscription."""
+    stored = StoredCursor(source=plan.source, cursor=cursor)
+    return PutMeta(f"{PREFIX}{plan.name}", msgspec.json.encode(stored).decode())
+
+
+def delete_cursor(name: str) -> PutMeta:
+    """Return the operation after which no position is stored under this name."""
+    return PutMeta(f"{PREFIX}{name}", "")
+
+
+async def read_cursor(reader: LogReader, name: str, source: LogSource) -> int | None:
+    """Return the stored position of a subscription; None if there is none.
+
+    Raises:
+        Conflict: it is a position in another part of the log.
+    """
+    value = await reader.meta(f"{PREFIX}{name}")
+    if not value:
+        return None
+    stored = msgspec.json.decode(value, type=StoredCursor)
+    if stored.source != source:
+        raise Conflict(
+            f"the stored subscription {name} follows {shown(stored.source)}, not {shown(source)}",
+            hint="use another name, or end that subscription with forget=True",
+        )
+    return stored.cursor
+
+
+def shown(source: LogSource) -> str:
+    """Return the part of the log in words."""
+    if source.session_id is not None:
+        return f"the session {source.session_id}"
+    return "all sessions" if source.project_id is None else f"the project {source.project_id}"

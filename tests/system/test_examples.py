@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ async def provide_a_tool(site: Site) -> None:
     assert "42" in said
 
 
+async def own_actor(site: Site) -> None:
+    settings = {"containers__runtime": "process"}
+    with tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as home:
+        settings["containers__runtime_dir"] = f"{home}/r"
+        if not site.server.sandboxed:
+            settings["process__sandbox"] = "best-effort"
+        env = {f"OUBLIETTE_{key.upper()}": value for key, value in settings.items()}
+        first = await run("own_actor.py", home, **env)
+        again = await run("own_actor.py", home, **env)
+    assert "begins after -1" in first
+    for said in (first, again):
+        assert said.count("the agent says: audited") == 1
+        assert "turns: 1 of gogol_" in said
+    assert "begins after -1" not in again
+
+
 async def scripted_model(site: Site) -> None:
     lines = (await run("scripted_model.py")).splitlines()
     assert lines == [
@@ -61,7 +78,11 @@ async def real_agent_without_a_model(site: Site) -> None:
     assert "droid says: tool said: 42" in said
 
 
-RUNS = {"provide_a_tool.py": provide_a_tool, "scripted_model.py": scripted_model}
+RUNS = {
+    "own_actor.py": own_actor,
+    "provide_a_tool.py": provide_a_tool,
+    "scripted_model.py": scripted_model,
+}
 NEEDS = {"real_agent_without_a_model.py": ("droid", real_agent_without_a_model)}
 
 

@@ -26,7 +26,7 @@ class ListenerOpened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenListener(Message, Reply[ListenerOpened]):
-    """Open a listener. A provider ends the provider before it with `superseded`."""
+    """To a CallerActor: open a listener. A provider ends the one before it with `superseded`."""
 
     listener_id: str
     mode: Literal["provide", "observe"] = "provide"
@@ -43,7 +43,7 @@ class OpenListener(Message, Reply[ListenerOpened]):
 
 
 class CloseListener(Message):
-    """Close the listener; one that waits in NextEvents is answered with `reason`."""
+    """To a CallerActor: close the listener; its NextEvents is answered with `reason`."""
 
     listener_id: str
     reason: str = "gone"
@@ -65,7 +65,7 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextEvents(Message, Reply[EventBatch]):
-    """Request for events after a cursor; waits for the first. Also ends with the listener."""
+    """To a CallerActor: events after a cursor; waits for the first, or the listener's end."""
 
     listener_id: str
     after: int

@@ -14,7 +14,7 @@ StageName = Literal["image", "create", "start", "relay"]
 
 
 class Acquire(Message, Reply[str]):
-    """Take a lease: the container is started if necessary, and not stopped before Release.
+    """To a ContainerActor: take a lease. The container is started and not stopped before Release.
 
     Answers its id once it runs and its guest has proved its identity. Taking the same lease twice
     is one lease.
@@ -28,7 +28,7 @@ class Acquire(Message, Reply[str]):
 
 
 class Release(Message):
-    """Give a lease back, and the memory of its agent."""
+    """To a ContainerActor: give a lease back, and the memory of its agent."""
 
     session_id: str
     ending: bool = False
@@ -49,17 +49,17 @@ class GetContainerInfo(Message, Reply[ContainerInfo | None]):
 
 
 class StopContainer(Message, Reply[None]):
-    """Stop and remove the container; refused under leases unless `force`."""
+    """To a ContainerActor: stop and remove the container; refused under leases unless `force`."""
 
     force: bool = False
 
 
 class GetContainer(Message, Reply[Container | None]):
-    """Request for the container's record; None if none runs."""
+    """To a ContainerActor: the container's record; None if none runs."""
 
 
 class GetStages(Message, Reply[dict[str, float]]):
-    """Request for the duration of each stage of the last start, in seconds."""
+    """To a ContainerActor: the duration of each stage of the last start, in seconds."""
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunCommand(Message, Reply[CommandResult]):
-    """Run a command and wait for its end. The asker holds a lease."""
+    """To a ContainerActor: run a command and wait for its end. The asker holds a lease."""
 
     argv: tuple[str, ...]
     workspace: str
@@ -95,7 +95,7 @@ class LogText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadLogs(Message, Reply[LogText]):
-    """Request for the end of what the container's own process wrote."""
+    """To a ContainerActor: the end of what the container's own process wrote."""
 
     tail: int
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ssl
+import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -213,6 +214,7 @@ class HttpConnection:
             headers["Mcp-Name"] = _header(name)
         body = _encoded({"id": _ID, "method": method, "params": {**params, "_meta": meta}})
         http = self._http or await self._open()
+        handled = sys.exception()
         with anyio.move_on_after(seconds) as limit:
 
             def take(progress: str) -> None:
@@ -226,7 +228,7 @@ class HttpConnection:
                 ) as response:
                     return await self._result(response, take)
             except httpx2.HTTPError as error:
-                raise failure(self._url, error) from error
+                raise failure(self._url, error, handled) from error
         raise DeadlineExceeded(f"{self._url} did not answer within {seconds:g} s")
 
     async def _result(

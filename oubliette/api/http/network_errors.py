@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     import httpx2
 
 
-def failure(url: httpx2.URL, error: httpx2.HTTPError) -> Exception:
-    """Return the error of a request that had no complete answer."""
+def failure(url: httpx2.URL, error: httpx2.HTTPError, handled: BaseException | None) -> Exception:
+    """Return the error of a request that had no complete answer.
+
+    `handled`: the error that was being handled when the request began, which is not its cause.
+    """
     import httpx2
 
-    below = _lowest(error)
+    below = _lowest(error, handled)
     if isinstance(error, httpx2.ConnectTimeout):
         return AttemptFailed(away(url, "it does not take the connection"), "refused")
     told = away(url, _words(below))
@@ -28,13 +31,13 @@ def failure(url: httpx2.URL, error: httpx2.HTTPError) -> Exception:
     return told
 
 
-def _lowest(error: BaseException) -> BaseException:
+def _lowest(error: BaseException, handled: BaseException | None) -> BaseException:
     """Return the operating system's error, which is at the bottom of the chain."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (below := error.__cause__ or error.__context__) is not None and below is not handled:
+        error = below
     if isinstance(error, BaseExceptionGroup):  # one for each address of the host
         group = cast("BaseExceptionGroup[BaseException]", error)
-        return _lowest(group.exceptions[0])
+        return _lowest(group.exceptions[0], handled)
     return error
 
 

@@ -224,6 +224,19 @@ async def test_an_answer_that_is_cut_off_is_none() -> None:
         await once(cut)
 
 
+@pytest.mark.parametrize("answer", [None, "nobody"])
+async def test_the_reason_is_that_of_the_network_and_not_of_an_error_before(answer: Any) -> None:
+    said = "disconnected" if answer is None else "connection refused"
+    async with ScriptedServer(None) as server, connected(server, reconnect_seconds=0) as remote:
+        if answer == "nobody":
+            await server.__aexit__()
+        try:
+            raise ValueError("another matter")
+        except ValueError:
+            with pytest.raises(Unavailable, match=said):
+                await remote.call("session_get", {})
+
+
 async def test_a_long_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MAX_ANSWER", 1000)
     with pytest.raises(Unavailable, match="more than 1000 bytes"):

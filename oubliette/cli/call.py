@@ -115,11 +115,11 @@ def _call_elsewhere(
 ) -> None:
     from oubliette.cli.client.remote import RemoteServer
 
-    with RemoteServer(*elsewhere, seconds) as server:
-        if tool is None:
-            _list(server.tools(), output)
-        else:
-            _print(server.call(tool, _arguments(tool, given)), output)
+    server = RemoteServer(*elsewhere, seconds)
+    if tool is None:
+        _list(server.tools(), output)
+    else:
+        _print(server.call(tool, _arguments(tool, given)), output)
 
 
 def _print(result: Any, output: Format) -> None:

@@ -10,8 +10,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from oubliette import errors
-from oubliette.errors import DeadlineExceeded, OublietteError, Unavailable
+from oubliette.api.errors import from_wire
+from oubliette.errors import DeadlineExceeded, Unavailable
 from oubliette.runtime.files.home import CONTROL_SOCKET
 
 if TYPE_CHECKING:
@@ -24,28 +24,6 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 60.0
 MAX_SOCKET_PATH: Final = 103  # bytes
-
-
-class RemoteError(OublietteError):
-    """Error answer of the server; has the code and the exit code of the error there."""
-
-    def __init__(self, on_progress: dict[str, Any]) -> None:
-        super().__init__(
-            str(on_progress.get("message", "the server failed")), hint=on_progress.get("hint")
-        )
-        self.code = str(on_progress.get("code", "error"))  # type: ignore[misc]
-        self.exit_code = exit_codes().get(self.code, 1)  # type: ignore[misc]
-
-
-def exit_codes() -> dict[str, int]:
-    """Return the exit code by error code, over the whole error tree."""
-    codes: dict[str, int] = {"ask_timeout": 5}
-    kinds: list[type[OublietteError]] = [errors.OublietteError]
-    while kinds:
-        kind = kinds.pop()
-        codes.setdefault(kind.code, kind.exit_code)
-        kinds.extend(kind.__subclasses__())
-    return codes
 
 
 class ControlClient:
@@ -77,7 +55,7 @@ class ControlClient:
         `on_progress` is called with the progress of tools that report it.
 
         Raises:
-            RemoteError: the tool failed.
+            OublietteError: the tool failed; of the class of its code.
             DeadlineExceeded: no answer, and no progress, within `timeout` seconds.
             Unavailable: the server closed the connection.
         """
@@ -141,7 +119,7 @@ class ControlClient:
             raise Unavailable("the server closed the link", hint="it may be stopping; try again")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise RemoteError(answer["error"])
+            raise from_wire(answer["error"])
         return answer
 
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from oubliette import ids
-from oubliette.cli.client.control import RemoteError
+from oubliette.api.errors import from_wire
 from oubliette.clock import SystemClock
 from oubliette.config.loader import load
 from oubliette.control_socket import OPERATOR
@@ -37,7 +37,7 @@ def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
     Raises:
         OutOfDate: the database is of an earlier release, or empty.
         NotFound: the database is missing.
-        RemoteError: the tool failed.
+        OublietteError: the tool failed; of the class of its code.
     """
     _check(home)
     database = Database(home / homes.DATABASE, read_only=True)
@@ -52,7 +52,7 @@ def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
     Raises:
         HomeInUse: a server, or another command, holds the lock.
         NotFound: the home does not exist yet (`token_create` creates one).
-        RemoteError: the tool failed.
+        OublietteError: the tool failed; of the class of its code.
     """
     _check(home, makes=tool == "token_create")
     with homes.HomeLock(home):
@@ -150,5 +150,5 @@ async def _call(
         database.close()
         await asyncio.to_thread(audit.close)
     if result.is_error:
-        raise RemoteError(result.structured["error"])
+        raise from_wire(result.structured["error"])
     return result.structured

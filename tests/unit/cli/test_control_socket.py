@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from oubliette import control_socket
-from oubliette.cli.client.control import ControlClient, RemoteError
+from oubliette.cli.client.control import ControlClient
 from oubliette.control_socket import ControlSocket
-from oubliette.errors import Unavailable
+from oubliette.errors import NotFound, Unavailable
 from tests.unit.tools import toolkit
 from tests.unit.tools.toolkit import Bench
 
@@ -95,7 +95,7 @@ async def test_several_calls_go_over_one_link(home: Path) -> None:
 
 @pytest.mark.usefixtures("opened")
 async def test_a_failure_comes_with_its_code_and_hint(home: Path) -> None:
-    with pytest.raises(RemoteError) as failed:
+    with pytest.raises(NotFound) as failed:
         await client(home, lambda link: link.call("token_revoke", {"token_id": "tok_" + "0" * 26}))
     assert (failed.value.code, failed.value.exit_code) == ("not_found", 3)
     assert failed.value.hint
@@ -103,7 +103,7 @@ async def test_a_failure_comes_with_its_code_and_hint(home: Path) -> None:
 
 @pytest.mark.usefixtures("opened")
 async def test_what_callers_do_is_not_done_here(home: Path) -> None:
-    with pytest.raises(RemoteError) as failed:
+    with pytest.raises(NotFound) as failed:
         await client(home, lambda link: link.call("caller_listen", {"caller_id": "a"}))
     assert failed.value.code == "not_found"
 

@@ -11,7 +11,16 @@ from oubliette.version import __version__
 
 TYPE_CHECKING = False  # as in `typing`, whose import would take longer than all of this
 if TYPE_CHECKING:
-    from oubliette import errors, kit
+    from oubliette import errors, kit, messages, sync
+    from oubliette.api.bad_agent import (
+        BadAgent,
+    )
+    from oubliette.api.callers.caller import (
+        Caller,
+    )
+    from oubliette.api.client import (
+        Oubliette,
+    )
     from oubliette.api.errors import (
         AgentNeverSawTools,
         BadResultType,
@@ -22,6 +31,61 @@ if TYPE_CHECKING:
         SessionFailed,
         ToolFailed,
         TurnInterrupted,
+    )
+    from oubliette.api.events import (
+        CallerToolRequest,
+        CallerToolSettled,
+        Completion,
+        Delta,
+        ErrorEvent,
+        Event,
+        LargeEvent,
+        MapProgress,
+        Message,
+        PermissionRequest,
+        PermissionSettled,
+        Status,
+        SystemEvent,
+        ToolCall,
+        ToolCallRecord,
+        ToolResult,
+        TurnResult,
+        UnknownEvent,
+        Usage,
+    )
+    from oubliette.api.opening import (
+        connect,
+        open,  # noqa: A004 - as programs call it
+    )
+    from oubliette.api.own_agent import (
+        agent,
+    )
+    from oubliette.api.permissions import (
+        PermissionRules,
+        rules,
+    )
+    from oubliette.api.project import (
+        Project,
+    )
+    from oubliette.api.session import (
+        Session,
+    )
+    from oubliette.api.tools import (
+        BadTool,
+        Call,
+        ToolError,
+        mcp,
+        tool,
+    )
+    from oubliette.api.tree import (
+        Tree,
+    )
+    from oubliette.api.turn import (
+        Turn,
+    )
+    from oubliette.api.views import (
+        ProjectInfo,
+        SessionInfo,
     )
     from oubliette.errors import (
         AlreadyExists,
@@ -48,38 +112,81 @@ if TYPE_CHECKING:
 __all__ = (
     "AgentNeverSawTools",
     "AlreadyExists",
+    "BadAgent",
     "BadResultType",
+    "BadTool",
+    "Call",
+    "Caller",
+    "CallerToolRequest",
+    "CallerToolSettled",
     "Closed",
+    "Completion",
     "ConfigError",
     "Conflict",
     "ContainerLost",
     "DatabaseTooNew",
     "DeadlineExceeded",
+    "Delta",
+    "ErrorEvent",
+    "Event",
     "EventsMissing",
     "Forbidden",
     "HomeInUse",
     "InvalidParameter",
+    "LargeEvent",
     "LimitExceeded",
+    "MapProgress",
+    "Message",
     "NotFound",
+    "Oubliette",
     "OublietteError",
     "PermissionDenied",
+    "PermissionRequest",
+    "PermissionRules",
+    "PermissionSettled",
+    "Project",
+    "ProjectInfo",
     "ProtocolViolation",
     "RateLimited",
     "ResultInvalid",
     "RuntimeFailure",
+    "Session",
     "SessionFailed",
     "SessionHandover",
+    "SessionInfo",
+    "Status",
     "StorageUnavailable",
+    "SystemEvent",
+    "ToolCall",
+    "ToolCallRecord",
+    "ToolError",
     "ToolFailed",
+    "ToolResult",
+    "Tree",
+    "Turn",
     "TurnInterrupted",
+    "TurnResult",
     "Unauthenticated",
     "Unavailable",
+    "UnknownEvent",
+    "Usage",
     "__version__",
+    "agent",
+    "connect",
     "errors",
     "kit",
+    "mcp",
+    "messages",
+    "open",
+    "rules",
+    "sync",
+    "tool",
 )
 
 _NAMES = {
+    "oubliette.api.bad_agent": ("BadAgent",),
+    "oubliette.api.callers.caller": ("Caller",),
+    "oubliette.api.client": ("Oubliette",),
     "oubliette.api.errors": (
         "AgentNeverSawTools",
         "BadResultType",
@@ -90,6 +197,51 @@ _NAMES = {
         "SessionFailed",
         "ToolFailed",
         "TurnInterrupted",
+    ),
+    "oubliette.api.events": (
+        "CallerToolRequest",
+        "CallerToolSettled",
+        "Completion",
+        "Delta",
+        "ErrorEvent",
+        "Event",
+        "LargeEvent",
+        "MapProgress",
+        "Message",
+        "PermissionRequest",
+        "PermissionSettled",
+        "Status",
+        "SystemEvent",
+        "ToolCall",
+        "ToolCallRecord",
+        "ToolResult",
+        "TurnResult",
+        "UnknownEvent",
+        "Usage",
+    ),
+    "oubliette.api.opening": (
+        "connect",
+        "open",
+    ),
+    "oubliette.api.own_agent": ("agent",),
+    "oubliette.api.permissions": (
+        "PermissionRules",
+        "rules",
+    ),
+    "oubliette.api.project": ("Project",),
+    "oubliette.api.session": ("Session",),
+    "oubliette.api.tools": (
+        "BadTool",
+        "Call",
+        "ToolError",
+        "mcp",
+        "tool",
+    ),
+    "oubliette.api.tree": ("Tree",),
+    "oubliette.api.turn": ("Turn",),
+    "oubliette.api.views": (
+        "ProjectInfo",
+        "SessionInfo",
     ),
     "oubliette.errors": (
         "AlreadyExists",
@@ -114,7 +266,7 @@ _NAMES = {
     ),
 }
 """Module → names that it gives to the package."""
-_SUBMODULES = ("errors", "kit")
+_SUBMODULES = ("errors", "kit", "messages", "sync")
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 if not TYPE_CHECKING:  # to type checkers, a name that is not listed above is a mistake

@@ -24,7 +24,7 @@ from oubliette.tools.registry import carry_out, find
 from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -159,7 +159,12 @@ class LocalListener:
 
 @contextlib.asynccontextmanager
 async def serving(
-    home: Path, config: Config, *, keep_agents: bool
+    home: Path,
+    config: Config,
+    *,
+    keep_agents: bool,
+    agents: Sequence[object] = (),
+    runtime: Any = None,
 ) -> AsyncGenerator[LocalConnection]:
     """Run a server without HTTP for the time of the `with` block; return the connection to it.
 
@@ -167,6 +172,8 @@ async def serving(
         home: The home, which is locked.
         config: The configuration.
         keep_agents: Whether agents outlive the block, for the next program on this home.
+        agents: Agents of the program.
+        runtime: Its container runtime; None: as configured.
 
     Raises:
         ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
@@ -177,7 +184,7 @@ async def serving(
     config = msgspec.structs.replace(
         config, server=msgspec.structs.replace(config.server, on_stop=on_stop)
     )
-    async with running(home, config, http=False) as server:
+    async with running(home, config, http=False, agents=agents, runtime=runtime) as server:
         connection = LocalConnection(server)
         connection.serve_listeners()
         yield connection

@@ -80,9 +80,7 @@ async def running(
         DeadlineExceeded: a stage of the start took too long.
     """
     async with contextlib.AsyncExitStack() as stack:
-        parts = Startup(
-            home, config or Config(), stack, http=http, agents=agents, runtime=runtime
-        )
+        parts = Startup(home, config or Config(), stack, http=http, agents=agents, runtime=runtime)
         await parts.run()
         server = Server(parts)
         critical = (STORES, ROOT, "front") if http else (STORES, ROOT)

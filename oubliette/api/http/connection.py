@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from oubliette.api.connection import PollingListener
 from oubliette.api.errors import Closed
 from oubliette.api.http import repeatable
 from oubliette.api.http.address import address, key_for
@@ -104,6 +105,15 @@ class HttpConnection:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    def listener(self, caller_id: str, *, after: int | None) -> PollingListener:
+        """Return a listener to the events of a caller's sessions, by long polls.
+
+        Args:
+            caller_id: Of the caller.
+            after: Cursor of an earlier listener; None: open requests, then events from now on.
+        """
+        return PollingListener(self, caller_id, after)
 
     async def aclose(self) -> None:
         """Close all HTTP connections. Open calls raise `Closed`, as later ones do."""

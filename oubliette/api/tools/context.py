@@ -6,7 +6,10 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, final
 
+from oubliette.api.tools.errors import ToolError
+
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
 
 
@@ -26,6 +29,7 @@ class Call:
         ancestry: tuple[str, ...] = (),
         deadline: float | None = None,
         on_progress: Callable[[str], object] | None = None,
+        transaction: Callable[[], sqlite3.Connection] | None = None,
     ) -> None:
         self.session_id = session_id
         """Session whose agent calls."""
@@ -36,6 +40,7 @@ class Call:
         self.deadline = deadline
         """Time at which the agent stops waiting, in seconds since 1970; None: unknown."""
         self._on_progress = on_progress
+        self._transaction = transaction
         self._cancelled = threading.Event()
         self._ended = False
         self._woken: asyncio.Event | None = None
@@ -71,6 +76,23 @@ class Call:
         For functions that run in a worker thread. In an `async` one, use `wait_cancelled`.
         """
         return self._cancelled.wait(seconds)
+
+    def transaction(self) -> sqlite3.Connection:
+        """Return a connection to the caller's file of answers (`once=`), for the tool's own writes.
+
+        What is written through it is committed together with the answer: both are there, or
+        neither. Commit nothing yourself; an exception undoes all of it. Other writers of the file
+        wait until the tool returns.
+
+        Raises:
+            ToolError: the caller has no file of answers.
+        """
+        if self._transaction is None:
+            raise ToolError(
+                "this tool writes through call.transaction(), and its caller has no file for that",
+                hint='ob.caller(…, once="answers.db")',
+            )
+        return self._transaction()
 
     def progress(self, text: str) -> None:
         """Report progress in a sentence. May be called in any thread; ignored after the end."""

@@ -1,0 +1,75 @@
+"""Caller, tools and permissions that a program provides under a name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from oubliette import ids
+from oubliette.api.callers.caller_loop import Provided
+from oubliette.api.callers.caller_loops import policy
+from oubliette.api.callers.once_store import OnceStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from oubliette.api.shared import ClientShared
+    from oubliette.api.tools.prepared import PreparedTool
+
+
+class Caller:
+    """A caller: it answers the calls of all sessions that were started with it.
+
+    Calls of durable tools wait for it. A program that opens a caller of the same id later, after a
+    crash for example, gets those that are open. Use as an async context manager; made by
+    `Oubliette.caller`.
+    """
+
+    def __init__(
+        self,
+        shared: ClientShared,
+        caller_id: str,
+        tools: Iterable[object],
+        *,
+        on_permission: object = None,
+        once: str | Path | None = None,
+    ) -> None:
+        self.id = ids.check_caller_id(caller_id)
+        """Id of the caller."""
+        self._shared = shared
+        self._given = list(tools)
+        self._permissions = policy(on_permission)
+        self._once = None if once is None else Path(once)
+        self._tools: dict[str, PreparedTool] = {}
+
+    async def __aenter__(self) -> Self:
+        """Begin to answer, open requests first.
+
+        Raises:
+            BadTool: a tool cannot be offered.
+            ConfigError: the file of answers cannot be used.
+        """
+        self._shared.check()
+        self._tools = await self._shared.loops.table(self._given)
+        store = None
+        if self._once is not None:
+            store = await asyncio.to_thread(OnceStore, self._once)
+        loop = self._shared.loops.open(self.id, store)
+        loop.provide(None, Provided(self._tools, self._permissions))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Answer no more calls; those that are carried out are cancelled."""
+        await self._shared.loops.close(self.id)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the call that starts a session. For the package."""
+        tools = [each.definition for each in self._tools.values()]
+        return {"caller_id": self.id, "caller_tools": tools}

@@ -1,0 +1,133 @@
+"""Answers to single requests of agents: a tool call, and a permission."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from oubliette.api.tools.context import Call
+from oubliette.api.tools.errors import ToolCallRefused
+from oubliette.errors import NotFound, OublietteError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.api.callers.once_store import OnceStore, OnceTransaction
+    from oubliette.api.connection import Connection
+    from oubliette.api.events.types import CallerToolRequest, PermissionRequest
+    from oubliette.api.permissions import PermissionRules
+    from oubliette.api.tools.prepared import PreparedTool
+
+_log = logging.getLogger("oubliette.caller")
+
+
+class ToolAnswer:
+    """Answer to one call of a tool of the program."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: CallerToolRequest,
+        tools: Mapping[str, PreparedTool],
+        once: OnceStore | None,
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._tools = tools
+        self._once = once
+
+    async def give(self) -> None:
+        """Carry out the call, unless it was, and send its answer.
+
+        Raises:
+            OublietteError: the answer was not accepted.
+        """
+        request = self._request
+        tool = self._tools.get(request.tool)
+        if tool is None:
+            answer = {"error": f"the program has no tool {request.tool} any more"}
+        elif self._once is not None:
+            answer = await self._once_only(tool, self._once)
+        else:
+            answer = await self._run(tool, None)
+        try:
+            await self._connection.call(
+                "caller_tool_response",
+                {"session_id": request.session_id, "request_id": request.request_id, **answer},
+            )
+        except NotFound:
+            # It was settled meanwhile: its deadline is over, or its agent does not wait any more.
+            _log.info("the answer to %s came too late", request.request_id)
+
+    async def _once_only(self, tool: PreparedTool, once: OnceStore) -> dict[str, Any]:
+        request_id = self._request.request_id
+        kept = await asyncio.to_thread(once.answer, request_id)
+        if kept is not None:
+            return kept
+        transaction = once.begin()
+        try:
+            answer = await self._run(tool, transaction)
+            if "error" in answer:
+                await asyncio.to_thread(transaction.rollback)
+            # An answer that is kept is the answer for good: it is not given up half way.
+            await asyncio.shield(
+                asyncio.to_thread(transaction.commit, request_id, answer),
+            )
+        finally:
+            await asyncio.to_thread(transaction.rollback)
+        return answer
+
+    async def _run(self, tool: PreparedTool, transaction: OnceTransaction | None) -> dict[str, Any]:
+        request = self._request
+        call = Call(
+            session_id=request.session_id,
+            request_id=request.request_id,
+            ancestry=request.ancestry,
+            deadline=request.deadline or None,
+            on_progress=self._progress,
+            transaction=transaction,
+        )
+        try:
+            return {"result": await tool.run(request.arguments, call)}
+        except ToolCallRefused as error:
+            return {"error": error.message}
+
+    def _progress(self, text: str) -> None:
+        _log.info("%s: %s", self._request.tool, text)
+
+
+class PermissionAnswer:
+    """Answer to one permission request of an agent."""
+
+    def __init__(self, connection: Connection, request: PermissionRequest) -> None:
+        self._connection = connection
+        self._request = request
+
+    async def give(self, permissions: PermissionRules, workspace: str) -> None:
+        """Send the decision; without one the request is denied at its deadline.
+
+        Raises:
+            OublietteError: the answer was not accepted.
+        """
+        request = self._request
+        try:
+            decision = await permissions.decide(request, workspace=workspace)
+        except OublietteError:
+            raise
+        except Exception:
+            _log.exception("the decision on %r failed: it is denied", request.text)
+            decision = "deny"
+        if decision is None:
+            return
+        try:
+            await self._connection.call(
+                "permission_response",
+                {
+                    "session_id": request.session_id,
+                    "request_id": request.request_id,
+                    "decision": decision,
+                },
+            )
+        except NotFound:
+            _log.info("the decision on %s came too late", request.request_id)

@@ -1,0 +1,349 @@
+"""Oubliette, the system as a program sees it: in this process, or on a server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import anyio
+import msgspec
+
+from oubliette.api.callers.caller import Caller
+from oubliette.api.callers.caller_loops import CallerLoops
+from oubliette.api.project import Project
+from oubliette.api.session import Session
+from oubliette.api.shared import ClientShared
+from oubliette.api.spawner import end_quietly
+from oubliette.api.subscribing import subscribe
+from oubliette.api.views import ProjectInfo
+from oubliette.errors import AlreadyExists, Conflict, InvalidParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from oubliette.api.connection import Connection
+    from oubliette.api.subscribing import Subscriber, Subscription
+    from oubliette.kit import System
+
+OnExit = Literal["end", "keep"]
+_PAGE = 500
+
+
+class Oubliette:
+    """Projects and sessions of one system. Made by `open` and `connect`; an async context manager.
+
+    It belongs to the event loop that opened it. When its block ends, the sessions that were started
+    in it are ended, or kept, as `on_exit` says.
+    """
+
+    def __init__(
+        self,
+        connecting: Callable[[], Awaitable[Connection]],
+        *,
+        on_exit: OnExit,
+        caller_id: str,
+    ) -> None:
+        """Prepare; nothing is opened before the block begins.
+
+        Args:
+            connecting: Opens the connection.
+            on_exit: What becomes of the sessions that were started.
+            caller_id: Id under which tools are provided that come with a spawn or a message.
+        """
+        if on_exit not in {"end", "keep"}:
+            raise InvalidParameter(
+                f"on_exit: {on_exit!r} is neither 'end' nor 'keep'", field="on_exit"
+            )
+        self._connecting = connecting
+        self._on_exit = on_exit
+        self.caller_id = caller_id
+        """Id under which this program provides the tools of its sessions."""
+        self._shared: ClientShared | None = None
+
+    # ------------------------------------------------------------------ the block
+
+    async def __aenter__(self) -> Self:
+        """Open it.
+
+        Raises:
+            HomeInUse: another process uses the home.
+            ConfigError: the home or the configuration is unusable.
+            Conflict: this does not run on asyncio, or it was opened before.
+        """
+        _check_loop()
+        if self._shared is not None:
+            raise Conflict("this Oubliette was opened before", hint="make another one")
+        shared = ClientShared(await self._connecting())
+        shared.loops = CallerLoops(shared, self.caller_id)
+        self._shared = shared
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what was started, unless it is kept, and close; a second time does nothing."""
+        shared = self._shared
+        if shared is None or shared.closed:
+            return
+        shared.check()
+        with anyio.CancelScope(shield=True):
+            if self._on_exit == "end":
+                async with anyio.create_task_group() as ends:
+                    for session_id in shared.started:
+                        ends.start_soon(end_quietly, shared, session_id)
+            await shared.loops.aclose()
+            await shared.aclose()
+            await shared.connection.aclose()
+
+    def __enter__(self) -> Self:
+        """Refuse: it is an async context manager.
+
+        Raises:
+            Conflict: always.
+        """
+        raise Conflict(
+            "Oubliette is an async context manager: `async with`",
+            hint="in scripts and notebooks: with oubliette.sync.open() as ob",
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    @property
+    def _parts(self) -> ClientShared:
+        if self._shared is None:
+            raise Conflict(
+                "this Oubliette is not open", hint="async with oubliette.open() as ob: ..."
+            )
+        return self._shared
+
+    # ------------------------------------------------------------------ projects
+
+    async def project(self, name: str, **options: Any) -> Project:
+        """Return the project of this name; create it if there is none.
+
+        Args:
+            name: Its name, or its id.
+            options: Those of `create_project`, if it is created.
+        """
+        found = await self._find(name)
+        if found is None:
+            try:
+                return await self.create_project(name, **options)
+            except AlreadyExists:  # by another program, a moment ago
+                found = await self._find(name)
+                if found is None:
+                    raise
+        return Project(self._parts, found)
+
+    async def create_project(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        autonomy: str | None = None,
+        container_type: str | None = None,
+        remote_url: str | None = None,
+        init_git: bool | None = None,
+        workspace_isolation: bool | None = None,
+        limits: Mapping[str, Any] | None = None,
+        mcp_servers: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Project:
+        """Create a project with a default workspace.
+
+        Args:
+            name: Unique among existing projects.
+            description: Purpose, for people.
+            agent: Name of its agent; None: the configured one.
+            model: Model of its agents.
+            autonomy: Actions without a permission: ask, low, medium, high, off.
+            container_type: Type of its container.
+            remote_url: URL of its repository, set as git's origin; nothing is fetched.
+            init_git: Whether the default workspace is a git repository; True unless given.
+            workspace_isolation: Whether each workspace has a container of its own.
+            limits: Limits of each tree of sessions, by name (docs/tools.md).
+            mcp_servers: Further MCP servers for its agents, by name.
+            idempotency_key: Name of this request: a repeated one returns the same project.
+
+        Raises:
+            AlreadyExists: there is a project of this name.
+            InvalidParameter: an option is invalid; its name is in `field`.
+        """
+        answer = await self._parts.call(
+            "project_create",
+            {
+                "name": name,
+                "description": description,
+                "agent": agent,
+                "model": model,
+                "autonomy": autonomy,
+                "container_type": container_type,
+                "remote_url": remote_url,
+                "init_git": init_git,
+                "workspace_isolation": workspace_isolation,
+                "limits": None if limits is None else dict(limits),
+                "mcp_servers": None if mcp_servers is None else dict(mcp_servers),
+                "idempotency_key": idempotency_key,
+            },
+        )
+        return Project(self._parts, answer)
+
+    async def projects(self) -> list[ProjectInfo]:
+        """Return all projects, oldest first."""
+        return [
+            msgspec.convert(each, ProjectInfo, strict=False) for each in await self._listed(None)
+        ]
+
+    async def _find(self, name: str) -> dict[str, Any] | None:
+        listed = await self._listed(name)
+        for each in listed:
+            if each["name"] == name:
+                return each
+        if name.startswith("proj_"):
+            return await self._parts.call("project_get", {"project_id": name})
+        return None
+
+    async def _listed(self, name: str | None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = await self._parts.call(
+                "project_list", {"name_contains": name, "limit": _PAGE, "cursor": cursor}
+            )
+            found += page["projects"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    # ------------------------------------------------------------------ sessions and callers
+
+    async def session(
+        self,
+        session_id: str,
+        *,
+        tools: Iterable[object] | None = None,
+        on_permission: object = None,
+    ) -> Session:
+        """Return an existing session, such as one of an earlier run of this program.
+
+        Args:
+            session_id: Its id.
+            tools: Tools that answer its calls from now on, those that are open included; they have
+                to be the ones that it was started with.
+            on_permission: Policy for its permissions from now on.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        shared = self._parts
+        lending = await shared.loops.prepare(tools, on_permission)
+        session = Session(shared, await shared.call("session_get", {"session_id": session_id}))
+        if lending is not None:
+            lending.taken_by(session.id, session.workspace_id)
+        return session
+
+    def caller(
+        self,
+        caller_id: str,
+        tools: Iterable[object],
+        *,
+        on_permission: object = None,
+        once: str | Path | None = None,
+    ) -> Caller:
+        """Return a caller: tools under a name of its own, for any number of sessions.
+
+        Args:
+            caller_id: Its id; a program that opens it again later gets the requests that are open.
+            tools: Its tools.
+            on_permission: Policy for what agents ask permission for.
+            once: SQLite file of answers: a request that is delivered again is answered from there.
+        """
+        return Caller(self._parts, caller_id, tools, on_permission=on_permission, once=once)
+
+    async def subscribe(
+        self,
+        subscriber: Subscriber,
+        *,
+        session_id: str | None = None,
+        project_id: str | None = None,
+        after: int | None = -1,
+        name: str | None = None,
+    ) -> Subscription:
+        """Send the events of a session, a project or all to an actor of the program.
+
+        In process only. The actor gets `oubliette.messages.EventsCommitted`, in the order of the
+        log and without a gap, also over restarts of the actor.
+
+        Args:
+            subscriber: The actor, or its name.
+            session_id: Only events of this session.
+            project_id: Only events of sessions of this project.
+            after: Cursor of the last event that it knows; None: from now on.
+            name: Name under which the cursor is kept in the home, for the next start.
+
+        Raises:
+            Conflict: this is a connection to a server.
+        """
+        return await subscribe(
+            self._parts,
+            subscriber,
+            session_id=session_id,
+            project_id=project_id,
+            after=after,
+            name=name,
+        )
+
+    # ------------------------------------------------------------------ underneath
+
+    @property
+    def system(self) -> System:
+        """The System of actors, in which a program may start its own; in process only.
+
+        Raises:
+            Conflict: this is a connection to a server.
+        """
+        system: System | None = getattr(self._parts.connection, "system", None)
+        if system is None:
+            raise Conflict(
+                "the actors of a server are in its process, not in this one",
+                hint="oubliette.open() runs them here",
+            )
+        return system
+
+    async def call(
+        self, tool: str, *, timeout: float | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        """Call any of Oubliette's tools (docs/tools.md), and return its result as JSON values.
+
+        Args:
+            tool: Its name.
+            timeout: Seconds; 60 unless given.
+            arguments: Its arguments; those that are None count as absent.
+
+        Raises:
+            OublietteError: the tool failed.
+        """
+        return await self._parts.call(tool, arguments, timeout=timeout)
+
+
+def _check_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise Conflict(
+            "Oubliette runs on asyncio, and no event loop of asyncio runs here",
+            hint='with anyio: anyio.run(main, backend="asyncio"), with trio and without a loop:'
+            " oubliette.sync",
+        ) from None

@@ -1,0 +1,57 @@
+"""OwnedContext, an async context manager that lives in a task of its own.
+
+Libraries on anyio require that a context is left by the task that entered it. Test fixtures,
+notebooks and servers enter in one task and leave in another; here both happen in a third.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+T = TypeVar("T")
+
+
+class OwnedContext(Generic[T]):
+    """Owner of one context manager: `enter` it once, then `leave` it, in any task."""
+
+    def __init__(self, context: AbstractAsyncContextManager[T, Any], name: str) -> None:
+        self._context = context
+        self._name = name
+        self._leaving = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self) -> T:
+        """Enter the context; return its value. Cancelling this leaves it again."""
+        entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.get_running_loop().create_task(self._live(entered), name=self._name)
+        try:
+            return await asyncio.shield(entered)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            raise
+
+    async def leave(self) -> None:
+        """Leave the context, and wait until that is done; raises what leaving it raises."""
+        self._leaving.set()
+        if self._task is not None:
+            task, self._task = self._task, None
+            await asyncio.shield(task)
+
+    async def _live(self, entered: asyncio.Future[T]) -> None:
+        try:
+            async with self._context as value:
+                if not entered.cancelled():
+                    entered.set_result(value)
+                await self._leaving.wait()
+        except BaseException as error:
+            if entered.done():
+                raise
+            if isinstance(error, asyncio.CancelledError):
+                entered.cancel()
+                raise
+            entered.set_exception(error)

@@ -1,0 +1,138 @@
+"""Project, the place of workspaces and sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oubliette.api.session import Session
+from oubliette.api.spawner import Spawner
+from oubliette.api.tree import Tree
+from oubliette.api.views import ProjectInfo, SessionInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oubliette.api.shared import ClientShared
+
+PAGE = 500
+EXEC_MARGIN = 30.0  # seconds beyond the time of a command
+
+
+class Project(Spawner):
+    """A project. Made by `Oubliette.project` and `Oubliette.create_project`."""
+
+    def __init__(self, shared: ClientShared, answer: Mapping[str, Any]) -> None:
+        self.info: ProjectInfo = msgspec.convert(answer, ProjectInfo, strict=False)
+        """Its settings when it was opened."""
+        super().__init__(shared, self.info.id)
+
+    def __repr__(self) -> str:
+        return f"<Project {self.name} {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """Id of the project."""
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        """Name of the project."""
+        return self.info.name
+
+    def tree(
+        self,
+        *,
+        max_agents: int | None = None,
+        max_agents_at_once: int | None = None,
+        max_depth: int | None = None,
+        max_cost_usd: float | None = None,
+        max_wall_seconds: float | None = None,
+        max_turn_seconds: float | None = None,
+        max_turn_steps: int | None = None,
+    ) -> Tree:
+        """Return a block whose sessions count together; limits only tighten those of the project.
+
+        Args:
+            max_agents: Agents, children included.
+            max_agents_at_once: Agents that work at the same time.
+            max_depth: Levels of children.
+            max_cost_usd: Cost of all of them, as far as agents report it.
+            max_wall_seconds: Age of the tree, from its first session.
+            max_turn_seconds: Time limit of one turn.
+            max_turn_steps: Steps of the model in one turn.
+        """
+        limits = {
+            "max_agents": max_agents,
+            "max_agents_at_once": max_agents_at_once,
+            "max_depth": max_depth,
+            "max_cost_usd": max_cost_usd,
+            "max_wall_seconds": max_wall_seconds,
+            "max_turn_seconds": max_turn_seconds,
+            "max_turn_steps": max_turn_steps,
+        }
+        given = {name: value for name, value in limits.items() if value is not None}
+        return Tree(self._shared, self.id, given)
+
+    async def sessions(self, *, status: str | None = None) -> list[SessionInfo]:
+        """Return the sessions of the project, children included, oldest first."""
+        found: list[SessionInfo] = []
+        cursor: str | None = None
+        while True:
+            page = await self._shared.call(
+                "session_list",
+                {"project_id": self.id, "status": status, "limit": PAGE, "cursor": cursor},
+            )
+            found += [msgspec.convert(each, SessionInfo, strict=False) for each in page["sessions"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    async def session(self, session_id: str) -> Session:
+        """Return a session of the project, to go on with.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        answer = await self._shared.call("session_get", {"session_id": session_id})
+        return Session(self._shared, answer)
+
+    async def exec(
+        self,
+        command: str | list[str],
+        *,
+        workspace_id: str | None = None,
+        working_dir: str | None = None,
+        timeout: float = 60.0,
+    ) -> dict[str, Any]:
+        """Run a command in the project's container, and wait for its end.
+
+        Args:
+            command: For `sh -c`; or a program with its arguments.
+            workspace_id: Workspace, where workspaces are isolated.
+            working_dir: Absolute path in the container; None: the workspace.
+            timeout: Seconds after which it is killed.
+
+        Returns:
+            `exit_code`, `stdout`, `stderr`, `truncated`, `timed_out`.
+        """
+        return await self._shared.call(
+            "container_exec",
+            {
+                "project_id": self.id,
+                "command": command,
+                "workspace_id": workspace_id,
+                "working_dir": working_dir,
+                "timeout_seconds": timeout,
+            },
+            timeout=timeout + EXEC_MARGIN,
+        )
+
+    async def delete(self) -> None:
+        """Delete the project with its workspaces and files.
+
+        Raises:
+            Conflict: it has live sessions.
+        """
+        await self._shared.call("project_delete", {"project_id": self.id})

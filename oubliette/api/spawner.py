@@ -1,0 +1,256 @@
+"""Spawner, what a project and a tree have in common: they run prompts in sessions of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+import anyio
+
+from oubliette import ids
+from oubliette.api.session import Session, end_session
+from oubliette.errors import InvalidParameter, OublietteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oubliette.api.callers.caller import Caller
+    from oubliette.api.events.turn_result import TurnResult
+    from oubliette.api.shared import ClientShared
+
+T = TypeVar("T")
+
+SPAWN_SECONDS = 120.0
+CLEANUP_SECONDS = 15.0
+AT_ONCE = 4
+
+
+class SpawnOptions(TypedDict, total=False):
+    """Options of a new session, all optional."""
+
+    tools: Iterable[object] | None
+    """Tools of this program that the agent and its children may call."""
+    on_permission: object
+    """Policy for what agents ask permission for: `rules(…)`, or a function of the request."""
+    caller: Caller | None
+    """Caller that provides the tools, instead of `tools` and `on_permission`."""
+    agent: str | None
+    """Name of the agent; None: that of the project."""
+    model: str | None
+    """Model of the agent; None: that of the project."""
+    autonomy: str | None
+    """Actions without a permission: ask, low, medium, high, off. With `on_permission`: ask."""
+    workspace_id: str | None
+    """Workspace; None: the default one of the project."""
+    new_workspace: bool
+    """Whether the session gets a workspace of its own."""
+    api_key_scope: str | None
+    """Scope of a key with which the agent can call Oubliette's tools; None: it gets none."""
+    idempotency_key: str | None
+    """Name of this request: a repeated one returns the same session."""
+
+
+class Spawner:
+    """Base of `Project` and `Tree`."""
+
+    def __init__(self, shared: ClientShared, project_id: str) -> None:
+        self._shared = shared
+        self._project_id = project_id
+
+    def _fixed(self) -> dict[str, Any]:
+        """Return arguments of each spawn."""
+        return {}
+
+    def _was_spawned(self, session: Session) -> None:
+        """Note a session that was started."""
+
+    async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Session:
+        """Start a session with its first message; return when both are stored.
+
+        Args:
+            prompt: For the agent.
+            options: See `SpawnOptions`.
+
+        Raises:
+            BadTool: a tool cannot be offered.
+            LimitExceeded: a limit of the project or of the tree refuses the session.
+            InvalidParameter: an option is invalid; its name is in `field`.
+        """
+        self._shared.check()
+        unknown = set(options) - set(SpawnOptions.__annotations__)
+        if unknown:
+            named = ", ".join(sorted(unknown))
+            raise InvalidParameter(
+                f"spawn has no option {named}",
+                field=min(unknown),
+                hint="; ".join(sorted(SpawnOptions.__annotations__)),
+            )
+        # The call is not given up half way: a session that is started has an owner.
+        task = self._shared.run(self._spawn(prompt, options), "spawn")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.add_done_callback(self._abandon)
+            raise
+
+    async def _spawn(self, prompt: str, options: SpawnOptions) -> Session:
+        caller = options.get("caller")
+        given = options.get("tools")
+        on_permission = options.get("on_permission")
+        lending = None
+        if caller is None:
+            lending = await self._shared.loops.prepare(given, on_permission)
+        elif given is not None or on_permission is not None:
+            raise InvalidParameter(
+                "caller: it provides tools and permissions; give either it or them", field="caller"
+            )
+        provided = {} if lending is None else lending.arguments()
+        arguments: dict[str, Any] = {
+            "project_id": self._project_id,
+            "prompt": prompt,
+            "new_session": True,
+            "agent": options.get("agent"),
+            "model": options.get("model"),
+            "autonomy": options.get("autonomy") or ("ask" if on_permission is not None else None),
+            "workspace_id": options.get("workspace_id"),
+            "create_workspace": options.get("new_workspace") or None,
+            "api_key_scope": options.get("api_key_scope"),
+            "idempotency_key": options.get("idempotency_key"),
+            **provided,
+            **({} if caller is None else caller.arguments()),
+            **self._fixed(),
+        }
+        answer = await self._shared.call("session_spawn", arguments, timeout=SPAWN_SECONDS)
+        session = Session(self._shared, answer)
+        self._shared.started.setdefault(session.id)
+        self._was_spawned(session)
+        if lending is not None:
+            lending.taken_by(session.id, session.workspace_id)
+        session.began(answer, lends=bool(provided.get("caller_tools")) or caller is not None)
+        return session
+
+    def _abandon(self, task: asyncio.Task[Session]) -> None:
+        """End a session that was started for somebody who does not wait for it any more."""
+        if not task.cancelled() and task.exception() is None:
+            self._shared.run(
+                end_quietly(self._shared, task.result().id), "end of an abandoned session"
+            )
+
+    @overload
+    async def run(self, prompt: str, **options: Unpack[SpawnOptions]) -> TurnResult: ...
+
+    @overload
+    async def run(
+        self, prompt: str, *, returns: type[T], attempts: int = 3, **options: Unpack[SpawnOptions]
+    ) -> T: ...
+
+    async def run(
+        self,
+        prompt: str,
+        *,
+        returns: Any = None,
+        attempts: int = 3,
+        **options: Unpack[SpawnOptions],
+    ) -> Any:
+        """Run one prompt in a session of its own, which is ended afterwards; return the answer.
+
+        Cancelling it interrupts the turn and ends the session.
+
+        Args:
+            prompt: For the agent.
+            returns: Type of the answer: the agent is told its JSON Schema, its answer is validated,
+                and it is told what was wrong. None: the answer is text.
+            attempts: Maximum of answers of the wrong type.
+            options: See `SpawnOptions`.
+
+        Returns:
+            A `TurnResult`; with `returns` a value of that type.
+
+        Raises:
+            SessionFailed: the agent failed; contains the reason.
+            ResultInvalid: no answer was of the type `returns`.
+            BadResultType: the type has no JSON Schema.
+            AgentNeverSawTools: the agent has not fetched the tools.
+        """
+        started: list[Session] = []
+
+        async def ask(message: str) -> TurnResult:
+            if not started:
+                started.append(await self.spawn(message, **options))
+                turn = started[0].turn
+                assert turn is not None
+                return await turn
+            return await (await started[0].send(message))
+
+        try:
+            if returns is None:
+                return await ask(prompt)
+            from oubliette.api.results import ask_for_result
+
+            return await ask_for_result(returns, prompt, ask, attempts=attempts)
+        finally:
+            for session in started:
+                await end_quietly(self._shared, session.id)
+
+    async def map(
+        self,
+        prompts: Iterable[str],
+        *,
+        at_once: int = AT_ONCE,
+        returns: Any = None,
+        attempts: int = 3,
+        **options: Unpack[SpawnOptions],
+    ) -> list[Any]:
+        """Run each prompt as `run` does, several at the same time; return the answers in order.
+
+        A part that fails does not stop the others: its error stands in its place. Cancelling the
+        map cancels all parts.
+
+        Args:
+            prompts: One for each session.
+            at_once: Maximum of sessions at the same time.
+            returns: As in `run`.
+            attempts: As in `run`.
+            options: See `SpawnOptions`.
+        """
+        if at_once < 1:
+            raise InvalidParameter(f"at_once: {at_once} is less than 1", field="at_once")
+        wanted = list(prompts)
+        answers: list[Any] = [None] * len(wanted)
+        places = anyio.CapacityLimiter(at_once)
+
+        async def part(place: int, prompt: str) -> None:
+            async with places:
+                try:
+                    if returns is None:
+                        answers[place] = await self.run(prompt, **options)
+                    else:
+                        answers[place] = await self.run(
+                            prompt, returns=returns, attempts=attempts, **options
+                        )
+                except OublietteError as error:
+                    answers[place] = error
+
+        async with anyio.create_task_group() as parts:
+            for place, prompt in enumerate(wanted):
+                parts.start_soon(part, place, prompt)
+        return answers
+
+
+async def end_quietly(shared: ClientShared, session_id: str) -> None:
+    """End a session and its descendants, also while this task is being cancelled."""
+    with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
+        try:
+            await end_session(shared, session_id, tree=True)
+        except OublietteError:
+            # It has ended by itself, or its server is away: nothing is left to be done here.
+            return
+
+
+def new_tree_id() -> str:
+    """Return an id for a tree."""
+    return ids.new_uuid()
+
+
+__all__ = ["SpawnOptions", "Spawner", "end_quietly", "new_tree_id"]

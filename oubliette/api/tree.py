@@ -1,0 +1,53 @@
+"""Tree, limits of all that is started inside a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from oubliette.api.spawner import Spawner, end_quietly, new_tree_id
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from oubliette.api.session import Session
+    from oubliette.api.shared import ClientShared
+
+
+class Tree(Spawner):
+    """Sessions whose agents, cost and time count together, their children included.
+
+    Use as an async context manager: at its end the sessions that were started inside are ended.
+    Made by `Project.tree`.
+    """
+
+    def __init__(self, shared: ClientShared, project_id: str, limits: dict[str, Any]) -> None:
+        super().__init__(shared, project_id)
+        self.id = new_tree_id()
+        """Id of the tree."""
+        self._limits = limits
+        self._sessions: list[Session] = []
+
+    async def __aenter__(self) -> Self:
+        """Begin the block."""
+        self._shared.check()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the sessions that were started inside."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as ends:
+                for session in self._sessions:
+                    ends.start_soon(end_quietly, self._shared, session.id)
+
+    def _fixed(self) -> dict[str, Any]:
+        return {"tree": {"id": self.id, "limits": self._limits}}
+
+    def _was_spawned(self, session: Session) -> None:
+        self._sessions.append(session)

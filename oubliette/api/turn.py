@@ -1,0 +1,91 @@
+"""Turn, the work of an agent on one message: awaited for its result, iterated for its events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oubliette.api.errors import AgentNeverSawTools
+from oubliette.api.event_iterator import EventIterator, TurnEvents
+from oubliette.api.events.turn_result import TurnFold
+from oubliette.api.events.types import SystemEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from oubliette.api.events.turn_result import TurnResult
+    from oubliette.api.shared import ClientShared
+
+INTERRUPT_SECONDS = 10.0
+
+
+class Turn:
+    """One turn of a session. Awaiting it returns its `TurnResult`; iterating it, its events.
+
+    Both may be done any number of times, at once or later: each reads the log from the beginning
+    of the turn.
+    """
+
+    def __init__(
+        self, parts: ClientShared, session_id: str, number: int, after: int, *, lends: bool = False
+    ) -> None:
+        self._parts = parts
+        self.session_id = session_id
+        self.number = number
+        """Number of the turn in its session, from 1."""
+        self._after = after
+        self._lends = lends
+
+    def __repr__(self) -> str:
+        return f"<Turn {self.number} of {self.session_id}>"
+
+    def __await__(self) -> Generator[object, None, TurnResult]:
+        """Wait for the result.
+
+        Raises:
+            SessionFailed: the turn failed; contains the reason.
+            TurnInterrupted: it was interrupted.
+            AgentNeverSawTools: the agent began it without the tools that came with its message.
+        """
+        return self.result().__await__()
+
+    def __aiter__(self) -> TurnEvents:
+        """Return an iterator over the events of the turn."""
+        return self.events()
+
+    def events(self, after: int | None = None) -> TurnEvents:
+        """Return an iterator over the events of the turn, or those of them after an index."""
+        self._parts.check()
+        start = self._after if after is None else after
+        fold = TurnFold(self.number, self.session_id)
+        return TurnEvents(self._parts.connection, self.session_id, fold, after=start)
+
+    async def result(self) -> TurnResult:
+        """Wait for the result, as awaiting the turn does."""
+        self._parts.check()
+        fold = TurnFold(self.number, self.session_id)
+        events = EventIterator(
+            self._parts.connection, self.session_id, after=self._after, follow=True
+        )
+        async for event in events:
+            fold.add(event)
+            if self._lends and _unseen(event):
+                await self.interrupt()
+                raise AgentNeverSawTools(
+                    f"the agent of {self.session_id} began turn {self.number} without having"
+                    " fetched the tools that came with its message",
+                    session_id=self.session_id,
+                    hint="start a session with the tools: an agent lists them when it starts",
+                )
+            if fold.done:
+                break
+        return fold.result()
+
+    async def interrupt(self) -> None:
+        """Interrupt the running turn of the session, if one runs."""
+        await self._parts.call(
+            "session_interrupt", {"session_id": self.session_id}, timeout=INTERRUPT_SECONDS
+        )
+
+
+def _unseen(event: object) -> bool:
+    return isinstance(event, SystemEvent) and event.kind == "tools_not_listed"

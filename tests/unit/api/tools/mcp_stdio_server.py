@@ -16,6 +16,12 @@ def add(a: int, b: int = 1) -> int:
 
 
 @server.tool()
+def greeting() -> str:
+    """Show a variable of the environment."""
+    return os.environ["GREETING"]
+
+
+@server.tool()
 def stop() -> str:
     """End the server's process in the middle of a call."""
     os._exit(3)

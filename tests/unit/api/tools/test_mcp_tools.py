@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
-from mcp import Client, ClientSession
+from mcp import Client, ClientSession, StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -100,8 +101,16 @@ async def test_progress_and_time_limits_are_forwarded(no_leaked_tasks):
 
 async def test_a_program_is_started_and_ended(no_leaked_tasks):
     async with opened(mcp(PROGRAM)) as table:
-        assert list(table) == ["add", "stop"]
+        assert list(table) == ["add", "greeting", "stop"]
         assert await table["add"].run({"a": 2, "b": 3}, Call()) == {"result": 5}
+
+
+async def test_a_program_may_have_an_environment(no_leaked_tasks, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())  # as in a notebook
+    command, *arguments = PROGRAM
+    target = StdioServerParameters(command=command, args=arguments, env={"GREETING": "Hi"})
+    async with opened(mcp(target)) as table:
+        assert await table["greeting"].run({}, Call()) == {"result": "Hi"}
 
 
 async def test_a_program_that_ends_is_an_error_of_its_tools_and_of_nothing_else(no_leaked_tasks):
@@ -215,6 +224,7 @@ async def test_two_servers_with_tools_of_one_name_need_prefixes(no_leaked_tasks)
         (["a", 3], {}, "list of strings"),
         (PROGRAM, {"headers": {"a": "b"}}, "headers are for a URL"),
         ("http://x/", {"prefix": "a b"}, "prefix"),
+        ("http://x/", {"timeout": 0}, "timeout"),
     ],
 )
 def test_a_bad_target_is_refused_at_once(target, options, named):

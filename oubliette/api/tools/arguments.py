@@ -66,13 +66,7 @@ class Arguments:
         """
         given: object = cast("object", {}) if arguments is None else arguments
         try:
-            values = self._decoded(given, strict=True)
-        except msgspec.ValidationError as error:
-            try:
-                values = self._decoded(self._repaired(given), strict=False)
-            except msgspec.ValidationError:
-                # The first refusal is about what the agent gave, not about the attempt to mend it.
-                raise ToolCallRefused(self._refusal(tool, given, error)) from None
+            values = self._values(tool, given)
         except RecursionError:
             raise ToolCallRefused(f"{tool}: the arguments are nested too deeply") from None
         found: dict[str, Any] = {}
@@ -82,6 +76,16 @@ class Arguments:
                 is_held = isinstance(value, foreign_types.ForeignValue)
                 found[name] = value.value if is_held else value
         return found
+
+    def _values(self, tool: str, given: object) -> msgspec.Struct:
+        try:
+            return self._decoded(given, strict=True)
+        except msgspec.ValidationError as error:
+            try:
+                return self._decoded(self._repaired(given), strict=False)
+            except msgspec.ValidationError:
+                # The first refusal is about what the agent gave, not about the attempt to mend it.
+                raise ToolCallRefused(self._refusal(tool, given, error)) from None
 
     def _decoded(self, given: object, *, strict: bool) -> msgspec.Struct:
         return msgspec.convert(

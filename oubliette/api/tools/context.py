@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from oubliette.api.tools.errors import ToolError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
+
+
+LOG: Final = logging.getLogger("oubliette.tools")
 
 
 @final
@@ -107,8 +111,12 @@ class Call:
             self._ended = True  # the loop is closed: an abandoned thread goes on without it
 
     def _report(self, text: str) -> None:
-        if self._on_progress is not None and not self._ended:
+        if self._on_progress is None or self._ended:
+            return
+        try:
             self._on_progress(text)
+        except Exception:
+            LOG.exception("progress of %r could not be reported", self)
 
     def cancel(self) -> None:
         """Mark the call as no longer awaited. For the runner of tools, on the loop's thread."""

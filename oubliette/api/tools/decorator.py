@@ -66,7 +66,8 @@ def tool(
         name: what agents see behind `<caller_id>_`; by default the function's name.
         description: for the agent; by default the docstring without its sections.
         durable: calls wait for a program that is not there, until their deadline.
-        timeout: seconds after which a call fails; by default the deadline of the call alone.
+        timeout: seconds after which a call fails; by default it may take until its deadline,
+            when the server stops waiting for it.
 
     Raises:
         BadTool: an option is invalid, or the function is marked already with other options.
@@ -94,10 +95,18 @@ def _checked(options: ToolOptions) -> ToolOptions:
             ids.check_tool_name(options.name)
         except InvalidParameter as error:
             raise BadTool(f"@tool: {error}") from None
-    timeout = options.timeout
-    if timeout is not None and not (0 < timeout < math.inf):
-        raise BadTool(f"@tool: timeout: {timeout!r} must be a positive number of seconds")
+    check_timeout(options.timeout, "@tool")
     return options
+
+
+def check_timeout(seconds: float | None, where: str) -> None:
+    """Refuse what is no time limit.
+
+    Raises:
+        BadTool: it is not a positive number of seconds; the message begins with `where`.
+    """
+    if seconds is not None and not (0 < seconds < math.inf):
+        raise BadTool(f"{where}: timeout: {seconds!r} must be a positive number of seconds")
 
 
 def _marked(options: ToolOptions, function: Any) -> Any:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
 from oubliette.api.tools import results
+from oubliette.api.tools.context import LOG
 from oubliette.api.tools.errors import ToolCallRefused, ToolError
 from oubliette.api.tools.prepared import PreparedTool
 
 if TYPE_CHECKING:
     from oubliette.api.tools.context import Call
 
-LOG: Final = logging.getLogger("oubliette.tools")
 _LONGEST: Final = 8000  # characters of an error that an agent reads
 
 
@@ -73,7 +72,7 @@ class GuardedTool(PreparedTool):
         try:
             return results.plain(result)
         except results.NotJson as error:
-            LOG.error("tool %s returned what is not JSON: %s", self.name, error)  # noqa: TRY400
+            LOG.error("tool %s returned what is not JSON: %s", self.name, error)
             raise ToolCallRefused(
                 f"{self.name}: its result, of type {type(result).__name__}, is not JSON: {error}"
             ) from None
@@ -86,8 +85,11 @@ def described(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         return "; ".join(described(inner) for inner in group.exceptions)
-    text = str(error)
     kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # an error of the user's whose own text fails
+        return kind
     return f"{kind}: {text}" if text else kind
 
 

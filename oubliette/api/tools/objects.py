@@ -98,7 +98,11 @@ def _of_object(each: object) -> list[PreparedTool]:
             hint="give functions, or objects with methods that are marked with @oubliette.tool",
         )
     try:
-        return [CallableTool(getattr(each, name), options) for name, options in names.items()]
+        return [
+            # An object is named after its class, its `__call__` is not.
+            CallableTool(cast("Any", each if name == "__call__" else getattr(each, name)), options)
+            for name, options in names.items()
+        ]
     except BadTool as error:
         if marked:
             raise

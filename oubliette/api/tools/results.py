@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 import msgspec
@@ -27,9 +28,7 @@ def plain(value: Any) -> Any:
     from oubliette.tool_params import validation
 
     try:
-        found = _without_tuples(
-            msgspec.to_builtins(value, str_keys=True, enc_hook=foreign_types.dumped)
-        )
+        found = _without_tuples(msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped))
         validation.check_values({"result": found})
     except InvalidParameter as error:
         raise NotJson(str(error).removeprefix("result: ")) from None
@@ -38,6 +37,24 @@ def plain(value: Any) -> Any:
     except (TypeError, ValueError, NotImplementedError) as error:
         raise NotJson(str(error)) from None
     return found
+
+
+def _dumped(value: Any) -> Any:
+    """Return an object that msgspec does not know as a value that it does: its `enc_hook`.
+
+    Raises:
+        NotImplementedError: there is none.
+    """
+    # Classes of libraries that are texts or numbers all the same, without their own `__str__`.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(cast("os.PathLike[str]", value))
+    return foreign_types.dumped(value)
 
 
 def _without_tuples(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional, cast, get_args, get_type_hints
 
 from oubliette.api.tools import foreign_types
@@ -12,6 +13,7 @@ from oubliette.api.tools.errors import BadTool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
 REQUIRED: Final = inspect.Parameter.empty
 """Default of a parameter that has none."""
@@ -50,7 +52,7 @@ def signature_of(function: Callable[..., Any], descriptions: Mapping[str, str]) 
         raise BadTool(
             f"{label}: has no signature: {error}", hint="write a function with type hints for it"
         ) from None
-    hints = _hints(inner, label)
+    hints = _hints(inner, label, found.parameters.keys() - given)
     parameters: list[ToolParameter] = []
     calls: list[str] = []
     for name, parameter in found.parameters.items():
@@ -96,9 +98,17 @@ def label_of(function: object) -> str:
     return f"{name if isinstance(name, str) else type(inner).__qualname__}()"
 
 
-def _hints(inner: Any, label: str) -> dict[str, Any]:
+def _hints(inner: Any, label: str, names: AbstractSet[str]) -> dict[str, Any]:
+    """Return the type hints of the parameters `names`; others need not exist at run time."""
+    annotations = getattr(inner, "__annotations__", {})
+    holder = SimpleNamespace(
+        __annotations__={name: hint for name, hint in annotations.items() if name in names},
+        __type_params__=getattr(inner, "__type_params__", ()),
+    )
     try:
-        return get_type_hints(inner, include_extras=True)
+        return get_type_hints(
+            holder, getattr(inspect.unwrap(inner), "__globals__", {}), include_extras=True
+        )
     except NameError as error:
         raise BadTool(
             f"{label}: the type hint {error.name} cannot be found at run time",

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -130,6 +131,19 @@ class Model(pydantic.BaseModel):
     lines: list[Line] = []
 
 
+class Markup(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise AssertionError
+
+
+class Many(int): ...
+
+
+class Much(float): ...
+
+
 Pair = namedtuple("Pair", "a b")
 
 
@@ -145,6 +159,7 @@ Pair = namedtuple("Pair", "a b")
         ({1: {"a"}}, {"1": ["a"]}),
         (b"x", "eA=="),
         (decimal.Decimal("1.50"), "1.50"),
+        ([Markup("x"), Many(3), Much(0.5), Path("a/b")], ["x", 3, 0.5, "a/b"]),
         (msgspec.defstruct("Point", [("x", int)])(3), {"x": 3}),
     ],
 )
@@ -230,6 +245,17 @@ async def test_an_error_without_text_is_named_and_a_long_one_shortened():
     text = await refusal(long)
     assert len(text) == 8000
     text.encode()
+
+
+async def test_an_error_that_cannot_describe_itself_is_named():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def fail() -> None:
+        raise Mute
+
+    assert await refusal(fail) == "Mute"
 
 
 async def test_an_error_in_a_check_of_the_users_types_is_an_answer():
@@ -399,6 +425,18 @@ async def test_progress_is_reported_on_the_loop_from_both_kinds_of_functions():
     await run(plain, {}, Call(on_progress=show))
     await run(later, {}, Call(on_progress=show))
     assert shown == [("one", True), ("two", True), ("three", True)]
+
+
+async def test_progress_that_cannot_be_shown_does_not_end_the_call(caplog):
+    def show(text: str) -> None:
+        raise ValueError(text)
+
+    async def work(call: Call) -> int:
+        call.progress("one")
+        return 1
+
+    assert await run(work, {}, Call(on_progress=show)) == 1
+    assert "ValueError: one" in caplog.text
 
 
 async def test_progress_after_the_end_is_ignored():

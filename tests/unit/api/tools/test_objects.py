@@ -147,7 +147,13 @@ def test_an_object_that_can_be_called_is_one_tool_unless_its_methods_are_marked(
         @tool
         def only(self) -> None: ...
 
+    class MarkedItself:
+        @tool(durable=True)
+        def __call__(self, name: str) -> str:
+            return name
+
     assert list(tool_table([Greet()])) == ["Greet"]
+    assert tool_table([MarkedItself()])["MarkedItself"].durable
     assert list(tool_table([Marked()])) == ["only"]
     assert list(tool_table([tool(name="greet")(Greet())])) == ["greet"]
 

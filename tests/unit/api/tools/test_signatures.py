@@ -76,6 +76,19 @@ def test_a_type_that_is_defined_in_a_function_is_refused_under_postponed_annotat
         CallableTool(uses)
 
 
+def test_types_that_agents_do_not_give_need_not_exist_at_run_time():
+    def find(db: Unimported, order: str) -> Unimported: ...
+
+    assert CallableTool(functools.partial(find, db=3)).input_schema["required"] == ["order"]
+
+
+def test_a_cached_function_is_described_by_the_one_inside():
+    @functools.cache
+    def find(order: str) -> str: ...
+
+    assert CallableTool(find).input_schema["required"] == ["order"]
+
+
 def test_a_name_that_agents_cannot_use_is_refused():
     def größe(a: int): ...
 

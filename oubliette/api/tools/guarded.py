@@ -34,7 +34,8 @@ class GuardedTool(PreparedTool):
         """Carry out one call and return its result as JSON values.
 
         Cancelling this ends an `async` function. A function in a worker thread cannot be ended: it
-        sees `call.cancelled`, and goes on although its result is not awaited.
+        sees `call.cancelled`, and goes on although its result is not awaited. Python waits for
+        such a thread before the program ends.
 
         Raises:
             ToolCallRefused: there is no result; the message is for the agent.

@@ -307,14 +307,14 @@ async def test_an_async_function_is_cancelled_at_its_time_limit():
 async def test_a_thread_is_left_behind_at_its_time_limit_and_sees_that_nobody_waits():
     seen = threading.Event()
 
-    @tool(timeout=0.05)
+    @tool(timeout=0.5)
     def hang(call: Call) -> None:
         assert call.pause(10)
         call.progress("ignored")
         seen.set()
 
     shown: list[str] = []
-    assert "within 0.05 s" in await refusal(hang, {}, Call(on_progress=shown.append))
+    assert "within 0.5 s" in await refusal(hang, {}, Call(on_progress=shown.append))
     assert await asyncio.to_thread(seen.wait, 10)
     assert shown == []
 
@@ -378,19 +378,25 @@ async def test_cancelling_a_run_leaves_the_thread_behind_and_does_not_wait_for_i
 
 async def test_threads_that_were_left_behind_count_until_they_end(monkeypatch):
     monkeypatch.setattr(callables, "_THREADS", 2)
-    release, count = threading.Event(), []
+    started, release, count = threading.Semaphore(0), threading.Event(), []
 
-    @tool(timeout=0.05)
     def hang() -> int:
         count.append(1)
+        started.release()
         release.wait(10)
         return len(count)
 
     ready = CallableTool(hang)
     try:
-        for _ in range(4):
-            with pytest.raises(ToolCallRefused):
-                await ready.run({}, Call())
+        for _ in range(2):
+            left = asyncio.create_task(ready.run({}, Call()))
+            assert await asyncio.to_thread(started.acquire, timeout=10)
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+        ready.timeout = 0.05
+        with pytest.raises(ToolCallRefused):
+            await ready.run({}, Call())
         assert len(count) == 2
         ready.timeout = 10
         waiting = asyncio.create_task(ready.run({}, Call()))

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
-from mcp import Client, ClientSession, StdioServerParameters
-from mcp.server import MCPServer
+from mcp import Client, ClientSession, StdioServerParameters, types
+from mcp.server import MCPServer, Server
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
@@ -26,6 +26,7 @@ from oubliette.api.tools import (
     ToolCallRefused,
     mcp,
     opened_table,
+    tool_table,
 )
 
 pytestmark = [pytest.mark.anyio]
@@ -90,13 +91,24 @@ async def test_the_tools_of_a_server_in_the_process_are_forwarded(no_leaked_task
         assert "a" in await refusal(add, {"a": "x"})
 
 
-async def test_progress_and_time_limits_are_forwarded(no_leaked_tasks):
+async def test_progress_and_cancellation_are_forwarded(no_leaked_tasks):
     shown: list[str] = []
-    async with opened(mcp(a_server(), timeout=0.3)) as table:
-        text = await refusal(table["hang"], {}, Call(on_progress=shown.append))
-        assert text == "hang: had no result within 0.3 s"
+    working = asyncio.Event()
+    call = Call(on_progress=lambda text: (shown.append(text), working.set()))
+    async with opened(mcp(a_server())) as table:
+        task = asyncio.create_task(table["hang"].run({}, call))
+        await working.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert call.cancelled
         assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
     assert shown == ["half way"]
+
+
+async def test_a_time_limit_ends_the_wait_for_a_server(no_leaked_tasks):
+    async with opened(mcp(a_server(), timeout=0.05)) as table:
+        assert await refusal(table["hang"], {}) == "hang: had no result within 0.05 s"
 
 
 async def test_a_program_is_started_and_ended(no_leaked_tasks):
@@ -236,3 +248,23 @@ async def test_an_object_that_is_no_server_is_refused_when_it_is_opened(no_leake
     with pytest.raises(BadTool, match="cannot be opened"):
         async with opened(mcp(object())):
             pass
+
+
+async def test_a_client_of_mcp_lists_tools_with_our_schemas_as_they_are(no_leaked_tasks):
+    def find(number: str, sums: list[Sum] | None = None) -> None:
+        """Find.
+
+        Args:
+            number: of the order.
+        """
+
+    ready = tool_table([find])["find"]
+    listed = types.ListToolsResult(tools=[types.Tool.model_validate(ready.definition)])
+
+    async def on_list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
+        return listed
+
+    async with Client(Server("ours", on_list_tools=on_list_tools)) as client:
+        (found,) = (await client.list_tools()).tools
+    assert (found.name, found.description) == ("find", "Find.")
+    assert found.input_schema == ready.input_schema

@@ -1,8 +1,9 @@
 """Docstrings in Google style: the description of a function and those of its parameters.
 
-Indentation decides what belongs together, as in Python: the entries of a section stand deeper than
-its heading, and the lines of an entry deeper than the entry. Text that fits no rule is description,
-so that a docstring of another style loses nothing.
+The docstring of a class describes its fields in the same way. Indentation decides what belongs
+together, as in Python: the entries of a section stand deeper than its heading, and the lines of an
+entry deeper than the entry. Text that fits no rule is description, so that a docstring of another
+style loses nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PARAMETERS: Final = frozenset(
-    {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"}
+    {"args", "arguments", "attributes", "parameters", "keyword args", "keyword arguments"}
 )
 _OTHERS: Final = frozenset(
     {
-        "attributes",
         "example",
         "examples",
         "raises",
@@ -41,13 +41,13 @@ _ENTRY: Final = re.compile(
 
 
 class Docstring(NamedTuple):
-    """The parts of a docstring that describe a tool to an agent."""
+    """The parts of a docstring that describe a tool, or a type, to an agent."""
 
     description: str
     """Text outside of sections, in paragraphs; empty without a docstring."""
 
     parameters: Mapping[str, str]
-    """Descriptions of parameters by name, each on one line."""
+    """Descriptions of parameters or fields by name, each on one line."""
 
 
 def parsed(text: str | None) -> Docstring:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from oubliette.api.tools import foreign_types
+from oubliette.api.tools import foreign_types, type_docs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +41,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
     (root,), own = msgspec.json.schema_components(
         (kind,), schema_hook=_hook(parts), ref_template=_REF + "{name}"
     )
+    type_docs.describe(own, kind)
     parts.update(own)
     circular = frozenset(name for name in parts if name in _reached(name, parts))
     try:

@@ -204,6 +204,48 @@ def test_descriptions_in_annotations_win_over_those_of_the_docstring():
     ]
 
 
+@dataclass
+class Address:
+    """Where a parcel goes.
+
+    Attributes:
+        street: with its number.
+        town: without its code.
+    """
+
+    street: str
+    town: Annotated[str, Meta(description="of the meta")]
+    note: str = ""
+
+
+class Parcel(msgspec.Struct, rename="camel"):
+    """A parcel.
+
+    Args:
+        sent_to: the first one.
+    """
+
+    sent_to: Address
+    returned_to: list[Address | None] = []
+
+
+def test_fields_are_described_by_the_docstrings_of_their_classes():
+    def send(parcel: Parcel, tree: Tree): ...
+
+    parcel = schema_of(send)["properties"]["parcel"]
+    assert parcel["description"] == "A parcel."
+    inner = parcel["properties"]["sentTo"]
+    assert inner["description"] == "the first one."
+    assert {name: part.get("description") for name, part in inner["properties"].items()} == {
+        "street": "with its number.",
+        "town": "of the meta",
+        "note": None,
+    }
+    (back, _) = parcel["properties"]["returnedTo"]["items"]["anyOf"]
+    assert back["description"] == "Where a parcel goes."
+    assert back["properties"]["street"]["description"] == "with its number."
+
+
 def test_a_default_that_has_no_form_in_json_is_not_shown():
     def f(a: Any = object(), b: tuple[int, ...] = (1, 2), c: Line = Line("x")): ...
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oubliette
 from oubliette import errors
 from oubliette.api import errors as api_errors
 from oubliette.api.errors import (
@@ -129,4 +128,3 @@ def test_any_object_is_an_error(other: dict[str, object], known: dict[str, objec
     assert isinstance(made, OublietteError)
     assert made.message
     assert isinstance(str(made), str)
-    assert oubliette.__version__

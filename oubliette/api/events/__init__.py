@@ -3,7 +3,7 @@
 from oubliette.api.events.cursors import (
     EventCursor,
     ListenCursor,
-    SessionPage,
+    LogPage,
     TreeCursor,
     page_of,
 )
@@ -45,11 +45,11 @@ __all__ = (
     "EventCursor",
     "LargeEvent",
     "ListenCursor",
+    "LogPage",
     "MapProgress",
     "Message",
     "PermissionRequest",
     "PermissionSettled",
-    "SessionPage",
     "Status",
     "SystemEvent",
     "ToolCall",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
+class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     """One answer of `session_events`."""
 
     session_id: str = ""
@@ -39,9 +39,9 @@ class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there are more events already."""
 
 
-def page_of(answer: Mapping[str, Any]) -> SessionPage:
+def page_of(answer: Mapping[str, Any]) -> LogPage:
     """Return the page that an answer of `session_events` is."""
-    return SessionPage(
+    return LogPage(
         session_id=str(answer.get("session_id") or ""),
         status=str(answer.get("status") or ""),
         events=_events_of(answer),
@@ -69,7 +69,7 @@ class EventCursor:
         """Index of the last event that was taken: `since_index` of the next `session_events`."""
         return self._after
 
-    def take(self, page: SessionPage) -> tuple[Event, ...]:
+    def take(self, page: LogPage) -> tuple[Event, ...]:
         """Return the events of a page that were not taken yet, and move behind them.
 
         Raises:
@@ -119,7 +119,7 @@ class TreeCursor:
         """`since_index` of the next `session_events` with `include_children`."""
         return self._after
 
-    def take(self, page: SessionPage) -> tuple[Event, ...]:
+    def take(self, page: LogPage) -> tuple[Event, ...]:
         """Return the events of a page that were not taken yet, and move behind them."""
         taken = _after(page.events, self._after)
         self._after = max([self._after, page.last_index, *(each.seq for each in taken)])

@@ -228,7 +228,7 @@ class PermissionSettled(Event, frozen=True, kw_only=True):
     decision: str
     """`allow` or `deny`."""
     reason: str | None = None
-    """Who or what decided."""
+    """The cause of the decision: the caller, a deadline, an earlier decision."""
     remember: str = "once"
     """`once`, or `session` if it applies to later requests with the same `asks_for` too."""
 

@@ -31,7 +31,7 @@ def why_unreachable(allow: Sequence[Pattern], deny: Sequence[Pattern]) -> Iterat
 
 
 def _covers(wide: Pattern, narrow: Pattern) -> bool:
-    """Return whether one pattern matches whatever the other matches; in doubt it does not."""
+    """Return whether one pattern matches all that the other matches; in doubt it does not."""
     kind = kind_of(narrow.tool)
     names = names_of(kind, narrow.tool)
     if not any(matches_name(wide.tool, name) for name in names):

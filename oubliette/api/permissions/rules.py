@@ -89,7 +89,7 @@ class PermissionRules:
         )
 
     async def decide(self, request: PermissionRequest, *, workspace: str) -> Answer | None:
-        """Return the decision on a request; None leaves it to somebody else, or to its deadline.
+        """Return the decision on a request; None leaves it to others, or to its deadline.
 
         Args:
             request: The request.
@@ -121,8 +121,8 @@ def rules(
 
     A pattern is `TOOL` or `TOOL:SUBJECT`. TOOL is a kind (`read`, `search`, `edit`, `delete`,
     `move`, `execute` or `bash`, `web` or `fetch`), which holds for the tools of every agent, or the
-    agent's own name of a tool, in upper or lower case; `*` is any text in it. SUBJECT is, as the
-    tool has it,
+    agent's own name of a tool, in upper or lower case; `*` is any text in it. Tools of a caller have
+    `oubliette` and its id before their names: `*_find_order`. SUBJECT is, as the tool has it,
 
     - paths, relative to the workspace or absolute: `*` does not match `/`, `**` does. A path with
       `..`, or one that may lead elsewhere for another reason, is never allowed by such a pattern.
@@ -130,7 +130,7 @@ def rules(
       substitution in it; each part of a command needs a pattern that allows it.
     - an address: `docs.python.org/*`, `https://*.python.org`.
 
-    A request that matches a pattern of `deny` is denied, whatever `allow` contains; there a path
+    A request that matches a pattern of `deny` is denied, also if `allow` has it; there a path
     without `/` matches in every folder, and each part of a command is compared. Commands can be
     written in many ways, so denying some of them is no protection against an agent that wants to
     run them: allow those that are wanted.

@@ -1,7 +1,7 @@
 """Subjects of permission requests: the tool, paths, commands and addresses that one is about.
 
 Agents describe a call in forms of their own. A field that the model writes, such as a title, can
-deny a request but never allow it; what the agent's program says of a tool can do both.
+deny a request but never allow it; what the agent's program states of a tool can do both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ no rule allows."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a permission request is about, as far as it is known."""
+    """The subject of a permission request, as far as it is known."""
 
     names: frozenset[str]
     """Names of the tool that are certain, in lower case."""

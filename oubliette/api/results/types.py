@@ -108,7 +108,8 @@ def result_type(kind: Any) -> ResultType[Any]:
     pydantic's models in it, which pydantic validates.
 
     Raises:
-        BadResultType: the type has no JSON Schema, or none that tells its members apart.
+        BadResultType: the type has no JSON Schema, or msgspec cannot decode it, such as
+            a union of two classes without tags.
     """
     name = _name(kind)
     if kind is None or isinstance(kind, str) or (not isinstance(kind, type) and _is_value(kind)):

@@ -7,6 +7,17 @@ from collections import defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "oubliette"
+FOR_PROGRAMS = {
+    "Event",
+    "Message",
+    "PermissionRequest",
+    "Status",
+    "ToolCall",
+    "ToolFailed",
+    "ToolResult",
+    "Usage",
+}
+"""Names that programs use, of one class of the API; inside the server another class has each."""
 
 
 def defined_in(folder: Path) -> dict[str, list[str]]:
@@ -22,7 +33,10 @@ def defined_in(folder: Path) -> dict[str, list[str]]:
 def test_no_name_of_a_class_is_taken_twice() -> None:
     found = defined_in(PACKAGE)
     assert len(found) > 500
-    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+    twice = {name: modules for name, modules in found.items() if len(modules) > 1}
+    assert twice.keys() == FOR_PROGRAMS
+    for name, modules in twice.items():
+        assert [module.startswith("api/") for module in modules] == [True, False], name
 
 
 def test_a_name_that_two_modules_take_is_found(tmp_path: Path) -> None:

@@ -121,8 +121,9 @@ def rules(
 
     A pattern is `TOOL` or `TOOL:SUBJECT`. TOOL is a kind (`read`, `search`, `edit`, `delete`,
     `move`, `execute` or `bash`, `web` or `fetch`), which holds for the tools of every agent, or the
-    agent's own name of a tool, in upper or lower case; `*` is any text in it. Tools of a caller have
-    `oubliette` and its id before their names: `*_find_order`. SUBJECT is, as the tool has it,
+    agent's own name of a tool, in upper or lower case; `*` is any text in it. Most agents put
+    `oubliette` and the caller's id before the name of a caller's tool: `*_find_order`. SUBJECT is,
+    as the tool has it,
 
     - paths, relative to the workspace or absolute: `*` does not match `/`, `**` does. A path with
       `..`, or one that may lead elsewhere for another reason, is never allowed by such a pattern.

@@ -32,6 +32,10 @@ _PATCHED: Final = re.compile(
     r"(?m)^\*\*\* (?:Add File|Update File|Delete File|Move to): *(.+?) *$"
     r"|^(?:---|\+\+\+) (?:[ab]/)?([^\t\n]+?)[ \t]*$"
 )
+_QUESTIONS: Final = frozenset(
+    {"exec", "edit", "create", "apply_patch", "mcp_tool", "low", "medium", "high"}
+)
+"""Questions of Droid's that are about the call itself, not about a violation of its rules."""
 _DEPTH: Final = 8
 """Levels of nested arguments that are searched; deeper ones count as a path without a name, which
 no rule allows."""
@@ -109,7 +113,16 @@ def subject_of(request: PermissionRequest) -> Subject:
     )
     if name is None:
         return _of_acp(call, request.asks_for)
-    return _of_name(str(name), call.get("input", call.get("arguments")))
+    found = _of_name(str(name), call.get("input", call.get("arguments")))
+    if call.get("type") != "tool_use" or not request.asks_for.startswith(f"{name}: "):
+        return found
+    question = request.asks_for.removeprefix(f"{name}: ").partition(":")[0].strip().lower()
+    if question in _QUESTIONS:
+        return found
+    # Such as `sandbox_violation`: to allow the tool is not to allow this.
+    return msgspec.structs.replace(
+        found, names=frozenset([question]), suspected=found.names, kind=None
+    )
 
 
 def patched_paths(patch: str) -> list[str]:

@@ -20,6 +20,7 @@ NAMES = (
     "relay",
     "engines",
     "agents",
+    "embedding",
 )
 
 

@@ -450,6 +450,45 @@ async def test_a_deadline_of_the_call_limits_reconnecting_too() -> None:
             await remote.call(READ, {}, timeout=0.1)
 
 
+@pytest.mark.parametrize(
+    ("number", "again"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)]
+)
+async def test_a_host_that_there_is_not_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, number: int, again: bool
+) -> None:
+    asked: list[Any] = []
+    real = socket.getaddrinfo
+
+    def unknown(host: Any, *more: Any, **options: Any) -> Any:
+        if host not in {"nowhere.invalid", b"nowhere.invalid"}:
+            return real(host, *more, **options)
+        asked.append(host)
+        raise socket.gaierror(number, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    async with HttpConnection("http://nowhere.invalid", KEY, reconnect_seconds=0.1) as remote:
+        with pytest.raises(Unavailable, match="no such name"):
+            await remote.call(READ, {})
+    assert (len(asked) > 1) == again
+
+
+async def test_a_server_without_encryption_is_not_asked_again_for_it() -> None:
+    connections: list[Any] = []
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(await reader.read(4096))
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with HttpConnection(f"https://127.0.0.1:{port}", KEY) as remote:
+            with anyio.fail_after(SOON), pytest.raises(Unavailable) as refused:
+                await remote.call(READ, {})
+    assert "WRONG_VERSION_NUMBER" in refused.value.message.upper().replace(" ", "_")
+    assert len(connections) == 1
+
+
 async def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "oubliette.http")
     async with ScriptedServer(None, None, None) as server, connected(server) as remote:

@@ -120,10 +120,10 @@ class HttpConnection:
         self._closed = True
         for scope in self._calls:
             scope.cancel()
-        async with self._opening:
-            http, self._http = self._http, None
-        if http is not None:
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):  # closed also by a program that is cancelled
+            async with self._opening:
+                http, self._http = self._http, None
+            if http is not None:
                 await http.aclose()
 
     # ------------------------------------------------------------ calls

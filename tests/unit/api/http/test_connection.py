@@ -306,6 +306,24 @@ async def test_a_closed_connection_is_not_used_any_more() -> None:
     assert len(server.asked) == 1
 
 
+async def test_a_program_that_is_cancelled_closes_its_connections() -> None:
+    left = asyncio.Event()
+
+    async def answer(request: Request) -> None:
+        await request.write(http(returned()))
+        await request.client_leaves()
+        left.set()
+
+    async with ScriptedServer(answer) as server:
+        with anyio.CancelScope() as scope:
+            async with connected(server) as remote:
+                await remote.call("session_get", {})
+                scope.cancel()
+                await anyio.sleep_forever()
+        async with asyncio.timeout(SOON):
+            await left.wait()
+
+
 async def test_closing_ends_open_calls_and_those_that_wait_for_the_server() -> None:
     begun = asyncio.Event()
 

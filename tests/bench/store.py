@@ -16,10 +16,14 @@ import threading
 import time
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
+from oubliette.actors.messages import EventsCommitted
 from oubliette.actors.store.actor import StoreActor, Transact
-from oubliette.kit import System
+from oubliette.actors.subscriptions.actor import SubscriptionActor
+from oubliette.actors.subscriptions.log_source import LogSource
+from oubliette.actors.subscriptions.plan import SubscriptionMemory, SubscriptionPlan
+from oubliette.kit import Actor, System, handles
 from oubliette.records import Event
 from oubliette.runtime.store import Database, Reader
 from oubliette.runtime.store.operations import AppendEvents
@@ -103,6 +107,17 @@ async def hop(seconds: float) -> dict[str, float]:
     return percentiles(samples)
 
 
+class Counter(Actor):
+    """A subscriber that does nothing with its events but count them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @handles(EventsCommitted)
+    def _take(self, message: EventsCommitted) -> None:
+        self.count += len(message.events)
+
+
 async def ours(folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
     database = Database(folder / "store.db")
     reader = Reader(database)
@@ -116,10 +131,10 @@ async def ours(folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
             samples.append(time.perf_counter() - start)
         found["transact_one_event"] = percentiles(samples)
 
-        async def sender(number: int) -> int:
+        async def sender(number: int, kind: str = "many") -> int:
             index = 0
             while time.perf_counter() < end:
-                batch = tuple(event(f"many{number}", index + n) for n in range(BATCH))
+                batch = tuple(event(f"{kind}{number}", index + n) for n in range(BATCH))
                 await store.ask(Transact(ops=(AppendEvents(batch),)))
                 index += BATCH
             return index
@@ -129,6 +144,22 @@ async def ours(folder: Path, seconds: float) -> dict[str, dict[str, Any]]:
         total = sum(await asyncio.gather(*(sender(number) for number in range(SENDERS))))
         rate = total / (time.perf_counter() - start)
         found["appends"] = {"senders": SENDERS, "batch": BATCH, "events_per_second": round(rate)}
+
+        plan = SubscriptionPlan(
+            name="all", subscriber="all", source=LogSource(), durable=False, restart_seconds=1.0
+        )
+        counter = system.spawn(Counter, name="all").resolve()
+        memory = SubscriptionMemory(cursor=await reader.last_seq())
+        follower = system.spawn(SubscriptionActor, store, reader, plan, memory)
+        start = time.perf_counter()
+        end = start + seconds
+        total = sum(await asyncio.gather(*(sender(number, "seen") for number in range(SENDERS))))
+        spent = time.perf_counter() - start
+        found["appends_with_a_subscriber_of_all"] = {
+            "events_per_second": round(total / spent),
+            "sent_per_second": round(cast("Any", counter).count / spent),
+        }
+        await follower.stop()
 
         samples = []
         end = time.perf_counter() + seconds / 2

@@ -1,4 +1,10 @@
-"""The actor kit: asyncio actors on Pykka, with supervision (docs/actors.md)."""
+"""The actor kit: asyncio actors on Pykka, with supervision (docs/actors.md).
+
+Subclass `Actor`, mark its handlers with `@handles(Kind)`, where `Kind` is a `Message`, and start it
+with `System.spawn` or below a `Supervisor`. A `Ref` is the address of an actor: `tell`, `ask`,
+`send`. The kit knows nothing of projects and agents. The names exported here are its public
+interface.
+"""
 
 from oubliette.kit.actor import Actor
 from oubliette.kit.dynamic_supervisor import DynamicSupervisor

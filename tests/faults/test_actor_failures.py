@@ -26,6 +26,7 @@ KINDS = [
     "AgentProcessActor",
     "ExplorationActor",
     "ExplorationsActor",
+    "SubscriptionsActor",
     "ProjectActor",
     "ProjectsActor",
     "StoreActor",

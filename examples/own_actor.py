@@ -13,7 +13,7 @@ from pathlib import Path
 
 from oubliette.actors.subscriptions import subscribe
 from oubliette.config.loader import load
-from oubliette.kit import Actor, ChildSpec, Message, Reply, Supervisor, WhichChildren, handles
+from oubliette.kit import Actor, ChildSpec, Message, Reply, Supervisor, handles
 from oubliette.messages import CreateProject, EventsCommitted, OpenProject, SpawnSession
 from oubliette.server import running
 
@@ -57,7 +57,6 @@ async def main(home: Path) -> None:
         system = server.system
         auditor = ChildSpec(name="auditor", cls=Auditor, known_as="auditor")
         system.spawn(Supervisor, [auditor], name="mine")
-        await system.ref("mine").ask(WhichChildren())
         subscription = await subscribe(system, "auditor", after=-1, name="audit")
         print("begins after", subscription.after)
 

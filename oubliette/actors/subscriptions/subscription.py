@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.messages import CloseSubscription, OpenSubscription
 from oubliette.actors.subscriptions.supervisor import SUBSCRIPTIONS
-from oubliette.kit import Ref
+from oubliette.kit import ActorDead, Ref
 from oubliette.kit.retry import ask_with_retry
 
 if TYPE_CHECKING:
     from oubliette.kit import System
+
+START_SECONDS: Final = 1.0  # for a supervisor that was just spawned to start the subscriber
 
 
 class Subscription:
@@ -76,6 +79,18 @@ async def subscribe(
         name=name,
         restart_seconds=restart_seconds,
     )
+    await _started(system, request.subscriber)
     ref = system.ref(SUBSCRIPTIONS)
     opened = await ask_with_retry(lambda: ref.ask(request))
     return Subscription(system, opened.name, opened.after)
+
+
+async def _started(system: System, name: str) -> None:
+    """Wait a moment for an actor whose supervisor was spawned just before."""
+
+    async def look() -> None:
+        if system.lookup(name) is None:
+            raise ActorDead(f"{name} is not alive")
+
+    with contextlib.suppress(ActorDead):
+        await ask_with_retry(look, seconds=START_SECONDS)

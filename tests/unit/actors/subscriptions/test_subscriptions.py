@@ -192,6 +192,15 @@ async def test_a_subscriber_gets_the_log_from_its_first_event_and_then_each_comm
     assert await world.until_taken(6) == log_of("s1", 6)
 
 
+async def test_a_subscriber_may_be_about_to_be_started_by_its_supervisor(world):
+    spec = ChildSpec(name="late", cls=Auditor, args=(world.notes,), known_as="late")
+    world.system.spawn(Supervisor, [spec])
+    assert world.system.lookup("late") is None
+    await world.subscribe("late", session_id="s1")
+    await world.commit(1)
+    assert await world.until_taken(1) == log_of("s1", 1)
+
+
 async def test_without_a_cursor_it_begins_with_what_is_committed_next(world):
     await world.commit(3)
     subscription = await world.subscribe(world.auditor, session_id="s1")

@@ -16,6 +16,7 @@ from oubliette.api.events.turn_result import (
     result_of,
 )
 from oubliette.api.events.types import (
+    CallerToolProgress,
     CallerToolRequest,
     CallerToolSettled,
     Completion,
@@ -36,6 +37,7 @@ from oubliette.api.events.types import (
 from oubliette.api.events.usage import Usage, usage_of
 
 __all__ = (
+    "CallerToolProgress",
     "CallerToolRequest",
     "CallerToolSettled",
     "Completion",

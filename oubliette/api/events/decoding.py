@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette.api.events.types import (
+    CallerToolProgress,
     CallerToolRequest,
     CallerToolSettled,
     Completion,
@@ -38,6 +39,7 @@ _CLASSES: Final[dict[str, type[Event]]] = {
     "completion": Completion,
     "error": ErrorEvent,
     "caller_tool_request": CallerToolRequest,
+    "caller_tool_progress": CallerToolProgress,
     "caller_tool_settled": CallerToolSettled,
     "session_map": MapProgress,
     "permission_request": PermissionRequest,

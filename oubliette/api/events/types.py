@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = (
+    "CallerToolProgress",
     "CallerToolRequest",
     "CallerToolSettled",
     "Completion",
@@ -163,6 +164,20 @@ class CallerToolRequest(Event, frozen=True, kw_only=True):
     """Session ids from the root of the tree down to this session."""
     caller_id: str | None = None
     """Id of the caller that is asked."""
+
+
+class CallerToolProgress(Event, frozen=True, kw_only=True):
+    """The caller has reported progress with a request that is open."""
+
+    type: Literal["caller_tool_progress"] = "caller_tool_progress"
+    request_id: str
+    """Of the request."""
+    tool: str = ""
+    """Of the request."""
+    message: str
+    """A sentence by the caller."""
+    caller_id: str | None = None
+    """Of the request."""
 
 
 class CallerToolSettled(Event, frozen=True, kw_only=True):

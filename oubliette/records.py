@@ -22,6 +22,7 @@ EventType = Literal[
     "error",
     "status",
     "caller_tool_request",
+    "caller_tool_progress",
     "caller_tool_settled",
     "session_map",
     "permission_request",

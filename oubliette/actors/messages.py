@@ -183,6 +183,17 @@ class AnswerCallerTool(Message, Reply[bool]):
     error: str | None = None
 
 
+class ReportCallProgress(Message, Reply[bool]):
+    """To a SessionActor: a caller's progress with a call of its tool.
+
+    False: not open here, or not this principal's. Messages in quick succession replace each other.
+    """
+
+    principal: str
+    request_id: str
+    message: str
+
+
 class AnswerPermission(Message, Reply[bool]):
     """To a SessionActor: a decision on a permission. False: not open here, not this principal's.
 

@@ -66,6 +66,7 @@ _TOOLS: Final = (
     tokens.token_list,
     tokens.token_revoke,
     callers.caller_listen,
+    callers.caller_tool_progress,
     callers.caller_tool_response,
     permissions.permission_response,
 )

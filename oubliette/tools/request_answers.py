@@ -27,7 +27,7 @@ _log = structlog.get_logger("oubliette.tools")
 
 
 class Accepted(Result, frozen=True, kw_only=True):
-    """Result of `caller_tool_response` and `permission_response`."""
+    """Result of `caller_tool_progress`, `caller_tool_response` and `permission_response`."""
 
     accepted: bool
 

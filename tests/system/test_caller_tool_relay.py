@@ -13,7 +13,7 @@ import uuid
 
 import pytest
 
-from oubliette.testing.callers import Caller
+from oubliette.testing.callers import Caller, ToolFailed
 from tests.system.site import Site
 from tests.system.wire_client import WireClient
 
@@ -140,6 +140,43 @@ async def test_successful_tool_response(site, kind):
         assert (outcome["is_error"], outcome["structured"]) == (False, {"status": "sent"})
         settled = await agent.event("caller_tool_settled", request_id=event["request_id"])
         assert settled["outcome"] == "result"
+
+
+async def test_progress_of_a_tool_reaches_the_agent_and_the_log(site):
+    async with site.caller("http-auto", tools=TOOLS, answers=False) as caller:
+        await caller.listen()
+        agent = await site.spawn(caller, "say here")
+        await agent.turn()
+        async with WireClient.mcp_server(site, agent.session_id) as client:
+            params = {
+                "name": "myapp_send_notification",
+                "arguments": {"message": "hello"},
+                "_meta": {"progressToken": "t"},
+            }
+            await client.send(
+                {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params}
+            )
+            asked = await caller.event("caller_tool_request", session_id=agent.session_id)
+            request = {"session_id": agent.session_id, "request_id": asked["request_id"]}
+            for message in ("one third", "two thirds", "nearly done"):
+                report = await caller.call("caller_tool_progress", **request, message=message)
+                assert report == {"accepted": True}
+            heard = [await client.until(method="notifications/progress") for _ in range(2)]
+            assert [each["params"]["message"] for each in heard] == ["one third", "nearly done"]
+            assert heard[0]["params"]["progress"] < heard[1]["params"]["progress"]
+            await caller.call("caller_tool_response", **request, result={"status": "sent"})
+            await client.until(id=77)
+        with pytest.raises(ToolFailed, match="request not found or already resolved"):
+            await caller.call("caller_tool_progress", **request, message="too late")
+    await agent.event("caller_tool_settled", request_id=asked["request_id"])
+    reported = [event for event in agent.log if event["type"] == "caller_tool_progress"]
+    assert [
+        (event["request_id"], event["tool"], event["message"], event["caller_id"])
+        for event in reported
+    ] == [
+        (asked["request_id"], "send_notification", "one third", "myapp"),
+        (asked["request_id"], "send_notification", "nearly done", "myapp"),
+    ]
 
 
 async def test_tool_execution_error_response(site, kind):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 
 from oubliette import ids
+from oubliette.actors.agent_requests.call_progress import ProgressDue
 from oubliette.actors.agent_requests.caller_tools import (
     MAX_CALL_ID,
     CallerToolCalls,
@@ -18,6 +19,7 @@ from oubliette.actors.agent_requests.caller_tools import (
     find_tool,
     new_request_id,
     outcome_error,
+    progress_data,
     request_data,
 )
 from oubliette.actors.agent_requests.params import optional_text, text_param
@@ -29,12 +31,15 @@ from oubliette.actors.session.effects import (
     Effects,
     EndCallWatch,
     PassFailpoint,
+    ProgressStored,
     ReadOutcome,
     ReleaseOpenCall,
     ReplyToClient,
     ReportOpenCalls,
+    ReportProgress,
     ReserveOpenCall,
     SendToSelf,
+    StartTimer,
     Store,
     WatchCall,
 )
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.agent_requests.request_input import RequestInput
-    from oubliette.actors.messages import AnswerCallerTool
+    from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
     from oubliette.actors.session.messages import CallReserved
     from oubliette.config.schema import Config
     from oubliette.kit import Deferred
@@ -213,8 +218,8 @@ class CallerCalls:
 
     # ------------------------------------------------------------------ answers
 
-    def accepts(self, message: AnswerCallerTool) -> bool:
-        """Return whether this answers an open call, of this principal, for the first time."""
+    def accepts(self, message: AnswerCallerTool | ReportCallProgress) -> bool:
+        """Return whether this is about an open call of this principal without an answer yet."""
         call = self._calls.open.get(message.request_id)
         return not (call is None or call.answered or call.request.principal != message.principal)
 
@@ -232,6 +237,31 @@ class CallerCalls:
             error=message.error,
         )
         return (SendToSelf(settled),)
+
+    def progressed(self, message: ReportCallProgress, now: float) -> Effects:
+        """Take a caller's progress with a call, which is accepted."""
+        call = self._calls.open[message.request_id]
+        wait = call.progress.wait(message.message, now)
+        if wait is None:
+            return ()
+        if wait > 0:
+            return (StartTimer(wait, ProgressDue(request_id=message.request_id)),)
+        return _passed_on(call, message.message)
+
+    def progress_due(self, message: ProgressDue, now: float) -> Effects:
+        """Pass on the progress that was held, unless the call has its answer."""
+        call = self._calls.open.get(message.request_id)
+        if call is None or call.answered:
+            return ()
+        held = call.progress.due(now)
+        return () if held is None else _passed_on(call, held)
+
+    def progress_stored(self, stored: ProgressStored) -> Effects:
+        """Report progress, which is in the log, to all who wait for the call."""
+        call = self._calls.open.get(stored.request_id)
+        if call is None:
+            return ()
+        return tuple(ReportProgress(rpc, stored.message) for rpc in call.askers)
 
     def settle(
         self,
@@ -279,3 +309,13 @@ class CallerCalls:
             *(ReplyToClient(rpc, result, error) for rpc in call.askers),
             *(AnswerAsk(answer, received) for answer in call.answers),
         )
+
+
+def _passed_on(call: OpenCall, message: str) -> Effects:
+    request = call.request
+    return (
+        AppendEvent(
+            "caller_tool_progress", progress_data(request, message), None, request.caller_id
+        ),
+        AfterCommit(ProgressStored(request.id, message)),
+    )

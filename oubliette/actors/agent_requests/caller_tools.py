@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette import ids
+from oubliette.actors.agent_requests.call_progress import CallProgress
 
 if TYPE_CHECKING:
     from oubliette.kit import Deferred
@@ -40,6 +41,7 @@ class OpenCall:
     answers: list[Deferred] = field(default_factory=list["Deferred"])
     """caller_tool_response calls that wait for the outcome to be in the log."""
     answered: bool = False
+    progress: CallProgress = field(default_factory=CallProgress)
 
 
 class CallerToolCalls:
@@ -151,6 +153,16 @@ def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
         "arguments": request.arguments,
         "deadline": request.deadline,
         "ancestry": ancestry,
+        "caller_id": request.caller_id,
+    }
+
+
+def progress_data(request: CallerRequest, message: str) -> dict[str, Any]:
+    """Return the `data` of a `caller_tool_progress` event."""
+    return {
+        "request_id": request.id,
+        "tool": request.tool,
+        "message": message,
         "caller_id": request.caller_id,
     }
 

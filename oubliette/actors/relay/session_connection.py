@@ -14,6 +14,7 @@ from tenacity import wait_exponential_jitter
 
 from oubliette.actors.session.messages import (
     LinkNotify,
+    LinkProgress,
     LinkReady,
     LinkReply,
     LinkRequest,
@@ -208,6 +209,14 @@ class SessionConnectionActor(Actor):
             body["type"] = message.method
         body["params"] = message.params
         self._send(body)
+
+    @handles(LinkProgress)
+    def _progress(self, message: LinkProgress) -> None:
+        if message.generation != self._generation or message.id is None:
+            return
+        if not self._bare:  # a client of the first form does not know it
+            params = {"id": message.id, "message": message.message}
+            self._send({"jsonrpc": "2.0", "method": "progress", "params": params})
 
     def _send_error(self, id_: int | str | None, code: int, text: str) -> None:
         self._send({"jsonrpc": "2.0", "id": id_, "error": {"code": code, "message": text}})

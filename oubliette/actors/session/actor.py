@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oubliette.actors.agent_requests.call_progress import ProgressDue
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
@@ -22,6 +23,7 @@ from oubliette.actors.messages import (
     GetSession,
     InterruptSession,
     ReadEvents,
+    ReportCallProgress,
 )
 from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
@@ -41,6 +43,7 @@ from oubliette.actors.session.effects import (
     HearSystem,
     InterruptTurn,
     NotifyRootCaller,
+    ProgressStored,
     SendTools,
     WatchTurn,
 )
@@ -297,6 +300,8 @@ class SessionActor(Actor):
             case CallStored():
                 failpoint("session.request_settled")
                 self._apply(self.link.calls.stored(effect))
+            case ProgressStored():
+                self._apply(self.link.calls.progress_stored(effect))
             case SendTools():
                 self._apply(self.link.tools.send(self.writer.record))
             case NotifyRootCaller():
@@ -603,6 +608,17 @@ class SessionActor(Actor):
             return False
         self._apply(self.link.calls.answered(message, self.defer()))
         return None
+
+    @handles(ReportCallProgress)
+    def _call_progressed(self, message: ReportCallProgress) -> bool:
+        if not self.link.calls.accepts(message):
+            return False
+        self._apply(self.link.calls.progressed(message, self.clock.time()))
+        return True
+
+    @handles(ProgressDue)
+    def _progress_due(self, message: ProgressDue) -> None:
+        self._apply(self.link.calls.progress_due(message, self.clock.time()))
 
     @handles(AnswerPermission)
     def _permission_answered(self, message: AnswerPermission) -> bool | None:

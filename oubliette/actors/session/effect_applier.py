@@ -14,7 +14,13 @@ from oubliette.actors.agent_requests.request_jobs import RequestJobs
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, ReleaseCall
 from oubliette.actors.session import effects as of
-from oubliette.actors.session.messages import LinkNotify, LinkReply, RequestOver, StdinFrame
+from oubliette.actors.session.messages import (
+    LinkNotify,
+    LinkProgress,
+    LinkReply,
+    RequestOver,
+    StdinFrame,
+)
 from oubliette.failpoints import failpoint
 from oubliette.runtime.store.operations import PutTurn
 
@@ -162,6 +168,12 @@ class EffectApplier:
                 LinkNotify(method="caller_tools_config", params=effect.params, legacy_type=True)
             )
 
+    def _report_progress(self, effect: of.ReportProgress) -> None:
+        rpc = effect.rpc
+        ref = self._actor.system.lookup(rpc.link)
+        if ref is not None and ref.is_alive():
+            ref.tell(LinkProgress(generation=rpc.generation, id=rpc.id, message=effect.message))
+
     def _serve(self, effect: of.ServeRequest) -> None:
         self._jobs.serve(effect)
 
@@ -253,6 +265,7 @@ class EffectApplier:
         of.GiveUpAgent: _give_up_agent,
         of.ReplyToClient: _reply,
         of.NotifyClient: _notify_client,
+        of.ReportProgress: _report_progress,
         of.ServeRequest: _serve,
         of.ReadOutcome: _read_outcome,
         of.WatchCall: _watch_call,

@@ -182,6 +182,13 @@ class NotifyClient(msgspec.Struct, frozen=True):
     params: dict[str, Any]
 
 
+class ReportProgress(msgspec.Struct, frozen=True):
+    """Send the agent's client the progress of a request that it waits for."""
+
+    rpc: PendingRpc
+    message: str
+
+
 class SendTools(msgspec.Struct, frozen=True):
     """Send the session's tools, as they are by then, to the agent's client."""
 
@@ -256,6 +263,13 @@ class CallStored(msgspec.Struct, frozen=True):
     error: str | None
 
 
+class ProgressStored(msgspec.Struct, frozen=True):
+    """Continue with the progress of a call, which is in the log."""
+
+    request_id: str
+    message: str
+
+
 class AnswerAsk(msgspec.Struct, frozen=True):
     """Answer an ask that was deferred."""
 
@@ -309,6 +323,7 @@ FollowUp = (
     | HearSystem
     | DecisionStored
     | CallStored
+    | ProgressStored
     | SendTools
     | NotifyRootCaller
 )
@@ -334,6 +349,7 @@ Action = (
     | NotifyParent
     | ReplyToClient
     | NotifyClient
+    | ReportProgress
     | ServeRequest
     | ReadOutcome
     | WatchCall

@@ -227,6 +227,14 @@ class LinkReply(Message):
     error: dict[str, Any] | None = None
 
 
+class LinkProgress(Message):
+    """To a SessionConnectionActor: progress of a request of this connection."""
+
+    generation: int
+    id: int | str | None
+    message: str
+
+
 class LinkNotify(Message):
     """To a SessionConnectionActor: a notification for the agent's client."""
 

@@ -1,4 +1,4 @@
-"""Tools of callers: `caller_listen` and `caller_tool_response`."""
+"""Tools of callers: `caller_listen`, `caller_tool_progress` and `caller_tool_response`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta
 
 from oubliette import ids
-from oubliette.actors.messages import AnswerCallerTool
+from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
 from oubliette.errors import NotFound, Unavailable
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext
 
 MAX_ERROR: Final = 64 * field_types.KIB
+MAX_PROGRESS: Final = 1000  # characters
 
 
 class CallerToolResponse(Params, frozen=True, kw_only=True):
@@ -32,6 +33,16 @@ class CallerToolResponse(Params, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=MAX_ERROR)] | None,
         Meta(description="Reason why the tool failed; takes precedence over result."),
     ] = None
+
+
+class CallerToolProgressParams(Params, frozen=True, kw_only=True):
+    """Parameters of `caller_tool_progress`."""
+
+    session_id: Annotated[field_types.AnyId, Meta(description="session_id of the request.")]
+    request_id: Annotated[field_types.AnyId, Meta(description="request_id of the request.")]
+    message: Annotated[
+        str, Meta(min_length=1, max_length=MAX_PROGRESS, description="A sentence for the agent.")
+    ]
 
 
 @tool(CallerListen, CallerListenResult, scope="write", transports=CALLERS, streamed=True)
@@ -47,6 +58,30 @@ async def caller_listen(
     if services.listen is None:
         raise Unavailable("the server is starting", hint="try again in a second")
     return await services.listen(context, params)
+
+
+@tool(CallerToolProgressParams, Accepted, scope="write", transports=CALLERS)
+async def caller_tool_progress(
+    services: ToolServices, context: CallContext, params: CallerToolProgressParams
+) -> Accepted:
+    """Report progress with a caller_tool_request that is open, to the agent that waits for it.
+
+    At most one message per second is passed on, the newest; the deadline stays.
+    """
+    report = ReportCallProgress(
+        principal=context.principal, request_id=params.request_id, message=params.message
+    )
+
+    async def settled() -> bool | None:
+        request = await services.reader.request(params.request_id)
+        if request is None or request.session_id != params.session_id:
+            return False
+        return None if request.outcome is None else False
+
+    may = await _may_answer(services, context, params.session_id)
+    return await deliver(
+        services, context, params, report, what="tool progress", may=may, settled=settled
+    )
 
 
 @tool(CallerToolResponse, Accepted, scope="write", transports=CALLERS)

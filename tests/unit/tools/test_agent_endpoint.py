@@ -30,6 +30,7 @@ async def test_valid_admin_api_key_discovers_all_tools(bench: Bench) -> None:
     found = await bench.agents.tools(key, LINK)
     http_only = {
         "caller_listen",
+        "caller_tool_progress",
         "caller_tool_response",
         "permission_response",
         "session_map",

@@ -19,7 +19,7 @@ from tests.unit.tools.test_registry import GOOD
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
 
-ANSWERING = ("caller_tool_response", "permission_response")
+ANSWERING = ("caller_tool_progress", "caller_tool_response", "permission_response")
 """What they name is either an open request or not: one answer for whatever is none."""
 PLACES = [
     (tool.name, name)
@@ -128,7 +128,9 @@ async def test_ids_of_any_form_find_no_request_and_break_nothing(bench: Bench) -
     session = await bench.session(project, live=True)
     bench.open_requests.add("open")
     for value in HOSTILE:
-        for tool, more in zip(ANSWERING, ({}, {"decision": "allow"}), strict=True):
+        for tool, more in zip(
+            ANSWERING, ({"message": "m"}, {}, {"decision": "allow"}), strict=True
+        ):
             for named in (
                 {"session_id": session.id, "request_id": value},
                 {"session_id": value, "request_id": "open"},

@@ -93,6 +93,7 @@ CONTRACT = {
     "token_list": ("", "tokens"),
     "token_revoke": ("token_id*", "token_id revoked"),
     "caller_listen": ("caller_id* caller_tools after observe max_seconds", "events next ended"),
+    "caller_tool_progress": ("session_id* request_id* message*", "accepted"),
     "caller_tool_response": ("session_id* request_id* result error", "accepted"),
     "permission_response": ("session_id* request_id* decision* remember", "accepted"),
 }

@@ -30,6 +30,7 @@ from oubliette.actors.messages import (
     OpenContainer,
     OpenProject,
     ReadEvents,
+    ReportCallProgress,
     SessionEvents,
     SpawnResult,
     SpawnSession,
@@ -60,6 +61,7 @@ from oubliette.tools.registry import ToolResult, call
 from oubliette.tools.services import ServerCapabilities, ToolServices, commits
 from oubliette.tools.spec import CallContext
 
+Answer = AnswerCallerTool | AnswerPermission | ReportCallProgress
 IDLE = SessionWaits(waits=(Wait(kind="message", what="a message"),))
 
 
@@ -75,7 +77,7 @@ class Bench:
         self.session_registry = SessionRegistry(self.sessions)
         self.spawns: list[SpawnSession] = []
         self.asked: list[Message] = []
-        self.answers: list[AnswerCallerTool | AnswerPermission] = []
+        self.answers: list[Answer] = []
         self.open_requests: set[str] = set()
         self.waits: dict[str, SessionWaits] = {}
         """Session id → what its actor says that it waits for."""
@@ -440,8 +442,8 @@ class FakeSession(Actor):
             if not answer.done:
                 answer.set(await self.read_log(message))
 
-    @handles(AnswerCallerTool, AnswerPermission)
-    def answer_tool(self, message: AnswerCallerTool | AnswerPermission) -> bool:
+    @handles(AnswerCallerTool, AnswerPermission, ReportCallProgress)
+    def answer_tool(self, message: Answer) -> bool:
         self.bench.answers.append(message)
         if message.request_id in self.bench.open_requests:
             self.bench.open_requests.discard(message.request_id)

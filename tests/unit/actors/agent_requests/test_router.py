@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from oubliette.actors.agent_requests.call_progress import ProgressDue
 from oubliette.actors.agent_requests.caller_tools import PendingRpc
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
-from oubliette.actors.messages import AnswerCallerTool
+from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
 from oubliette.actors.session.effects import (
     AfterCommit,
     AnswerAsk,
@@ -23,14 +24,17 @@ from oubliette.actors.session.effects import (
     NotifyRootCaller,
     NotifyTree,
     PassFailpoint,
+    ProgressStored,
     ReadOutcome,
     ReleaseOpenCall,
     ReplyToClient,
     ReportOpenCalls,
+    ReportProgress,
     ReserveOpenCall,
     SendToSelf,
     ServeRequest,
     SpawnChild,
+    StartTimer,
     Store,
     TellAgent,
     WatchCall,
@@ -305,6 +309,70 @@ def test_an_answer_of_others_or_to_what_is_not_open_is_not_accepted(changes: Any
     request = client.calls()
     fields: dict[str, Any] = {"principal": "alice", "request_id": request.id, "result": {}}
     assert not client.router.calls.accepts(AnswerCallerTool(**fields | changes))
+
+
+def progress_of(request: CallerRequest, message: str) -> ReportCallProgress:
+    return ReportCallProgress(principal="alice", request_id=request.id, message=message)
+
+
+def test_progress_is_logged_then_reported_to_all_who_wait() -> None:
+    client = Client()
+    request = client.calls(call_id="c")
+    client.asks("caller_tool", tool="find", call_id="c")
+    calls = client.router.calls
+    report = progress_of(request, "half done")
+    assert calls.accepts(report)
+    stored = ProgressStored(request.id, "half done")
+    shown = {
+        "request_id": request.id,
+        "tool": "find",
+        "message": "half done",
+        "caller_id": "shop",
+    }
+    assert calls.progressed(report, NOW) == (
+        AppendEvent("caller_tool_progress", shown, None, "shop"),
+        AfterCommit(stored),
+    )
+    reports = [ReportProgress(rpc(number), "half done") for number in (1, 2)]
+    assert list(calls.progress_stored(stored)) == reports
+
+
+def test_progress_in_quick_succession_is_reported_once_a_second_with_its_newest_message() -> None:
+    client = Client()
+    request = client.calls()
+    calls = client.router.calls
+    calls.progressed(progress_of(request, "a"), NOW)
+    due = ProgressDue(request_id=request.id)
+    assert calls.progressed(progress_of(request, "b"), NOW + 0.25) == (StartTimer(0.75, due),)
+    assert calls.progressed(progress_of(request, "c"), NOW + 0.5) == ()
+    (event, after) = calls.progress_due(due, NOW + 1)
+    assert isinstance(event, AppendEvent)
+    assert event.data["message"] == "c"
+    assert after == AfterCommit(ProgressStored(request.id, "c"))
+
+
+def test_no_progress_follows_an_answer() -> None:
+    client = Client()
+    request = client.calls()
+    calls = client.router.calls
+    calls.progressed(progress_of(request, "a"), NOW)
+    calls.progressed(progress_of(request, "b"), NOW)
+    answer = AnswerCallerTool(principal="alice", request_id=request.id, result={})
+    calls.answered(answer, cast("Any", object()))
+    due = ProgressDue(request_id=request.id)
+    assert calls.progress_due(due, NOW + 1) == ()
+    assert not calls.accepts(progress_of(request, "c"))
+    client.router.settled(settled(request, result={}), NOW)
+    assert calls.progress_due(due, NOW + 1) == ()
+    assert calls.progress_stored(ProgressStored(request.id, "a")) == ()
+
+
+@pytest.mark.parametrize("changes", [{"principal": "bob"}, {"request_id": "other"}])
+def test_progress_by_others_or_of_what_is_not_open_is_not_accepted(changes: Any) -> None:
+    client = Client()
+    request = client.calls()
+    fields: dict[str, Any] = {"principal": "alice", "request_id": request.id, "message": "m"}
+    assert not client.router.calls.accepts(ReportCallProgress(**fields | changes))
 
 
 def test_an_answer_that_comes_too_late_is_told_so() -> None:

@@ -11,6 +11,7 @@ from oubliette.actors.container.guest_connection import GuestConnection, GuestCo
 from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.messages import (
     LinkNotify,
+    LinkProgress,
     LinkReady,
     LinkReply,
     LinkRequest,
@@ -131,6 +132,16 @@ async def test_answers_and_notifications_reach_the_client(scene: Scene) -> None:
         {"jsonrpc": "2.0", "id": 2, "error": {"code": -1, "message": "no"}},
         {"jsonrpc": "2.0", "method": "session/map", "type": "session/map", "params": {}},
     ]
+
+
+async def test_progress_reaches_the_connection_that_made_the_request(scene: Scene) -> None:
+    scene.begin()
+    reader, _ = await scene.client()
+    scene.ref.tell(LinkProgress(generation=0, id=1, message="of an earlier connection"))
+    scene.ref.tell(LinkProgress(generation=1, id=2, message="half done"))
+    params = {"id": 2, "message": "half done"}
+    told = json.loads(await reader.readline())
+    assert told == {"jsonrpc": "2.0", "method": "progress", "params": params}
 
 
 async def test_a_client_that_goes_away_is_expected_again_and_gets_no_old_answers(

@@ -63,6 +63,7 @@ BOUND = [
     ("workspace_delete", "project_id workspace_id"),
     ("config_limits", "project_id"),
     ("config_limits", "session_id"),
+    ("caller_tool_progress", "session_id request_id message"),
     ("caller_tool_response", "session_id request_id"),
     ("permission_response", "session_id request_id decision"),
 ]
@@ -110,7 +111,13 @@ async def test_another_project_is_not_there_for_a_bound_key(
     [
         each
         for each in BOUND
-        if each[0] not in {"caller_tool_response", "container_refresh", "permission_response"}
+        if each[0]
+        not in {
+            "caller_tool_progress",
+            "caller_tool_response",
+            "container_refresh",
+            "permission_response",
+        }
     ],
 )
 async def test_the_own_project_is_there_for_a_bound_key(

@@ -64,6 +64,7 @@ def test_agents_cannot_listen_or_answer_whatever_their_key() -> None:
     for text in ("admin", "write", f"project:{A}"):
         http_only = {
             "caller_listen",
+            "caller_tool_progress",
             "caller_tool_response",
             "permission_response",
             "session_map",

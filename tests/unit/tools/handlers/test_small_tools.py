@@ -15,6 +15,7 @@ from oubliette.actors.messages import (
     CreateProject,
     DeleteWorkspace,
     EndSession,
+    ReportCallProgress,
 )
 from oubliette.records import Container, Limits, Workspace
 from oubliette.runtime.store.operations import PutContainer, PutWorkspace
@@ -299,6 +300,36 @@ async def test_an_answer_reaches_its_session(bench: Bench) -> None:
     ]
     await bench.do("caller_tool_response", session_id=session.id, request_id="b", error="no")
     assert bench.answers[-1].error == "no"
+
+
+async def test_progress_reaches_its_session(bench: Bench) -> None:
+    session = await bench.session(await bench.project(), live=True)
+    bench.open_requests.add("a")
+    given = {"session_id": session.id, "request_id": "a", "message": "half done"}
+    assert await bench.do("caller_tool_progress", **given) == {"accepted": True}
+    assert bench.answers == [
+        ReportCallProgress(principal="alice", request_id="a", message="half done")
+    ]
+
+
+async def test_progress_of_nothing_open_is_answered_as_an_answer_is(bench: Bench) -> None:
+    session = await bench.session(await bench.project(), live=True)
+    for session_id in (session.id, ids.new_id(ids.SESSION)):
+        text = await bench.error(
+            "caller_tool_progress", session_id=session_id, request_id="x", message="m"
+        )
+        assert text == "request not found or already resolved"
+
+
+@pytest.mark.parametrize("message", ["", "x" * 1001])
+async def test_progress_is_a_sentence_of_at_most_1000_characters(
+    bench: Bench, message: str
+) -> None:
+    session = await bench.session(await bench.project(), live=True)
+    text = await bench.error(
+        "caller_tool_progress", session_id=session.id, request_id="a", message=message
+    )
+    assert "message" in text
 
 
 async def test_an_answer_to_nothing_open_is_told_so(bench: Bench) -> None:

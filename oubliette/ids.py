@@ -6,6 +6,7 @@ randomness. Two ids of one process never collide and sort by creation.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import threading
@@ -47,11 +48,24 @@ def new_id(prefix: str) -> str:
         if value <= _last:
             value = _last + 1
         _last = value
+    return _written(prefix, value)
+
+
+def _written(prefix: str, value: int) -> str:
     digits = [""] * 26
     for place in range(25, -1, -1):
         digits[place] = _ALPHABET[value & 31]
         value >>= 5
     return f"{prefix}_{''.join(digits)}"
+
+
+def derived_id(prefix: str, *parts: str) -> str:
+    """Return the id with `prefix` that these texts have; it does not sort by creation."""
+    framed = b"".join(
+        len(part := text.encode("utf-8", "surrogatepass")).to_bytes(8, "big") + part
+        for text in parts
+    )
+    return _written(prefix, int.from_bytes(hashlib.sha256(framed).digest()[:16], "big"))
 
 
 def new_uuid() -> str:

@@ -177,6 +177,8 @@ class Session(Record, frozen=True):
     output_tokens: int = 0
     cost_usd: float = 0.0
     limits: Limits = Limits()
+    tree_limits: Limits | None = None
+    """Limits that were given for its tree, if several roots share it; None: it has one root."""
     container_id: str | None = None
     process_id: str | None = None
     process_err: int = 0

@@ -99,6 +99,14 @@ class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class SharedTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree of several roots: sessions that its principal starts in one project with this id."""
+
+    id: str
+    limits: Limits = Limits()
+    """Limits that were given with it."""
+
+
 class SpawnSession(Message, Reply[SpawnResult]):
     """To a ProjectActor: resume or start a session and give it a prompt.
 
@@ -126,6 +134,8 @@ class SpawnSession(Message, Reply[SpawnResult]):
     parent_session_id: str | None = None
     call_id: str | None = None
     """`{parent}/{call}` of the agent's call that waits for the turn; makes it idempotent."""
+    tree: SharedTree | None = None
+    """The tree that a new root joins; None: one of its own."""
     idempotency: Idempotency | None = None
 
 

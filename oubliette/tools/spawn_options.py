@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta
 
 from oubliette.actors.caller.messages import GetCaller
+from oubliette.actors.messages import SharedTree
 from oubliette.config.agent_config import Autonomy
 from oubliette.errors import InvalidParameter
+from oubliette.records import Limits
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
+from oubliette.tool_params.tree_params import SharedTreeParam
 from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised
 from oubliette.tools.spec import CALLERS
@@ -101,6 +105,7 @@ class AgentSettings(Params, frozen=True, kw_only=True):
             " and starts no second agent."
         ),
     ] = None
+    tree: SharedTreeParam = None
 
 
 class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
@@ -141,6 +146,29 @@ async def provided_tools(
             caller = await services.caller_ref(context.principal, caller_id)
             tools = (await caller.ask(GetCaller())).tools
     return caller_id, tools
+
+
+def shared_tree(
+    context: CallContext, params: AgentSettings, session_id: str | None
+) -> SharedTree | None:
+    """Return the tree that a new session joins, if it is to share one.
+
+    Raises:
+        InvalidParameter: the session has its tree already, or gets that of its parent.
+    """
+    if params.tree is None:
+        return None
+    if session_id is not None:
+        raise InvalidParameter(
+            "tree: the session has its tree already; leave it out with session_id", field="tree"
+        )
+    if context.session_id is not None:
+        raise InvalidParameter(
+            "tree: a session that you start counts in your own tree; leave it out", field="tree"
+        )
+    given = params.tree.limits
+    limits = Limits() if given is None else Limits(**msgspec.structs.asdict(given))
+    return SharedTree(id=params.tree.id, limits=limits)
 
 
 class SessionKey:

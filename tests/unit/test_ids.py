@@ -122,3 +122,17 @@ def test_names_that_no_caller_may_have(value: str) -> None:
 def test_a_shown_value_is_short_and_quoted() -> None:
     assert ids.shown("a\nb") == r"'a\nb'"
     assert len(ids.shown("x" * 1000)) == 60
+
+
+def test_a_derived_id_has_the_form_of_its_kind_and_is_that_of_its_texts_alone() -> None:
+    value = ids.derived_id(ids.EXPLORATION, "alice", "night")
+    assert ids.is_id(value, ids.EXPLORATION)
+    assert value == ids.derived_id(ids.EXPLORATION, "alice", "night")
+    others = [("alice", "nigh"), ("alicen", "ight"), ("", "alicenight"), ("alice", "night", "")]
+    assert value not in {ids.derived_id(ids.EXPLORATION, *parts) for parts in others}
+
+
+@given(st.lists(st.text(), max_size=3), st.lists(st.text(), max_size=3))
+def test_derived_ids_are_equal_for_equal_texts_only(one: list[str], other: list[str]) -> None:
+    same = ids.derived_id(ids.EXPLORATION, *one) == ids.derived_id(ids.EXPLORATION, *other)
+    assert same is (one == other)

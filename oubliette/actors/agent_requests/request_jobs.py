@@ -122,8 +122,8 @@ class RequestJobs:
 
     async def _session_events(self, request: ServeRequest) -> dict[str, Any]:
         asked = base_params(EventsParams, request.params, "session_events")
-        tree = self._writer.record.exploration_id
-        return await session_events(self._context, tree, asked, bare=request.bare)
+        asker = self._writer.record
+        return await session_events(self._context, asker, asked, bare=request.bare)
 
     def ask_map_room(self, asked: AskMapRoom) -> None:
         """Ask for how many more agents of this session's kind its container has memory."""

@@ -125,7 +125,11 @@ class AgentRequestRouter:
     @staticmethod
     def root_caller(record: Session) -> NotifyTree:
         """Send the tree the caller of its root."""
-        return NotifyTree(RootCaller(principal=record.principal, caller_id=record.caller_id))
+        return NotifyTree(
+            RootCaller(
+                root_session_id=record.id, principal=record.principal, caller_id=record.caller_id
+            )
+        )
 
     def root_caller_changed(self, message: RootCaller) -> None:
         """Record that another caller decides on permissions from now on."""

@@ -14,6 +14,7 @@ from oubliette.errors import NotFound
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.event_pages import EventPage
+    from oubliette.records import Session
     from oubliette.tool_params.session_tools import EventsParams
 
 MAX_PAGE: Final = 4 * 1024 * 1024
@@ -21,15 +22,18 @@ MAX_PAGE: Final = 4 * 1024 * 1024
 
 
 async def session_events(
-    context: ActorContext, exploration_id: str, params: EventsParams, *, bare: bool
+    context: ActorContext, asker: Session, params: EventsParams, *, bare: bool
 ) -> dict[str, Any]:
-    """Return the answer to an agent of the tree `exploration_id`; `bare` is the first form.
+    """Return the answer to the agent of the session `asker`; `bare` is the first form.
 
     Raises:
-        NotFound: there is no such session in the tree.
+        NotFound: there is no such session under its root.
     """
     record = await context.reader.session(params.session_id)
-    if record is None or record.exploration_id != exploration_id:
+    if record is None or (record.exploration_id, record.root_session_id) != (
+        asker.exploration_id,
+        asker.root_session_id,
+    ):
         raise NotFound(f"session_id: there is no session {params.session_id} in this tree")
 
     async def read(wait: float) -> EventPage:

@@ -1,8 +1,9 @@
-"""Actor of one tree of sessions and its limits.
+"""Actor of one tree of sessions and its limits; the tree has one root, or several that share it.
 
 Slots are reserved before a spawn. An agent that waits for its children holds none, so that a parent
 never blocks the children it waits for. When the time of a tree is over, its agents are ended; the
-clock is reset when its root is resumed after that.
+clock is reset when its root is resumed after that. Where several roots share a tree, they count as
+children do: a root more takes a slot, and none is resumed once the time is over.
 
 The actor of a tree ends when none of its sessions lives: its counts are in the store.
 """
@@ -66,26 +67,30 @@ class ExplorationActor(Actor):
         """Cost in USD of every session of the tree."""
         self._began = self._context.clock.time()
         self._warned = False
-        self._near: frozenset[str] = frozenset()
-        """Limits, except the time, that the root was warned of."""
-        self._root: str | None = None
+        self._near: frozenset[tuple[str, str]] = frozenset()
+        """Limits, except the time, that were warned of, each with the root that was warned."""
+        self._roots: dict[str, str] = {}
+        """Root of every session of the tree, which is its own if it is a root."""
 
     async def on_start(self) -> None:
         """Read the tree's sessions, their cost and their age."""
         sessions, reset_at = await self._context.reader.run(self._stored)
-        root: Session | None = None
         for session in sessions:
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
-            if session.depth == 0:
-                root, self._root = session, session.id
+            self._roots[session.id] = self._root_of(session.id, session.root_session_id)
             if lifecycle.live(session):
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
                 self._working |= {session.id}
         await self._ask_who_waits()
-        if root is not None:  # which the actor before this one may not have passed on
-            self._pass_on(RootCaller(principal=root.principal, caller_id=root.caller_id))
+        for root in sessions:  # what the actor before this one may not have passed on
+            if root.depth == 0:
+                self._pass_on(
+                    RootCaller(
+                        root_session_id=root.id, principal=root.principal, caller_id=root.caller_id
+                    )
+                )
         if reset_at is not None:
             self._began = float(reset_at)
         self._time_check(_TimeCheck())
@@ -115,6 +120,10 @@ class ExplorationActor(Actor):
         asked = [ask(session_id, ref) for session_id, ref in self._live_sessions()]
         self._waiting = frozenset(filter(None, await asyncio.gather(*asked)))
 
+    def _root_of(self, session_id: str, recorded: str) -> str:
+        """Return the root above a session; early releases recorded none, in trees with only one."""
+        return recorded or next(iter(self._roots.values()), session_id)
+
     def _live_sessions(self) -> list[tuple[str, Ref]]:
         registry = self._context.session_registry
         found = [(session_id, registry.session(session_id)) for session_id in self._cost]
@@ -125,7 +134,7 @@ class ExplorationActor(Actor):
     @handles(RootCaller)
     def _pass_on(self, message: RootCaller) -> None:
         for session_id, session in self._live_sessions():
-            if session_id != self._root:
+            if self._roots.get(session_id) == message.root_session_id != session_id:
                 session.tell(message)
 
     # ------------------------------------------------------------------ time
@@ -185,8 +194,9 @@ class ExplorationActor(Actor):
         self._cost.setdefault(message.session_id, 0.0)
         self._lives[message.session_id] += 1
         self._working |= {message.session_id}
-        if message.depth == 0:
-            self._root = message.session_id
+        root = self._root_of(message.session_id, message.root_session_id)
+        self._roots[message.session_id] = root
+        if not _counts(message):
             return
         limits = resolve_limits(self._limits, self._context)
         self._warn("max_agents", len(self._cost), limits.max_agents)
@@ -195,13 +205,13 @@ class ExplorationActor(Actor):
 
     async def _check(self, message: Reserve) -> None:
         limits = resolve_limits(self._limits, self._context)
-        source = limit_sources(self._limits)
+        source = limit_sources(self._limits, message.tree_limits)
         if message.depth > (limits.max_depth or 0):
             raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
         if message.new and len(self._cost) >= (limits.max_agents or 0):
             raise exceeded("max_agents", limits.max_agents, source, "one more agent")
         busy = self._working - self._waiting
-        if message.depth > 0 and len(busy) >= (limits.max_agents_at_once or 0):
+        if _counts(message) and len(busy) >= (limits.max_agents_at_once or 0):
             raise exceeded(
                 "max_agents_at_once", limits.max_agents_at_once, source, "one more at once"
             )
@@ -210,7 +220,7 @@ class ExplorationActor(Actor):
             raise exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
         age = self._age
         if age >= (limits.max_wall_seconds or 0):
-            if message.depth > 0:
+            if _counts(message):
                 raise exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
             await self._reset_clock()
 
@@ -218,6 +228,7 @@ class ExplorationActor(Actor):
     def _unreserve(self, message: Unreserve) -> None:
         if message.new:
             self._cost.pop(message.session_id, None)
+            self._roots.pop(message.session_id, None)
         self._leave(message)
 
     @handles(SessionFinished)
@@ -252,14 +263,15 @@ class ExplorationActor(Actor):
         self._warn("max_cost_usd", sum(self._cost.values()), limit)
 
     def _warn(self, name: str, used: float, limit: float | None) -> None:
-        """Warn the root, once, that a limit is near: its caller can still react."""
-        if not limit or used < limit * WARN_AT or name in self._near:
+        """Warn each root, once, that a limit is near: its caller can still react."""
+        if not limit or used < limit * WARN_AT:
             return
-        root = self._context.session_registry.session(self._root) if self._root else None
-        if root is not None and root.is_alive():
-            self._near |= {name}
-            text = f"{name} of this tree: {used:g} of {limit:g} are taken"
-            root.tell(LimitNotice(limit=name, action="warn", message=text))
+        text = f"{name} of this tree: {used:g} of {limit:g} are taken"
+        for session_id, session in self._live_sessions():
+            warned = (name, session_id)
+            if self._roots.get(session_id) == session_id and warned not in self._near:
+                self._near |= {warned}
+                session.tell(LimitNotice(limit=name, action="warn", message=text))
 
     @handles(GetUsage)
     def _usage(self, _: GetUsage) -> dict[str, float]:
@@ -270,3 +282,8 @@ class ExplorationActor(Actor):
             "max_cost_usd": sum(self._cost.values()),
             "max_wall_seconds": self._age,
         }
+
+
+def _counts(message: Reserve) -> bool:
+    """Whether the session takes one of the slots: a child, or one root of several."""
+    return message.depth > 0 or message.tree_limits is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,12 +24,30 @@ def resolve_limits(limits: Limits, context: ActorContext) -> Limits:
     )
 
 
-def limit_sources(limits: Limits) -> dict[str, str]:
-    """Return the source of each limit: `project` or `configuration`."""
-    return {
-        name: "configuration" if getattr(limits, name) is None else "project"
-        for name in limits.__struct_fields__
-    }
+def tightened(limits: Limits, given: Limits) -> Limits:
+    """Return the lower one of each limit; None: it is not given. A cost of 0 is no limit."""
+    chosen: dict[str, Any] = {}
+    for name in limits.__struct_fields__:
+        both: tuple[float | None, ...] = (getattr(limits, name), getattr(given, name))
+        unlimited = 0 if name == "max_cost_usd" else None
+        bounds = [each for each in both if each is not None and each != unlimited]
+        chosen[name] = min(bounds) if bounds else both[0]
+    return msgspec.structs.replace(limits, **chosen)
+
+
+def limit_sources(limits: Limits, given: Limits | None = None) -> dict[str, str]:
+    """Return the source of each limit: `tree`, `project` or `configuration`.
+
+    `given` are the limits that were given for the tree, if several roots share it.
+    """
+    return {name: _source(name, limits, given) for name in limits.__struct_fields__}
+
+
+def _source(name: str, limits: Limits, given: Limits | None) -> str:
+    value = getattr(limits, name)
+    if value is None:
+        return "configuration"
+    return "tree" if given is not None and getattr(given, name) == value else "project"
 
 
 def exceeded(name: str, value: float | None, sources: dict[str, str], wanted: str) -> LimitExceeded:

@@ -15,6 +15,10 @@ class Reserve(Message, Reply[None]):
     session_id: str
     depth: int
     new: bool = True
+    root_session_id: str = ""
+    """The root above it, or itself; empty in records of earlier releases."""
+    tree_limits: Limits | None = None
+    """Limits that were given for a tree of several roots, in which roots count as children do."""
 
 
 class Unreserve(Message):

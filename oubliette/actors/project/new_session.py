@@ -14,15 +14,23 @@ from oubliette.records import Event, Session
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import SpawnSession
+    from oubliette.actors.project.shared_trees import JoinedTree
     from oubliette.records import Project, Workspace
 
 
 async def describe(
-    context: ActorContext, project: Project, message: SpawnSession, workspace: Workspace, now: float
+    context: ActorContext,
+    project: Project,
+    message: SpawnSession,
+    workspace: Workspace,
+    now: float,
+    *,
+    joined: JoinedTree | None = None,
 ) -> Session:
     """Return the record of a session that starts at `now`, in seconds since the epoch.
 
-    A child takes its tree, limits, agent, model and autonomy from its parent.
+    A child takes its tree, limits, agent, model and autonomy from its parent. A root begins a tree
+    of its own, unless it is `joined` to one of several roots.
 
     Raises:
         NotFound: there is no such parent.
@@ -34,6 +42,13 @@ async def describe(
         parent = await context.reader.session(message.parent_session_id)
         if parent is None:
             raise NotFound(f"there is no session {message.parent_session_id}")
+    if parent is not None:
+        tree, limits, given = parent.exploration_id, parent.limits, parent.tree_limits
+    elif joined is not None:
+        tree, limits, given = joined.exploration_id, joined.limits, joined.given
+    else:
+        tree, given = ids.new_id(ids.EXPLORATION), None
+        limits = resolve_limits(project.limits, context)
     configs = context.folders.configs
     settings = await asyncio.to_thread(configs.add_workspace, project, workspace.id)
     return Session(
@@ -45,7 +60,7 @@ async def describe(
         status="created",
         created_at=now,
         updated_at=now,
-        exploration_id=parent.exploration_id if parent else ids.new_id(ids.EXPLORATION),
+        exploration_id=tree,
         depth=parent.depth + 1 if parent else 0,
         parent_session_id=parent.id if parent else None,
         root_session_id=parent.root_session_id if parent else session_id,
@@ -54,7 +69,8 @@ async def describe(
         isolation=context.runtime.capabilities.isolation,
         caller_id=message.caller_id,
         caller_tools=message.caller_tools or (),
-        limits=parent.limits if parent else resolve_limits(project.limits, context),
+        limits=limits,
+        tree_limits=given,
         external_id=message.external_id,
         source=message.source,
         minted_token_id=message.minted_token_id,

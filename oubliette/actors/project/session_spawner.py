@@ -12,6 +12,7 @@ from oubliette.actors.container.unit import KeepApiKey, StartSession
 from oubliette.actors.exploration.messages import OpenExploration, Reserve, Unreserve
 from oubliette.actors.messages import CallerSeen, OpenCaller
 from oubliette.actors.project.new_session import describe, first_event
+from oubliette.actors.project.shared_trees import joined_tree
 from oubliette.actors.project.spawn_answers import SpawnAnswers, answer_for
 from oubliette.actors.project.spawn_target import SpawnTarget
 from oubliette.actors.session import lifecycle
@@ -33,6 +34,7 @@ from oubliette.runtime.store.operations import (
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import SpawnResult, SpawnSession
+    from oubliette.actors.project.shared_trees import JoinedTree
     from oubliette.clock import Clock
     from oubliette.kit import Ref, System
     from oubliette.records import Project, Session, Workspace
@@ -77,8 +79,10 @@ class SessionSpawner:
         known = await self._answers.known(message)
         if known is not None:
             return known
+        joined = await joined_tree(self._context, self._project, message)
         workspace, created = await self._targets.workspace(message)
-        target = await self._targets.session(message, workspace)
+        tree = None if joined is None else joined.exploration_id
+        target = await self._targets.session(message, workspace, tree)
         if target is not None and (live := self._context.session_registry.session(target.id)):
             try:
                 return await self._submit(message, target, live)
@@ -94,7 +98,7 @@ class SessionSpawner:
             raise SessionHandover("the session is changing hands", hint="try again in a moment")
         if target is not None:
             return await self._resume(message, target)
-        return await self._new(message, workspace, created=created)
+        return await self._new(message, workspace, joined, created=created)
 
     async def _submit(self, message: SpawnSession, target: Session, live: Ref) -> SpawnResult:
         result = answer_for(target, turn=0, log_end=-1)
@@ -135,7 +139,13 @@ class SessionSpawner:
 
     async def _reserve(self, session: Session, *, new: bool) -> Ref:
         opened = OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
-        place = Reserve(session_id=session.id, depth=session.depth, new=new)
+        place = Reserve(
+            session_id=session.id,
+            depth=session.depth,
+            new=new,
+            root_session_id=session.root_session_id,
+            tree_limits=session.tree_limits,
+        )
 
         async def reserve() -> Ref:
             tree = self._port.system.ref(await self._port.system.ref("explorations").ask(opened))
@@ -163,11 +173,17 @@ class SessionSpawner:
         return await self._record(message, session, tree, resumed=True)
 
     async def _new(
-        self, message: SpawnSession, workspace: Workspace | None, *, created: bool
+        self,
+        message: SpawnSession,
+        workspace: Workspace | None,
+        joined: JoinedTree | None,
+        *,
+        created: bool,
     ) -> SpawnResult:
         assert workspace is not None
+        now = self._port.clock.time()
         session = await describe(
-            self._context, self._project, message, workspace, self._port.clock.time()
+            self._context, self._project, message, workspace, now, joined=joined
         )
         if session.depth == 0:
             await self._check_room()

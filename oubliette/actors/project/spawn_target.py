@@ -79,8 +79,12 @@ class SpawnTarget:
         await asyncio.to_thread(self._context.folders.create_workspace, self._project, workspace_id)
         return workspace
 
-    async def session(self, message: SpawnSession, workspace: Workspace | None) -> Session | None:
+    async def session(
+        self, message: SpawnSession, workspace: Workspace | None, tree: str | None = None
+    ) -> Session | None:
         """Return the session that is meant; None if it is a new one.
+
+        With the id of a `tree` it is one of that tree.
 
         Raises:
             NotFound: there is no such session for this principal and parent.
@@ -108,5 +112,5 @@ class SpawnTarget:
         if message.new_session or workspace is None:
             return None
         return await reader.latest_session(
-            workspace.id, message.principal, message.parent_session_id
+            workspace.id, message.principal, message.parent_session_id, tree
         )

@@ -140,10 +140,12 @@ class IsBlocked(Message, Reply[bool]):
 
 
 class RootCaller(Message):
-    """The current caller of a tree's root, which decides on permissions in the whole tree.
+    """The current caller of a root, which decides on permissions of all its descendants.
 
-    From the root to its tree's actor, which passes it on to the tree's other sessions.
+    From the root to its tree's actor, which passes it on to them.
     """
+
+    root_session_id: str
 
     principal: str
     caller_id: str | None

@@ -41,7 +41,7 @@ class LimitState(Result, frozen=True, kw_only=True):
     """One limit."""
 
     value: int | float
-    source: Annotated[str, Meta(description="Source of the limit: project or configuration.")]
+    source: Annotated[str, Meta(description="Source of the limit: tree, project or configuration.")]
     used: int | float | None
     left: int | float | None
 
@@ -108,7 +108,8 @@ async def _of_session(services: ToolServices, project: Project, session: Session
         "max_wall_seconds": max(0.0, services.clock.time() - root.created_at),
     }
     limits = await _per_project(services, project)
-    limits.update(_tree(services, session.limits, project.limits, used))
+    given = session.tree_limits
+    limits.update(_tree(services, session.limits, project.limits, used, given))
     return LimitsResult(
         limits=limits,
         depth=session.depth,
@@ -118,17 +119,20 @@ async def _of_session(services: ToolServices, project: Project, session: Session
 
 
 def _tree(
-    services: ToolServices, frozen: Limits, project: Limits, used: dict[str, int | float]
+    services: ToolServices,
+    frozen: Limits,
+    project: Limits,
+    used: dict[str, int | float],
+    given: Limits | None = None,
 ) -> dict[str, LimitState]:
     states: dict[str, LimitState] = {}
     for name in frozen.__struct_fields__:
         default: Any = getattr(services.config.trees, name)
         value: Any = getattr(frozen, name)
-        states[name] = _state(
-            default if value is None else value,
-            "configuration" if getattr(project, name) is None else "project",
-            used.get(name),
-        )
+        source = "configuration" if getattr(project, name) is None else "project"
+        if given is not None and value is not None and getattr(given, name) == value:
+            source = "tree"
+        states[name] = _state(default if value is None else value, source, used.get(name))
     return states
 
 

@@ -14,6 +14,7 @@ from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import Limits
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
+from oubliette.tool_params.tree_params import TreeLimits
 from oubliette.tools.auth import scopes
 from oubliette.tools.idempotency import claim
 from oubliette.tools.models import known
@@ -30,38 +31,6 @@ if TYPE_CHECKING:
 CREATE_SECONDS: Final = 60.0
 DELETE_SECONDS: Final = 60.0
 MAX_SERVERS_BYTES: Final = 64 * field_types.KIB
-
-
-class TreeLimits(Params, frozen=True, kw_only=True):
-    """Limits of each tree of sessions in the project; unset limits are the server's defaults."""
-
-    max_depth: Annotated[
-        Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Levels of children.")
-    ] = None
-    max_agents: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="Agents in one tree, including ended ones."),
-    ] = None
-    max_agents_at_once: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="Live agents in one tree."),
-    ] = None
-    max_cost_usd: Annotated[
-        Annotated[float, Meta(ge=0, le=1e9)] | None,
-        Meta(description="Cost of one tree, in US dollars."),
-    ] = None
-    max_wall_seconds: Annotated[
-        Annotated[float, Meta(gt=0, le=1e7)] | None,
-        Meta(description="Age of a tree, from the start of its root."),
-    ] = None
-    max_turn_seconds: Annotated[
-        Annotated[float, Meta(gt=0, le=1e7)] | None,
-        Meta(description="Time limit of one turn."),
-    ] = None
-    max_turn_steps: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="Steps of the model in one turn."),
-    ] = None
 
 
 class ProjectCreate(Params, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from oubliette.tool_params import field_types, session_tools
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
 from oubliette.tools.idempotency import claim
-from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session_key
+from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session_key, shared_tree
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ async def spawn(
         OublietteError: as `session_spawn` answers.
     """
     check_offer(services, "agent", params.agent)
+    tree = shared_tree(context, params, session_id)
     caller_id, tools = await provided_tools(services, context, params)
     ref = await services.project_ref(project_id)
     async with session_key(services, context, params, project_id) as key:
@@ -152,6 +153,7 @@ async def spawn(
             minted_token_id=key.token_id,
             # A session that an agent starts on this transport counts in the agent's tree.
             parent_session_id=context.session_id if session_id is None else None,
+            tree=tree,
             idempotency=claim(name, params),
         )
         # Right after a restart its session may have no actor yet.

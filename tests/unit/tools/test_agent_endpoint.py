@@ -78,6 +78,16 @@ async def test_droid_calls_project_create_with_write_key(bench: Bench) -> None:
     assert (await bench.reader.project_named("test-project")) is not None
 
 
+async def test_a_session_that_an_agent_starts_joins_no_tree_but_its_own(bench: Bench) -> None:
+    session = await bench.session(await bench.project(), live=True)
+    key, _ = await bench.key("write")
+    arguments = {"project_id": session.project_id, "prompt": "p", "tree": {"id": "t"}}
+    result = await bench.agents.call(key, session.id, "session_spawn", arguments)
+    assert result["isError"]
+    assert "counts in your own tree" in result["content"][0]["text"]
+    assert bench.spawns == []
+
+
 async def test_droid_calls_token_create_with_insufficient_scope(bench: Bench) -> None:
     """Requirement: Tool Execution via Socket."""
     key, _ = await bench.key("write")

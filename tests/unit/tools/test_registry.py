@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPAWN = (
     "workspace_id create_workspace new_session external_id source context caller_id caller_tools"
     " agent model autonomy api_key_scope api_key_project api_key_ttl_seconds api_key"
-    " idempotency_key"
+    " idempotency_key tree"
 )
 SPAWNED = (
     "session_id project_id workspace_id workspace_created status spawned resumed last_index turn"

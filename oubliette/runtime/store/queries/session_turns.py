@@ -106,16 +106,19 @@ def latest_session(
     workspace_id: str,
     principal: str,
     parent_session_id: str | None = None,
+    exploration_id: str | None = None,
 ) -> Session | None:
     """Return the newest session not ended by a user, among the children of `parent_session_id`.
 
-    None as parent means top-level sessions.
+    None as parent means top-level sessions, None as `exploration_id` those of all trees.
     """
     sql = (
-        "SELECT data FROM sessions WHERE workspace_id = ? AND principal = ?"
-        " AND parent_session_id IS ? AND ended_by IS NULL ORDER BY id DESC LIMIT 1"
+        "SELECT data FROM sessions WHERE workspace_id = ?1 AND principal = ?2"
+        " AND parent_session_id IS ?3 AND ended_by IS NULL"
+        " AND (?4 IS NULL OR exploration_id = ?4) ORDER BY id DESC LIMIT 1"
     )
-    return one(Session, connection.execute(sql, (workspace_id, principal, parent_session_id)))
+    given = (workspace_id, principal, parent_session_id, exploration_id)
+    return one(Session, connection.execute(sql, given))
 
 
 def turns(

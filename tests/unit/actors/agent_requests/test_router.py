@@ -632,6 +632,8 @@ def test_a_child_asks_the_caller_of_its_root_for_permission() -> None:
     own = record(parent_session_id="gogol_0")
     router = routed(record=own, root=record(caller_id="bank"))
     assert router.place(own) == ("alice", "bank", ["gogol_0", ID])
-    router.root_caller_changed(RootCaller(principal="alice", caller_id="mill"))
+    router.root_caller_changed(
+        RootCaller(root_session_id="gogol_0", principal="alice", caller_id="mill")
+    )
     assert router.place(own).caller_id == "mill"
     assert routed().place(record()).caller_id == "shop"

@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from oubliette import ids
@@ -44,7 +45,7 @@ async def read(bench: Bench, session: Any, *, bare: bool = False, **arguments: A
         clock=bench.clock,
     )
     asked = EventsParams(session_id=session.id, **arguments)
-    return await session_events(context, session.exploration_id, asked, bare=bare)
+    return await session_events(context, session, asked, bare=bare)
 
 
 def texts(page: dict[str, Any]) -> list[str]:
@@ -115,12 +116,14 @@ async def test_a_waiting_agent_gets_news_over_a_restart_of_the_other_session(
 
 async def test_a_session_of_another_tree_is_not_found(bench: Bench) -> None:
     mine = await started(bench)
-    other = SimpleNamespace(id=ids.new_id(ids.SESSION), exploration_id=mine.exploration_id)
-    with pytest.raises(NotFound, match=f"no session {other.id} in this tree"):
-        await read(bench, other)
-    other = SimpleNamespace(id=mine.id, exploration_id=ids.new_id(ids.EXPLORATION))
-    with pytest.raises(NotFound, match=f"no session {other.id} in this tree"):
-        await read(bench, other)
+    for changes in (
+        {"id": ids.new_id(ids.SESSION)},
+        {"exploration_id": ids.new_id(ids.EXPLORATION)},
+        {"root_session_id": ids.new_id(ids.SESSION)},  # another root of a shared tree
+    ):
+        other = msgspec.structs.replace(mine, **changes)
+        with pytest.raises(NotFound, match=f"no session {other.id} in this tree"):
+            await read(bench, other)
 
 
 async def test_a_client_of_the_first_form_sees_the_outcome_beyond_the_page(bench: Bench) -> None:

@@ -98,3 +98,33 @@ async def test_it_ends_with_the_last_session_that_lives(scene: Scene) -> None:
     assert tree.is_alive()
     tree.tell(SessionFinished(session_id=scene.root.id))
     await scene.world.until(lambda: not tree.is_alive())
+
+
+async def test_no_root_of_several_starts_or_is_resumed_once_the_time_is_over(
+    world: World,
+) -> None:
+    project = await world.project()
+    given = Limits(max_wall_seconds=5.0)
+    root = await world.session(project, status="completed", exploration_id=TREE, tree_limits=given)
+    scene = Scene(world, root)
+    tree = scene.begin(max_wall_seconds=5.0)
+    await tree.ask(Reserve(session_id=root.id, depth=0, new=False, tree_limits=given))
+    world.clock.advance(6.0)
+    for session_id, new in ((root.id, False), ("gogol_b", True)):
+        with pytest.raises(LimitExceeded, match=r"max_wall_seconds.*set by the tree"):
+            await tree.ask(Reserve(session_id=session_id, depth=0, new=new, tree_limits=given))
+
+
+async def test_every_root_of_a_shared_tree_is_warned(scene: Scene) -> None:
+    second = await scene.world.session(
+        await scene.world.project(name="q"), status="idle", exploration_id=TREE, cost_usd=0.1
+    )
+    told: list[Any] = scene.world.record("second", answer=False)
+    scene.world.sessions.enter(second.id, scene.world.system.ref("second"))
+    tree = scene.begin(max_cost_usd=1.0)
+    tree.tell(AgentCost(session_id=second.id, cost_usd=0.2))
+    await tree.ask(GetUsage())
+    await scene.world.settle()
+    assert scene.notices() == [("max_cost_usd", "warn")]
+    notices = [each.limit for each in told if isinstance(each, LimitNotice)]
+    assert notices == ["max_cost_usd"]

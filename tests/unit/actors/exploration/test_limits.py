@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from oubliette.actors.exploration.limits import limit_sources, tightened
 from oubliette.actors.exploration.messages import GetUsage, OpenExploration, Reserve, Unreserve
 from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.session.messages import AgentCost, IsBlocked, RootCaller, SessionFinished
@@ -159,10 +160,11 @@ class FakeSession(Actor):
         self._callers.append((message.principal, message.caller_id))
 
 
-def stored(session_id: str, depth: int) -> Any:
+def stored(session_id: str, depth: int, root: str = "root") -> Any:
     return SimpleNamespace(
         id=session_id,
         depth=depth,
+        root_session_id=root,
         cost_usd=0.0,
         created_at=0.0,
         status="running",
@@ -187,7 +189,7 @@ async def test_all_sessions_but_the_root_are_told_who_decides_on_permissions(sce
     for session_id, callers in heard.items():
         scene.actors[session_id] = scene.system.spawn(FakeSession, False, callers)
     await scene.ask(GetUsage())
-    scene.tell(RootCaller(principal="p", caller_id="new"))
+    scene.tell(RootCaller(root_session_id="root", principal="p", caller_id="new"))
     assert await scene.there()
     for ref in scene.actors.values():
         await ref.ask(IsBlocked())
@@ -196,3 +198,53 @@ async def test_all_sessions_but_the_root_are_told_who_decides_on_permissions(sce
         "child": [("p", "c"), ("p", "new")],
         "other": [("p", "c"), ("p", "new")],
     }
+
+
+def shared(session_id: str, *, new: bool = True) -> Reserve:
+    return Reserve(session_id=session_id, depth=0, new=new, tree_limits=Limits())
+
+
+async def test_a_root_more_takes_a_slot_where_several_share_a_tree(scene: Scene) -> None:
+    await scene.ask(shared("one"))
+    await scene.ask(shared("two"))
+    with pytest.raises(LimitExceeded, match="max_agents_at_once"):
+        await scene.ask(shared("three"))
+    with pytest.raises(LimitExceeded, match="max_agents_at_once"):
+        await scene.ask(reserve("child", 1))
+    scene.tell(SessionFinished(session_id="one"))
+    await scene.ask(shared("three"))
+    with pytest.raises(LimitExceeded, match="max_agents"):
+        await scene.ask(shared("four"))
+
+
+async def test_who_decides_on_permissions_is_told_to_the_descendants_of_that_root(
+    scene: Scene,
+) -> None:
+    scene.stored = [stored("a", 0, "a"), stored("b", 0, "b"), stored("a1", 1, "a")]
+    scene.stored.append(stored("b1", 1, "b"))
+    heard: dict[str, list[tuple[str, str | None]]] = {"a": [], "b": [], "a1": [], "b1": []}
+    for session_id, callers in heard.items():
+        scene.actors[session_id] = scene.system.spawn(FakeSession, False, callers)
+    await scene.ask(GetUsage())
+    scene.tell(RootCaller(root_session_id="b", principal="p", caller_id="new"))
+    assert await scene.there()
+    for ref in scene.actors.values():
+        await ref.ask(IsBlocked())
+    assert heard == {"a": [], "b": [], "a1": [("p", "c")], "b1": [("p", "c"), ("p", "new")]}
+
+
+def test_the_lower_limit_holds_and_a_cost_of_zero_is_none() -> None:
+    limits = Limits(max_agents=5, max_depth=3, max_cost_usd=10.0)
+    given = Limits(max_agents=9, max_depth=0, max_cost_usd=0.0, max_turn_steps=7)
+    assert tightened(limits, given) == Limits(
+        max_agents=5, max_depth=0, max_cost_usd=10.0, max_turn_steps=7
+    )
+    unlimited = Limits(max_cost_usd=0.0)
+    assert tightened(unlimited, Limits(max_cost_usd=2.0)).max_cost_usd == 2.0
+    assert tightened(unlimited, Limits()).max_cost_usd == 0.0
+
+
+def test_a_limit_is_of_the_tree_only_if_it_holds_there() -> None:
+    sources = limit_sources(Limits(max_agents=3, max_depth=2), Limits(max_agents=3, max_depth=9))
+    assert (sources["max_agents"], sources["max_depth"]) == ("tree", "project")
+    assert sources["max_cost_usd"] == "configuration"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.actors.caller.messages import OpenListener
+from oubliette.actors.messages import SharedTree
 from oubliette.errors import Unauthenticated
-from oubliette.records import CallerTool
+from oubliette.records import CallerTool, Limits
 
 if TYPE_CHECKING:
     from oubliette.actors.messages import SpawnSession
@@ -42,6 +43,29 @@ async def test_settings_are_handed_on_as_they_are(bench: Bench) -> None:
     message = await spawn(bench, **given)
     assert {name: getattr(message, name) for name in given} == given
     assert (message.principal, message.prompt, message.parent_session_id) == ("alice", "p", None)
+
+
+async def test_a_tree_is_handed_on_with_its_limits(bench: Bench) -> None:
+    message = await spawn(bench, tree={"id": "t", "limits": {"max_agents": 3}})
+    assert message.tree == SharedTree(id="t", limits=Limits(max_agents=3))
+    assert (await spawn(bench, tree={"id": "t"})).tree == SharedTree(id="t")
+    assert (await spawn(bench)).tree is None
+
+
+async def test_a_session_that_has_its_tree_joins_no_other(bench: Bench) -> None:
+    session = await bench.session(await bench.project())
+    given: dict[str, Any] = {"session_id": session.id, "message": "m", "tree": {"id": "t"}}
+    text = await bench.error("session_message", **given)
+    assert "tree: the session has its tree already" in text
+
+
+@pytest.mark.parametrize("tree_id", ["", "x" * 129])
+async def test_the_id_of_a_tree_has_1_to_128_characters(bench: Bench, tree_id: str) -> None:
+    project = await bench.project()
+    text = await bench.error(
+        "session_spawn", project_id=project.id, prompt="p", tree={"id": tree_id}
+    )
+    assert "tree.id" in text
 
 
 async def test_the_context_wins_over_the_top_level(bench: Bench) -> None:

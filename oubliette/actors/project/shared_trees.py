@@ -1,0 +1,63 @@
+"""Trees of several roots: which one a new session joins, and with which limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oubliette import ids
+from oubliette.actors.exploration.limits import resolve_limits, tightened
+from oubliette.errors import Conflict
+from oubliette.records import Limits
+
+if TYPE_CHECKING:
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.messages import SpawnSession
+    from oubliette.records import Project
+
+
+class JoinedTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree that several roots share, as a session that joins it records it."""
+
+    exploration_id: str
+    limits: Limits
+    """Limits in force."""
+    given: Limits
+    """Limits that were given for it, by the request that began it."""
+
+
+async def joined_tree(
+    context: ActorContext, project: Project, message: SpawnSession
+) -> JoinedTree | None:
+    """Return the tree that the message names; None: its session begins one of its own.
+
+    The id is made of principal, project and the caller's own id of the tree, so that nobody joins
+    the tree of another principal.
+
+    Raises:
+        Conflict: the tree has other limits than the message gives.
+    """
+    asked = message.tree
+    if asked is None:
+        return None
+    own = ids.derived_id(ids.EXPLORATION, message.principal, project.id, asked.id)
+    page = await context.reader.sessions(exploration_id=own, limit=1)
+    if not page.records:
+        limits = tightened(resolve_limits(project.limits, context), asked.limits)
+        return JoinedTree(exploration_id=own, limits=limits, given=asked.limits)
+    first = page.records[0]
+    began = first.tree_limits or Limits()
+    if asked.limits not in (Limits(), began):
+        raise Conflict(_difference(asked.id, began, asked.limits), hint="leave tree.limits out")
+    return JoinedTree(exploration_id=own, limits=first.limits, given=began)
+
+
+def _difference(tree_id: str, began: Limits, asked: Limits) -> str:
+    names = [
+        name for name in Limits.__struct_fields__ if getattr(asked, name) != getattr(began, name)
+    ]
+    return (
+        f"tree: {ids.shown(tree_id)} began with other limits, which its sessions share:"
+        f" {', '.join(names)}"
+    )

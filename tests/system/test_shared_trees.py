@@ -57,7 +57,7 @@ async def test_roots_take_the_slots_of_their_tree_and_give_them_back(site, calle
     first = await site.spawn(caller, "sleep 60", tree=tree)
     with pytest.raises(ToolFailed, match="max_agents_at_once") as refused:
         await site.spawn(caller, "say no", tree=tree)
-    assert refused.value.structured["code"] == "limit_exceeded"
+    assert refused.value.structured["error"]["code"] == "limit_exceeded"
     await first.end()
     second = await site.spawn(caller, "say yes", tree=tree)
     assert await second.turn() == ["yes"]

@@ -32,8 +32,8 @@ async def joined_tree(
 ) -> JoinedTree | None:
     """Return the tree that the message names; None: its session begins one of its own.
 
-    The id is made of principal, project and the caller's own id of the tree, so that nobody joins
-    the tree of another principal.
+    The id is made of principal, project and the caller's own id of the tree, so that no
+    principal joins the tree of another one.
 
     Raises:
         Conflict: the tree has other limits than the message gives.

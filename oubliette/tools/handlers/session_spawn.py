@@ -17,6 +17,7 @@ from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
+    from oubliette.actors.messages import SpawnResult
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
@@ -163,6 +164,10 @@ async def spawn(
             seconds=HANDOVER_SECONDS,
         )
         await key.taken_by(answer.session_id)
+    return _spawned(answer)
+
+
+def _spawned(answer: SpawnResult) -> Spawned:
     return Spawned(
         session_id=answer.session_id,
         project_id=answer.project_id,

@@ -25,7 +25,7 @@ class Exchange:
 
 
 class History:
-    """File of a session's exchanges, one JSON line each; only this process writes it."""
+    """File of a session's exchanges, each a line of JSON; only this process writes it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class History:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
             with open(os.open(self._path, flags, 0o600), "a", encoding="utf-8") as file:
-                file.write(json.dumps(fields) + "\n")
+                file.write(f"\n{json.dumps(fields)}\n")  # a kill may have cut the line before
         except OSError as error:
             os.write(2, f"the history cannot be written: {error}\n".encode())
 

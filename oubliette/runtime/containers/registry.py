@@ -208,6 +208,9 @@ def passed(runtime: ContainerRuntime | RuntimeSpec | None) -> Generator[RuntimeS
 def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
     """Return the spec of a runtime that is there already.
 
+    One without images is taken for a sandbox: its network is `process.network`, and it limits no
+    memory. A program whose runtime differs passes a `RuntimeSpec`.
+
     Raises:
         ConfigError: it lacks something.
     """
@@ -220,6 +223,8 @@ def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
         name=runtime.name,
         make=lambda _: runtime,
         images=has.images,
+        limits=has.images,
+        network=None if has.images else lambda config: config.process.network,
         strengths={runtime.name: strength},
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from oubliette.cli.doctor import engines
-from oubliette.config.schema import Config, ContainersConfig, DockerConfig
+from oubliette.config.schema import Config, ContainersConfig, DockerConfig, ProcessConfig
 from oubliette.errors import ConfigError
 from oubliette.runtime.containers import options, registry, remembered, selection
+from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance import cage
 
 if TYPE_CHECKING:
@@ -184,3 +186,99 @@ async def test_a_runtime_of_a_package_gets_its_own_table(
             Config(package_runtimes={"docker": {}}), tmp_path, tmp_path, tmp_path
         )
     assert "remove [package_runtimes.docker]" in (refused.value.hint or "")
+
+
+# ---------------------------------------------------------------- passed by a program
+
+
+def made(tmp_path: Path) -> Any:
+    """A runtime of a program: an object, not a spec."""
+    from oubliette.runtime.containers import ProcessRuntime
+
+    class Pen(ProcessRuntime):
+        """Works like the sandbox."""
+
+        @property
+        def name(self) -> str:
+            return "pen"
+
+    return Pen(tmp_path, zipapp_path(), home=tmp_path)
+
+
+@pytest.mark.requires("bubblewrap")
+@pytest.mark.parametrize("name", ["auto", "pen"])
+async def test_a_runtime_that_is_passed_is_used_and_known_while_its_server_runs(
+    tmp_path: Path, name: str
+) -> None:
+    config = msgspec.structs.replace(with_runtime(name), process=ProcessConfig(network="none"))
+    with registry.passed(made(tmp_path)) as spec:
+        assert spec is not None
+        runtime, why = await selection.choose(config, tmp_path, tmp_path, tmp_path, spec)
+        assert (runtime.name, why) == ("pen", "the program passes it")
+        remembered.remember(tmp_path, runtime.name, config)
+        assert remembered.recall(tmp_path) == "pen"
+        assert options.network_of(config, runtime.name) == "none"
+        await runtime.aclose()
+    assert registry.lookup("pen") is None
+    assert remembered.recall(tmp_path) is None
+
+
+async def test_a_spec_that_is_passed_is_made_with_the_setup_of_its_server(tmp_path: Path) -> None:
+    from tests.conformance.cage import oubliette_cage
+
+    config = Config(package_runtimes={"cage": {"bars": 7}})
+    with registry.passed(oubliette_cage.CAGE) as spec:
+        registry.check_tables(config)
+        assert spec is oubliette_cage.CAGE
+        runtime = selection.make("cage", config, tmp_path, tmp_path, tmp_path)
+        assert getattr(runtime, "settings").bars == 7
+        await runtime.aclose()
+
+
+async def test_auto_tries_no_runtime_that_is_only_known(tmp_path: Path) -> None:
+    with registry.passed(made(tmp_path)):
+        assert set(selection.order()) <= set(registry.BUILT_IN)
+
+
+async def test_the_configuration_and_the_program_may_not_name_different_ones(
+    tmp_path: Path,
+) -> None:
+    with (
+        registry.passed(made(tmp_path)) as spec,
+        pytest.raises(ConfigError, match=r"containers.runtime is docker, .* passes .* pen"),
+    ):
+        await selection.choose(with_runtime("docker"), tmp_path, tmp_path, tmp_path, spec)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (object(), "'object' has no aclose, "),
+        ("docker", "'str' has no aclose, "),
+        ("TAKES_A_NAME", "there is a runtime called docker already"),
+        ("NAMELESS", "its name is ' '"),
+    ],
+)
+def test_what_is_no_runtime_or_has_a_name_that_is_taken_is_refused(wrong: Any, why: str) -> None:
+    from tests.conformance.cage import oubliette_cage
+
+    wrong = getattr(oubliette_cage, wrong, wrong) if isinstance(wrong, str) else wrong
+    with pytest.raises(ConfigError, match=f"runtime: {why}"), registry.passed(wrong):
+        pass
+
+
+def test_a_program_that_cannot_make_its_runtime_is_named(tmp_path: Path) -> None:
+    from tests.conformance.cage import oubliette_cage
+
+    with (
+        registry.passed(oubliette_cage.UNFINISHED),
+        pytest.raises(ConfigError, match="the program cannot make its runtime cage: TypeError"),
+    ):
+        selection.make("cage", Config(), tmp_path, tmp_path, tmp_path)
+
+
+def test_two_servers_of_a_process_may_pass_runtimes_of_one_name(tmp_path: Path) -> None:
+    with registry.passed(made(tmp_path)) as first:
+        with registry.passed(made(tmp_path)) as second:
+            assert registry.find("pen") is second
+        assert registry.find("pen") is first

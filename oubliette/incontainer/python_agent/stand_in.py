@@ -2,7 +2,7 @@
 
 A user's file imports `oubliette` for its agent and for the program beside it. The program does not
 run here, but its definitions are executed. `agent` and `tool` return their function, `ToolFailed`
-is what `turn.call` raises; any other name is a placeholder that definitions can use. The package
+is what `turn.call` raises; any other name is a placeholder, for definitions to use. The package
 itself, if the image has it, is not used: a module behaves the same in every image.
 """
 
@@ -37,14 +37,17 @@ class _PlaceholderKind(type):
         return placeholder(f"{cls.__name__}.{name}")
 
 
-class _Placeholder(metaclass=_PlaceholderKind):
-    """A name of the package that only a program uses: fit to decorate, to inherit, to annotate."""
+class _Placeholder(Exception, metaclass=_PlaceholderKind):
+    """A name of the package that only a program uses: fit to decorate, to inherit, to annotate.
+
+    An exception, because many of the names are: `except oubliette.NotFound` catches it.
+    """
 
     def __new__(cls, *given: Any, **_named: Any) -> Any:
         # a decorator, or what one with arguments returned: the function stays as it is
         if len(given) == 1 and callable(given[0]):
             return given[0]
-        return object.__new__(cls)
+        return super().__new__(cls, *given)
 
     def __init__(self, *_given: Any, **_named: Any) -> None:
         """Take any arguments."""
@@ -59,12 +62,10 @@ class _Placeholder(metaclass=_PlaceholderKind):
 
 
 def placeholder(name: str) -> Any:
-    """Return a placeholder for a name of the package; that of an error can be caught."""
+    """Return a placeholder for a name of the package, a class of its own."""
     short = name.rpartition(".")[2]
     if short in PROGRAMS:
         return _Program(short)
-    if short.endswith("Error") or short in ("NotFound", "LimitExceeded", "SessionFailed", "Closed"):
-        return type(short, (Exception,), {})
     return _PlaceholderKind(short, (_Placeholder,), {})
 
 
@@ -114,9 +115,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Add the names that agents use."""
-        if module.__name__ == PACKAGE:
-            vars(module).update(agent=_decorator, tool=_decorator, ToolFailed=ToolRefused)
-            vars(module).update(OublietteError=ToolRefused)  # the only one that is raised here
+        vars(module).update(agent=_decorator, tool=_decorator, ToolFailed=ToolRefused)
+        vars(module).update(OublietteError=ToolRefused)  # the only one that is raised here
 
 
 def _same(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -15,7 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+import oubliette
+from oubliette.api import own_agent
 from oubliette.config.schema import Config
+from oubliette.runtime.containers import ProcessRuntime, RuntimeSpec, host_paths
+from oubliette.runtime.zipapp import zipapp_path
 from oubliette.server import running
 from tests.system import own_agents
 from tests.system.site import TURN, Site
@@ -276,3 +281,105 @@ def test_a_script_has_its_agent_in_its_own_file(home, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "FROM A SCRIPT" in done.stdout.splitlines()
+
+
+async def test_a_module_that_its_container_cannot_import_fails_the_session_with_a_remedy(
+    home, tmp_path, monkeypatch
+):
+    (tmp_path / "needy.py").write_text(
+        "import beside\n"
+        "from oubliette.api.own_agent import agent\n"
+        "@agent\n"
+        "async def needy(turn):\n"
+        "    yield 'never'\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "beside.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    needy = importlib.import_module("needy").needy
+    embedded = Embedded(home, "best-effort")
+    async with embedded.running(agents=[needy]) as site, site.caller("http-auto") as caller:
+        agent = await site.spawn(caller, "hello", agent="needy")
+        error = await agent.event("error")
+        assert "the agent needy cannot be run" in error["message"]
+        assert "No module named 'beside'" in error["message"]
+        assert "files=" in error["message"]
+
+
+class Pen(ProcessRuntime):
+    """A runtime of the program's own; this one works like the sandbox."""
+
+    @property
+    def name(self) -> str:
+        """As no other."""
+        return "pen"
+
+
+PEN = RuntimeSpec(
+    name="pen",
+    make=lambda setup: Pen(setup.base, setup.zipapp, home=setup.home),
+    images=False,
+    limits=False,
+    network=lambda _: "none",
+)
+
+
+@pytest.mark.requires("bubblewrap")
+@pytest.mark.parametrize("form", ["spec", "object"])
+async def test_agents_run_in_a_runtime_that_the_program_passes(home, form):
+    base = host_paths.runtime_base(home / "r")
+    pen = PEN if form == "spec" else Pen(base, zipapp_path(), home=home)
+    embedded = Embedded(home, "bubblewrap")
+    embedded.config = msgspec.structs.replace(
+        embedded.config,
+        containers=msgspec.structs.replace(embedded.config.containers, runtime="auto"),
+    )
+    async with embedded.running(runtime=pen) as site, site.caller("http-auto") as caller:
+        assert (await site.eyes.call("project_options"))["runtimes"] == ["pen"]
+        agent = await site.spawn(caller, "hello", agent="echo")
+        assert (await agent.event("completion"))["final_text"] == "You said hello"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """The example, built and installed without a network."""
+    target = tmp_path_factory.mktemp("site")
+    source = tmp_path_factory.mktemp("source") / "own_agent"
+    shutil.copytree(ROOT / "examples" / "own_agent", source)  # a build writes beside its source
+    words = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", target)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *words, source],
+        check=True,
+        timeout=100,
+    )
+    return target
+
+
+async def test_the_example_is_an_agent_that_a_package_adds(home, package, monkeypatch):
+    for name in ("agent", "AgentTurn"):
+        monkeypatch.setattr(oubliette, name, getattr(own_agent, name), raising=False)
+    monkeypatch.syspath_prepend(str(package))
+    embedded = Embedded(home, "best-effort")
+    tools = {"add": add}
+    try:
+        async with (
+            embedded.running(agents=()) as site,
+            site.caller("http-auto", tools=tools) as caller,
+        ):
+            await caller.listen()
+            agent = await site.spawn(caller, "hello", agent="word-counter")
+            assert await agent.turn() == ["This is message 1 of our conversation."]
+            workspace = (await agent.get())["workspace_id"]
+            folder = home / "projects" / site.project["id"] / "workspaces" / workspace
+            (folder / "poem").write_text("three words here", encoding="utf-8")
+            await agent.say("count poem")
+            assert await agent.turn() == ["poem: 3 words\n"]
+            called = await agent.event("tool_call")
+            assert (called["tool"], called["arguments"]) == ("count_words", {"path": "poem"})
+            await agent.say(f"call myapp_add {json.dumps({'a': 1, 'b': 1})}")
+            assert await agent.turn() == ["2"]
+            await agent.say("call missing")
+            assert "missing failed: " in (await agent.turn())[-1]
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "own_agent"]:
+            del sys.modules[name]

@@ -99,7 +99,7 @@ class StandInModule(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the package and all of its modules, whatever the image has."""
+    """Finder of the package and all of its modules, before those of the image."""
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None

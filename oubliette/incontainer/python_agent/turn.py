@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SessionOfTurns:
-    """What all turns of a process share: the session's facts, its tools, its history."""
+    """Facts of a session, its tools and its history, which all turns of a process share."""
 
     def __init__(self, environ: Mapping[str, str], tools: ToolClient, history: History) -> None:
         self.tools = tools

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import io
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -47,6 +48,13 @@ class AgentFiles(msgspec.Struct, frozen=True, kw_only=True):
             for path, content in sorted(self.files.items()):
                 archive.writestr(zipfile.ZipInfo(path, _DAY_ONE), content)
         return made.getvalue()
+
+
+def program_packages() -> tuple[Path, ...]:
+    """Return the folders in which the packages of this program are installed."""
+    paths = sysconfig.get_paths()
+    found = dict.fromkeys(Path(paths[name]) for name in ("purelib", "platlib"))
+    return tuple(folder for folder in found if folder.is_dir())
 
 
 def files_of(function: Callable[..., Any], extra: Sequence[str], name: str) -> AgentFiles:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, overload
 
 from oubliette.api.bad_agent import BadAgent
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import (
-        AsyncGenerator,
         AsyncIterator,
         Awaitable,
         Callable,
@@ -128,6 +127,9 @@ class AgentTurn(Protocol):
 Answering: TypeAlias = "Callable[[Any], AsyncIterator[str] | Awaitable[str | None]]"
 """Function of an agent: an async generator of pieces of its answer, or a coroutine of all of it."""
 
+Packages: TypeAlias = Literal["image", "program"]
+"""Other packages that an agent can import."""
+
 
 class AgentFunction:
     """An agent that is one function; `oubliette.open(agents=[…])` takes it.
@@ -138,18 +140,31 @@ class AgentFunction:
         function: The decorated function.
         name: Name of the agent.
         files: Files and folders beside the function's file that it needs too.
+        packages: `image`: other packages are those of the container; `program`: those installed
+            for this program too, which are mounted read-only.
 
     Raises:
         BadAgent: the function cannot be an agent, or the name is invalid.
     """
 
     def __init__(
-        self, function: Answering, *, name: str | None = None, files: Sequence[str] = ()
+        self,
+        function: Answering,
+        *,
+        name: str | None = None,
+        files: Sequence[str] = (),
+        packages: Packages = "image",
     ) -> None:
         _check(function)
+        if packages not in {"image", "program"}:
+            raise BadAgent(
+                f"agent {getattr(function, '__name__', '')}: packages is {packages!r}",
+                hint="image or program",
+            )
         self.function: Final = function
         self.name: Final = getattr(function, "__name__", "") if name is None else name
         self.files: Final = tuple(files)
+        self.packages: Final = packages
         if not _NAME.match(self.name):
             raise BadAgent(
                 f"agent {self.name!r}: it is no name of an agent",
@@ -171,7 +186,7 @@ class AgentFunction:
         Raises:
             BadAgent: its files cannot be read, or are too large.
         """
-        from oubliette.api.agent_files import files_of
+        from oubliette.api.agent_files import files_of, program_packages
         from oubliette.runtime.agents.function.runtime import FunctionRuntime, ShippedFunction
 
         found = files_of(self.function, self.files, self.name)
@@ -182,17 +197,16 @@ class AgentFunction:
                 module=found.module,
                 file=found.file,
                 function=found.function,
+                packages=program_packages() if self.packages == "program" else (),
             )
         )
 
 
 @overload
-def agent(function: Callable[[Any], AsyncGenerator[str, None]], /) -> AgentFunction: ...
-@overload
 def agent(function: Answering, /) -> AgentFunction: ...
 @overload
 def agent(
-    *, name: str | None = None, files: Sequence[str] = ()
+    *, name: str | None = None, files: Sequence[str] = (), packages: Packages = "image"
 ) -> Callable[[Answering], AgentFunction]: ...
 def agent(
     function: Answering | None = None,
@@ -200,6 +214,7 @@ def agent(
     *,
     name: str | None = None,
     files: Sequence[str] = (),
+    packages: Packages = "image",
 ) -> AgentFunction | Callable[[Answering], AgentFunction]:
     """Make an agent of an async function that answers one prompt.
 
@@ -208,15 +223,18 @@ def agent(
         name: Name of the agent; None: the function's.
         files: Files and folders, relative to the function's file, that it needs in the container.
             A module in a package has the whole package there without them.
+        packages: `image`: imports of other packages find those of the container's image;
+            `program`: then those that are installed for this program, mounted read-only. They have
+            to fit the Python of the image.
 
     Raises:
         BadAgent: the function cannot be an agent.
     """
     if function is not None:
-        return AgentFunction(function, name=name, files=files)
+        return AgentFunction(function, name=name, files=files, packages=packages)
 
     def decorate(inner: Answering) -> AgentFunction:
-        return AgentFunction(inner, name=name, files=files)
+        return AgentFunction(inner, name=name, files=files, packages=packages)
 
     return decorate
 

@@ -216,6 +216,7 @@ def main(arguments: list[str]) -> int:
     code = os.path.join(os.path.dirname(settings["archive"]), CODE)
     try:
         unpack(settings["archive"], code)
+        sys.path += settings["packages"]  # after those of the image
         function = load(code, settings["module"], settings["file"], settings["function"])
     except Unimportable as error:
         traceback.print_exc()

@@ -108,6 +108,12 @@ def test_a_function_inside_a_function_is_refused_where_it_is_written():
         agent(inner)
 
 
+def test_packages_are_those_of_the_image_or_of_the_program():
+    assert (echo.packages, agent(packages="program")(defaults).packages) == ("image", "program")
+    with pytest.raises(BadAgent, match=r"agent defaults: packages is 'mine'.*image or program"):
+        agent(packages="mine")(defaults)
+
+
 def test_a_decorator_imports_nothing_of_the_server():
     heavy = "('pykka', 'mcp', 'starlette', 'sqlite3', 'zipfile', 'oubliette.runtime')"
     code = (

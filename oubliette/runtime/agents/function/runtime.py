@@ -7,6 +7,8 @@ protocol of the runner is that of the scripted agent.
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,16 +18,21 @@ from oubliette.runtime.agents.base import AgentCommand, AgentFile, Availability
 from oubliette.runtime.agents.environment import base_environment
 from oubliette.runtime.agents.executor import StreamExecution
 from oubliette.runtime.agents.scripted.adapter import ScriptedAdapter
+from oubliette.runtime.containers.base import Mount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.agents.base import AgentSession
-    from oubliette.runtime.containers.base import Inside, Mount
+    from oubliette.runtime.containers.base import Inside
 
 FOLDER: Final = ".oubliette-agent"
 """In HOME: the archive, the files unpacked from it, the history."""
 ARCHIVE: Final = f"{FOLDER}/agent.zip"
+
+
+PACKAGES: Final = "/opt/oubliette/agents/packages"
+"""Parent of the mounted folders of packages, each named by its path on this machine."""
 
 
 class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +48,8 @@ class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the module in the archive."""
     function: str
     """Qualified name of the function in the module."""
+    packages: tuple[Path, ...] = ()
+    """Folders of packages on this machine that it uses besides those of the image."""
 
 
 class FunctionRuntime(StreamExecution):
@@ -79,12 +88,15 @@ class FunctionRuntime(StreamExecution):
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
         """Return the command of the runner, with the packages of the image's interpreter."""
         shipped = self._shipped
+        # Without mounts, the folders are used where they are.
+        packages = [str(m.source) if inside.places else m.target for m in self.mounts]
         settings = {
             "name": shipped.name,
             "archive": f"{inside.path(session.home)}/{ARCHIVE}",
             "module": shipped.module,
             "file": shipped.file,
             "function": shipped.function,
+            "packages": packages,
             "client": inside.program("client"),
         }
         described = msgspec.json.encode(settings).decode()
@@ -108,8 +120,15 @@ class FunctionRuntime(StreamExecution):
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Return none: its files are written into HOME."""
-        return ()
+        """Return those of the packages of its program; its files are written into HOME."""
+        return tuple(
+            Mount(folder, f"{PACKAGES}/{_digest(folder)}", read_only=True)
+            for folder in self._shipped.packages
+        )
 
     async def close(self) -> None:
         """Do nothing: this object holds no resources."""
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(str(folder).encode()).hexdigest()[:12]

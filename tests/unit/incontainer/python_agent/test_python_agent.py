@@ -37,6 +37,7 @@ class RunnerProcess(LineProcess):
             "module": "__main__",
             "file": "mine.py",
             "function": "agent",
+            "packages": [],
             "client": [python, "-I", "-S", zipapp, "client"],
             **more,
         }

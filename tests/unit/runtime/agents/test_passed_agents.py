@@ -90,3 +90,25 @@ async def test_no_secret_is_in_the_command_of_a_function():
     assert "/srv/homes/s/.oubliette-agent/agent.zip" in command.argv[-1]
     assert [file.path for file in command.files] == [".oubliette-agent/agent.zip"]
     assert command.files[0].mode == 0o600
+
+
+@agent(packages="program")
+async def equipped(turn):
+    yield turn.prompt
+
+
+async def test_packages_of_the_program_are_mounted_and_used_where_they_are_without_mounts():
+    runtime = (await installed(config(), [equipped])).agents["equipped"]
+    (mount,) = runtime.mounts
+    assert mount.read_only
+    assert (mount.source / "pytest").is_dir()
+    session = AgentSession(
+        session_id="s", project_id="p", depth=0, cwd="/workspace", home="/home/agent/s",
+        pairing_secret="secret",
+    )  # fmt: skip
+
+    def packages(inside):
+        return msgspec.json.decode(runtime.command(session, inside).argv[-1])["packages"]
+
+    assert packages(Inside()) == [mount.target]
+    assert packages(Inside(places={"/workspace": "/srv"})) == [str(mount.source)]

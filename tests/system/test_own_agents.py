@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,10 +19,11 @@ import pytest
 
 import oubliette
 from oubliette.api import own_agent
-from oubliette.config.schema import Config
+from oubliette.config.schema import Config, CredentialConfig
 from oubliette.runtime.containers import ProcessRuntime, RuntimeSpec, host_paths
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.server import running
+from oubliette.testing.model_server import ModelServer
 from tests.system import own_agents
 from tests.system.site import TURN, Site
 
@@ -383,3 +385,49 @@ async def test_the_example_is_an_agent_that_a_package_adds(home, package, monkey
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "own_agent"]:
             del sys.modules[name]
+
+
+def documented(name):
+    """The block of the page that defines the agent `name`."""
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (found,) = [block for block in blocks if f"async def {name}(" in block]
+    return found
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+async def test_the_documented_loop_on_a_model_library_calls_the_callers_tools(
+    home, tmp_path, monkeypatch, sandbox
+):
+    for name in ("agent", "AgentTurn"):
+        monkeypatch.setattr(oubliette, name, getattr(own_agent, name), raising=False)
+    (tmp_path / "loop_agent.py").write_text(documented("loop"), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    async with ModelServer() as model:
+        monkeypatch.setenv("MODEL_KEY", "a-key")
+        monkeypatch.setenv("MODEL_URL", model.url.removesuffix("/v1"))
+        given = {
+            "key": {"value": "env:MODEL_KEY", "projects": ["*"], "variable": "ANTHROPIC_API_KEY"},
+            "url": {"value": "env:MODEL_URL", "projects": ["*"], "variable": "ANTHROPIC_BASE_URL"},
+        }
+        embedded = Embedded(home, sandbox)
+        embedded.config = msgspec.structs.replace(
+            embedded.config,
+            process=msgspec.structs.replace(embedded.config.process, network="host"),
+            credentials=msgspec.convert(given, dict[str, CredentialConfig]),
+        )
+        loop = importlib.import_module("loop_agent").loop
+        async with (
+            embedded.running(agents=[loop]) as site,
+            site.caller("http-auto", tools={"add": add}) as caller,
+        ):
+            await caller.listen()
+            script = f"say Let me see.\ncall myapp_add {json.dumps({'a': 20, 'b': 22})}\nusage 12 3"
+            agent = await site.spawn(caller, script, agent="loop", model="small")
+            said = await agent.turn()
+            assert said, json.dumps(agent.log)[-900:]
+            assert said[0] == "Let me see."
+            assert "42" in said[-1]
+            assert (await agent.event("tool_result"))["result"] == "42"
+            assert (await agent.get())["usage"]["output_tokens"] == 2 * 3
+        assert {request.path for request in model.requests} == {"/v1/messages"}

@@ -24,6 +24,7 @@ from oubliette.runtime.containers import ProcessRuntime, RuntimeSpec, host_paths
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.server import running
 from oubliette.testing.model_server import ModelServer
+from tests.images import ensure_image
 from tests.system import own_agents
 from tests.system.site import TURN, Site
 
@@ -431,3 +432,31 @@ async def test_the_documented_loop_on_a_model_library_calls_the_callers_tools(
             assert (await agent.event("tool_result"))["result"] == "42"
             assert (await agent.get())["usage"]["output_tokens"] == 2 * 3
         assert {request.path for request in model.requests} == {"/v1/messages"}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("docker", marks=pytest.mark.requires("docker")),
+        pytest.param("podman", marks=pytest.mark.requires("podman")),
+    ],
+)
+async def test_a_function_runs_in_containers_of_an_engine(home, engine):
+    embedded = Embedded(home, "bubblewrap")
+    containers = msgspec.structs.replace(
+        embedded.config.containers, runtime=engine, image=ensure_image(engine), network="none"
+    )
+    embedded.config = msgspec.structs.replace(embedded.config, containers=containers)
+    async with (
+        embedded.running() as site,
+        site.caller("http-auto", tools={"add": add}) as caller,
+    ):
+        await caller.listen()
+        call = f"myapp_add {json.dumps({'a': 2, 'b': 3})}"
+        agent = await site.spawn(caller, call, agent="caller")
+        assert await agent.turn(timeout=60) == ["I have True. ", "It is '5'."]
+        agent = await site.spawn(caller, "some words", agent="worker")
+        await agent.turn(timeout=60)
+        await agent.say("more")
+        assert await agent.turn(timeout=60) == ["1 before: ['0 before: []']"]

@@ -43,14 +43,29 @@ class EventOutput:
         self._stdout = stdout
 
     def send(self, kind: str, turn: int, fields: Json) -> None:
-        """Write one event; what JSON cannot hold is written as its `repr`."""
-        line = json.dumps({"type": kind, "turn": turn, **fields}, default=repr).encode()
-        view = memoryview(line + b"\n")
+        """Write one event; a value that JSON cannot hold is written as its `repr`."""
+        view = memoryview(_line_of({"type": kind, "turn": turn, **fields}))
         try:
             while view:
                 view = view[os.write(self._stdout, view) :]
         except OSError:
             os._exit(0)  # the reader has closed stdout
+
+
+def _line_of(event: Json) -> bytes:
+    """Return an event as a line, whatever a function has put into it."""
+    try:
+        text = json.dumps(event, ensure_ascii=False, allow_nan=False, default=repr)
+    except (TypeError, ValueError, RecursionError):  # keys, infinities, circles
+        text = json.dumps({name: _shown(value) for name, value in event.items()})
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def _shown(value: object) -> object:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    text = repr(value)
+    return {"repr": text} if isinstance(value, dict) else text
 
 
 class PythonAgent:

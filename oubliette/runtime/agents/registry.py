@@ -7,6 +7,7 @@ embeds the server passes its agents.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -146,7 +147,7 @@ async def _passed(
     found: dict[str, tuple[AgentRuntime, Availability]] = {}
     for place, each in enumerate(passed):
         try:
-            runtime = _runtime_of(each)
+            runtime = await asyncio.to_thread(_runtime_of, each)  # it may read files
             name = _checked(runtime, taken | found.keys())
         except ConfigError as error:
             raise ConfigError(

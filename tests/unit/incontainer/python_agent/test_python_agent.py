@@ -465,3 +465,25 @@ async def test_permissions_that_are_open_at_the_end_are_denied(tmp_path):
         await agent.until("permission_request")
         agent.process.stdin.close()
         assert (await agent.until("completion"))[-1]["final_text"] == "False"
+
+
+async def test_values_that_are_no_json_are_written_as_text(tmp_path):
+    source = """
+        import math, oubliette
+        @oubliette.agent
+        async def agent(turn):
+            circle = []
+            circle.append(circle)
+            for place, value in enumerate((math.inf, circle, {(1, 2): 3}, b"bytes")):
+                with turn.tool("look", {"at": value, "place": place}) as step:
+                    step.result = value
+            yield "\\ud800 done"
+    """
+    async with RunnerProcess(tmp_path, source) as agent:
+        await agent.ready()
+        events = await agent.turn("go")
+        results = [event["result"] for event in events if event["type"] == "tool_result"]
+        assert results == ["inf", "[[...]]", {"repr": "{(1, 2): 3}"}, "b'bytes'"]
+        calls = [event["arguments"] for event in events if event["type"] == "tool_call"]
+        assert all(isinstance(arguments, dict) for arguments in calls)
+        assert events[-1]["final_text"] == "? done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import linecache
 import os
 import re
 import shutil
@@ -307,6 +308,27 @@ async def test_a_module_that_its_container_cannot_import_fails_the_session_with_
         assert "the agent needy cannot be run" in error["message"]
         assert "No module named 'beside'" in error["message"]
         assert "files=" in error["message"]
+
+
+CELL = """
+@agent(name="of-a-cell")
+async def of_a_cell(turn):
+    yield json.dumps({"said": turn.prompt, "limit": LIMIT})
+"""
+
+
+async def test_a_function_of_a_notebooks_cell_runs_without_a_file(home):
+    place = "<ipython-input-1-of-a-test>"
+    linecache.cache[place] = (len(CELL), None, CELL.splitlines(keepends=True), place)
+    there = {"__name__": "__main__", "agent": own_agent.agent, "json": json, "LIMIT": 3}
+    exec(compile(CELL, place, "exec", dont_inherit=True), there)
+    embedded = Embedded(home, "best-effort")
+    async with (
+        embedded.running(agents=[there["of_a_cell"]]) as site,
+        site.caller("http-auto") as caller,
+    ):
+        agent = await site.spawn(caller, "hello", agent="of-a-cell")
+        assert await agent.outcome() == {"said": "hello", "limit": 3}
 
 
 class Pen(ProcessRuntime):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
+from oubliette.errors import NotFound
+from oubliette.ids import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,3 +73,21 @@ class ActorContext:
         default_factory=lambda: SessionRegistry(SessionTable())
     )
     """Read-only view of what the SessionRegistryActor owns."""
+
+    def agent(self, name: str) -> AgentRuntime:
+        """Return the agent of a session, which an earlier server may have had.
+
+        Raises:
+            NotFound: this server has none of that name; the message has the reason and a remedy.
+        """
+        found = self.agents.get(name)
+        if found is not None:
+            return found
+        missing = self.missing_agents.get(name)
+        if missing is not None:
+            reason = f"the agent {shown(name)} cannot be used here: {missing.reason}"
+            raise NotFound(reason, hint=missing.remedy)
+        raise NotFound(
+            f"this server has no agent {shown(name)}",
+            hint="start it with the program, the package or the configuration that adds that agent",
+        )

@@ -247,6 +247,33 @@ async def test_a_new_server_on_the_same_home_goes_on_with_the_conversation(home)
         pass  # ends the containers that were kept
 
 
+async def test_a_server_without_the_agent_of_a_session_fails_it_with_the_reason(home):
+    """As when the command line serves a home whose sessions a program has started."""
+    embedded = Embedded(home, "best-effort")
+    ending = embedded.config
+    embedded.config = msgspec.structs.replace(
+        ending, server=msgspec.structs.replace(ending.server, on_stop="keep")
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        site = await stack.enter_async_context(embedded.running())
+        key = site.principal()
+        caller = await stack.enter_async_context(site.caller("http-auto", token=key))
+        waiting = await site.spawn(caller, "wait", agent="patient")
+        await waiting.event("delta", text="waiting")
+        idle = await site.spawn(caller, "one", agent="worker")
+        await idle.event("completion")
+        site.agents.clear()
+    embedded.config = ending
+    async with embedded.running(agents=()) as site, site.caller("http-auto", token=key) as caller:
+        running = site.agent(waiting.session_id, caller)
+        failed = await running.event("status", status="failed")
+        assert "this server has no agent 'patient'" in failed["reason"]
+        agent = site.agent(idle.session_id, caller)
+        await agent.say("two")
+        failed = await agent.event("status", status="failed")
+        assert "this server has no agent 'worker'" in failed["reason"]
+
+
 PROGRAM = """
 import asyncio
 import sys

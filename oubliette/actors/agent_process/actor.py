@@ -173,7 +173,7 @@ class AgentProcessActor(Actor):
         if self._process.needs_id(info):
             self._output.restart()
             self._stderr.begin()
-            if self._context.agents[self._record.agent].starts_mcp:
+            if self._context.agent(self._record.agent).starts_mcp:
                 self._stdin.expect_tool_list()
         await self._process.run(link, info, self._kernel)
         if self._ending:  # requested when there was no process to end

@@ -141,7 +141,7 @@ async def start_request(
     def prepare() -> tuple[Given, AgentSession, AgentCommand]:
         secrets, servers = _read(context, session, project, workspace)
         settings = _settings(context, session, secrets, servers, api_key)
-        command = context.agents[session.agent].command(settings, info.inside)
+        command = context.agent(session.agent).command(settings, info.inside)
         files = {file.path: (file.content, file.mode) for file in command.files}
         identity = gitconfig(context.config.agents)
         context.folders.create_session_home(project, session.id, files, identity)

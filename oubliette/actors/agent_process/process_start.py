@@ -144,4 +144,4 @@ class ProcessStart:
             "frames": None if self._settings else self._record.process_frames,
         }
         settings = self._settings or await agent_session(self._context, self._record, self._api_key)
-        return self._context.agents[self._record.agent].adapter(settings, info.inside, state)
+        return self._context.agent(self._record.agent).adapter(settings, info.inside, state)

@@ -209,7 +209,7 @@ async def test_a_process_that_ended_is_resumed_with_the_history_of_the_conversat
         await agent.say("exit")
         await ended(agent, "exit code 3")
         await agent.say("third")
-        done = await agent.event("completion", nth=2)
+        done = await agent.event("completion", nth=2, status="completed")
         assert done["final_text"] == "well 1"
 
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from oubliette.testing.callers import TOOL_REQUEST, HttpCaller, ToolFailed
+from oubliette.testing.callers import HttpCaller, ToolFailed
+from oubliette.testing.invariants import check_delivery, check_log
 
 if TYPE_CHECKING:
     from oubliette.testing.server import ServerProcess
+
+__all__ = [
+    "BROKEN",
+    "OPEN",
+    "Lender",
+    "check_log",
+    "check_nothing_left",
+    "check_stopped",
+    "check_told",
+    "deltas",
+    "texts",
+]
 
 BROKEN = (OSError, EOFError, ValueError)
 """What a call raises whose server was killed: reset, end of stream, half a head."""
@@ -88,43 +101,9 @@ class Lender(HttpCaller):
             await asyncio.sleep(0.02)  # nobody runs it yet: the server has just started
 
 
-def check_log(events: list[dict[str, Any]], *, floor: int = 0) -> None:
-    """Indexes go up by one from `floor`, seqs go up, each request has exactly one outcome."""
-    assert [event["index"] for event in events] == list(range(floor, floor + len(events)))
-    seqs = [event["seq"] for event in events]
-    assert seqs == sorted(set(seqs))
-    asked = [event["request_id"] for event in events if event["type"] == TOOL_REQUEST]
-    settled = [event["request_id"] for event in events if event["type"] == "caller_tool_settled"]
-    assert len(asked) == len(set(asked))
-    assert sorted(asked) == sorted(settled)
-
-
 def check_told(caller: Lender, logs: dict[str, list[dict[str, Any]]]) -> None:
     """What listeners were told is what the log says: no gap, and nothing twice unless marked."""
-    kept = {(sid, event["index"]): event for sid, events in logs.items() for event in events}
-    once: list[int] = []
-    for event in caller.told:
-        plain = {key: value for key, value in event.items() if key != "redelivered"}
-        found = kept.get((event["session_id"], event["index"]))
-        assert found == plain, f"told {plain}, kept {found}, last {logs[event['session_id']][-1]}"
-        if event.get("redelivered"):
-            assert event["type"] == TOOL_REQUEST
-        else:
-            once.append(event["seq"])
-    assert once == sorted(set(once)), "told out of order, or twice"
-    from_first = [
-        seq for seq in sorted(event["seq"] for event in kept.values()) if once and seq >= once[0]
-    ]
-    settled = {
-        event["request_id"] for event in kept.values() if event["type"] == "caller_tool_settled"
-    }
-    skippable = {
-        event["seq"]
-        for event in kept.values()
-        if event["type"] == TOOL_REQUEST and event["request_id"] in settled
-    } | {event["seq"] for event in caller.told}
-    missing = [seq for seq in from_first if seq not in set(once) and seq not in skippable]
-    assert not missing, f"never told: {[e for e in kept.values() if e['seq'] in missing]}"
+    check_delivery(caller.told, logs)
 
 
 def check_nothing_left(server: ServerProcess) -> None:

@@ -23,8 +23,8 @@ import msgspec
 from oubliette.runtime.containers.base import LABEL_INSTANCE
 from oubliette.runtime.containers.docker.address import FLAVOURS
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import TOOL_REQUEST
 from oubliette.testing.fork_server import Zygote
+from oubliette.testing.invariants import InvariantBroken, check_home
 from oubliette.testing.server import ServerProcess
 from tests.faults.history import BROKEN
 from tests.faults.kill_jobs import RUNS, Insistent, Jobs
@@ -148,30 +148,16 @@ def _look(server: ServerProcess, jobs: Jobs, kills: int) -> Outcome:
         if found in jobs.deleted and gone is None:
             wrong.append(f"{found}: its deletion was answered, and it is there")
     events = 0
-    for (session,) in server.query("SELECT DISTINCT session_id FROM events"):
-        events += _check_log(server, session, wrong)
+    try:
+        events = check_home(server.home).events
+    except InvariantBroken as error:
+        wrong.append(str(error))
     return Outcome(kills=kills, sessions=len(rows), events=events, jobs=jobs.done, wrong=wrong)
 
 
 def _last(server: ServerProcess, session: str) -> list[Any]:
     sql = "SELECT type, data FROM events WHERE session_id = ? ORDER BY idx DESC LIMIT 4"
     return [(kind, str(data)[:200]) for kind, data in server.query(sql, session)]
-
-
-def _check_log(server: ServerProcess, session: str, wrong: list[str]) -> int:
-    """No gap and no event twice, each request with one outcome; how many there are."""
-    rows = server.query(
-        "SELECT idx, type, data FROM events WHERE session_id = ? ORDER BY idx", session
-    )
-    if [row[0] for row in rows] != list(range(len(rows))):
-        wrong.append(f"{session}: gaps in its log")
-    asked, settled = (
-        sorted(msgspec.json.decode(data)["request_id"] for _, kind, data in rows if kind == wanted)
-        for wanted in (TOOL_REQUEST, "caller_tool_settled")
-    )
-    if asked != settled or len(asked) != len(set(asked)):
-        wrong.append(f"{session}: asked {asked}, settled {settled}")
-    return len(rows)
 
 
 def left_on_disk(server: ServerProcess) -> list[str]:

@@ -65,6 +65,13 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
     return following
 
 
+def may_follow(status: SessionStatus, following: SessionStatus) -> bool:
+    """Return whether any step leads from `status` to `following`."""
+    return any(
+        before == status and after == following for (before, _), after in _STEPS.items()
+    )
+
+
 def live(session: Session) -> bool:
     """Return whether an agent belongs to it, or is about to."""
     return session.status not in TERMINAL

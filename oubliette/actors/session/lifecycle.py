@@ -67,9 +67,7 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
 
 def may_follow(status: SessionStatus, following: SessionStatus) -> bool:
     """Return whether any step leads from `status` to `following`."""
-    return any(
-        before == status and after == following for (before, _), after in _STEPS.items()
-    )
+    return any(before == status and after == following for (before, _), after in _STEPS.items())
 
 
 def live(session: Session) -> bool:

@@ -33,9 +33,7 @@ _OF_TURNS: Final = frozenset({"delta", "message", "completion", *_PAIRS})
 """Types of which a finished session has none."""
 
 
-def check_log(
-    events: Iterable[Mapping[str, Any]], *, floor: int = 0, settled: bool = True
-) -> None:
+def check_log(events: Iterable[Mapping[str, Any]], *, floor: int = 0, settled: bool = True) -> None:
     """Check the log of one session, from its first event or from `floor` to its last.
 
     Args:
@@ -73,6 +71,8 @@ class LogChecker:
         self._completed: set[int] = set()
         self._open: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._asked: set[tuple[str, str]] = set()
+        self._given_up: set[tuple[str, str]] = set()
+        """Tool calls of turns that were cut off: their results may be missing, or late."""
         self._unread: set[str] = set()
         """Types of which an event came as a reference, without its fields."""
 
@@ -169,12 +169,25 @@ class LogChecker:
         if turn in self._completed:
             raise InvariantBroken(COMPLETIONS, f"turn {turn} has a second completion", event)
         self._completed.add(turn)
+        if event.get("status") != "completed":
+            self._give_up(turn)
         if self._running is not None and turn == self._running["turn"]:
             self._running = None
             return
         never_begun = turn not in self._begun and event.get("status") == "interrupted"
         if not (never_begun or self._cut):
             raise InvariantBroken(COMPLETIONS, f"turn {turn} was not running", event)
+
+    def _give_up(self, turn: int) -> None:
+        """Stop to expect the results of tool calls of a turn that did not complete."""
+        calls = [
+            key
+            for key, event in self._open.items()
+            if key[0] == "tool_call" and event.get("turn", turn) == turn
+        ]
+        for key in calls:
+            del self._open[key]
+        self._given_up.update(calls)
 
     def _begin_pair(self, kind: str, field: str, event: Mapping[str, Any]) -> None:
         key = kind, str(event[field])
@@ -188,6 +201,8 @@ class LogChecker:
         key = kind, str(event[field])
         if key in self._open:
             del self._open[key]
+        elif key in self._given_up:
+            self._given_up.remove(key)
         elif key in self._asked:
             raise InvariantBroken(PAIRS, f"a second {outcome} of {key[1]}", event)
         elif self._cut or kind in self._unread:

@@ -134,6 +134,13 @@ def test_requests_that_came_as_references_have_outcomes_all_the_same() -> None:
     check_log(log(CREATED, *turn(1, large, result("a"))))
 
 
+def test_a_tool_call_of_a_turn_that_was_cut_off_needs_no_result() -> None:
+    for outcome in ("interrupted", "failed"):
+        cut = log(CREATED, *turn(1, call("a"), outcome=outcome))
+        check_log(cut)
+        check_log([*cut, *log(result("a"), first=len(cut))])
+
+
 def received(*indexes: int, again: int | None = None) -> list[Event]:
     return [
         {**WHOLE[index], "redelivered": True} if index == again else WHOLE[index]

@@ -13,17 +13,16 @@ import argparse
 import asyncio
 import json
 import signal
-import socket
 import sys
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
+from oubliette.testing.loopback_server import LoopbackServer
 from oubliette.testing.model_apis.base import CHARS_PER_TOKEN, Api, CutError
 from oubliette.testing.model_apis.chat_completions import ChatCompletions
 from oubliette.testing.model_apis.messages import Messages
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 APIS: Final[tuple[type[Api], ...]] = (ChatCompletions, Responses, Messages)
 KEPT: Final = 1000  # requests
-END_SECONDS: Final = 5.0
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -63,44 +61,25 @@ class ModelServer:
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._socket = socket.create_server((host, port))
-        # Asyncio does that only for sockets made with IPPROTO_TCP; small pieces would wait 40 ms.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.url: Final = f"http://{host}:{self._socket.getsockname()[1]}/v1"
-        """Base URL for agents."""
-        self.root: Final = self.url.removesuffix("/v1")
+        self._server = LoopbackServer(host, port, "model server")
+        self.root: Final = self._server.root
         """Base URL for clients of Anthropic's API."""
+        self.url: Final = f"{self.root}/v1"
+        """Base URL for agents."""
         self.requests: deque[Received] = deque(maxlen=KEPT)
         """The latest requests, oldest first."""
         self._count = 0
         self._asked: OrderedDict[ModelRequest, int] = OrderedDict()
-        self._task: asyncio.Task[None] | None = None
-        self._server: uvicorn.Server | None = None
 
     async def __aenter__(self) -> Self:
         routes = [Route(api.path, self._endpoint(api), methods=["POST"]) for api in APIS]
         routes.append(Route("/v1/models", self._models))
         routes.append(Route(f"{Messages.path}/count_tokens", self._count_tokens, methods=["POST"]))
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=1,
-        )
-        self._server = _Quiet(config)
-        serving = self._server.serve(sockets=[self._socket])
-        self._task = asyncio.create_task(serving, name="model server")
+        await self._server.start(Starlette(routes=routes))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        assert self._task is not None
-        self._server.should_exit = True
-        self._server.force_exit = True
-        await asyncio.wait([self._task], timeout=END_SECONDS)
-        self._socket.close()
+        await self._server.aclose()
 
     async def _models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
@@ -165,16 +144,6 @@ async def _broken(error: Exception) -> AsyncIterator[bytes]:
     """Break the connection in mid-answer."""
     yield b"{"
     raise error
-
-
-class _Quiet(uvicorn.Server):
-    """Server that leaves the process's signals alone."""
-
-    def capture_signals(self) -> Any:
-        """Do nothing."""
-        import contextlib
-
-        return contextlib.nullcontext()
 
 
 async def _main(host: str, port: int) -> None:

@@ -10,6 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from typing import Final
+
+VARIABLE: Final = "OUBLIETTE_FAILPOINTS"
+"""Environment variable with the failpoints of a process."""
 
 
 class FailpointError(RuntimeError):
@@ -40,12 +44,12 @@ def _parse(text: str) -> dict[str, _Failpoint]:
         name, _, action = item.partition("=")
         action, _, at = action.partition("@")
         if action not in {"kill", "raise", "enospc"} or (at and not at.isdigit()):
-            raise ValueError(f"OUBLIETTE_FAILPOINTS: {item!r} is not name=kill|raise|enospc[@N]")
+            raise ValueError(f"{VARIABLE}: {item!r} is not name=kill|raise|enospc[@N]")
         table[name] = _Failpoint(action, int(at or 0))
     return table
 
 
-_active = _parse(os.environ.get("OUBLIETTE_FAILPOINTS", ""))
+_active = _parse(os.environ.get(VARIABLE, ""))
 
 
 def activate(text: str) -> None:

@@ -120,7 +120,7 @@ class CallerLoop:
         while self._ended is None:
             async for attempt in tenacity.AsyncRetrying(
                 retry=away,
-                wait=tenacity.wait_exponential_jitter(initial=0.1, max=5.0),
+                wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=5.0),
                 before_sleep=self._log_retry,
             ):
                 with attempt:

@@ -1,4 +1,4 @@
-"""AgentScript, the work that a test gives to the scripted agent, whatever the prompts are.
+"""AgentScript, the work of the scripted agent in a test, independent of its prompts.
 
 The prompts of a program under test are for a model. With a script, the agent does what the script
 has instead: one script for each turn, in the order in which the turns begin.

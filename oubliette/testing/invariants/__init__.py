@@ -1,7 +1,7 @@
 """Invariants of logs and of the relay, as checks that name the first event that breaks one.
 
 check_log(events)      # of one session, as `session_events` returns them
-check_delivery(told, logs)  # events that a listener got, against the logs
+check_delivery(received, logs)  # events of a listener, against the logs
 check_home(path)       # all sessions of a home, with its tables
 """
 

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("none", "once", "all"),
         default="none",
         help="cassettes of model traffic: only replay them (none), record those that are missing"
-        f" (once) or record all anew (all); recording needs {UPSTREAM_URL}, and usually"
+        f" (once) or record all again (all); recording needs {UPSTREAM_URL}, and usually"
         f" {UPSTREAM_KEY}",
     )
 

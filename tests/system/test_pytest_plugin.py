@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -19,6 +21,7 @@ pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.timeout(180)
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "pytest_example"
 INSTALLED = any(each.value == "oubliette.testing.plugin" for each in entry_points(group="pytest11"))
 LOAD = [] if INSTALLED else ["-p", "oubliette.testing.plugin"]
 
@@ -265,6 +268,35 @@ def test_it(crash):
 """,
     )
     result.assert_outcomes(passed=1)
+
+
+BLOCKING = importlib.util.find_spec("oubliette.sync") is not None
+
+
+@pytest.mark.skipif(not BLOCKING, reason="there is no blocking API")
+def test_a_test_that_blocks_has_a_system_of_its_own_with_its_tools(project) -> None:
+    result = run(
+        project,
+        TOOLS
+        + """
+def test_it(oubliette_project, agent):
+    agent.script('call double {"x": 4}', "say it is eight")
+    result = oubliette_project.run("What is twice four?", tools=[double])
+    assert (result.text, result.tool_calls[0].result) == ("it is eight", {"x": 8})
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_the_example_passes_on_any_number_of_workers_and_in_any_order(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shutil.copytree(EXAMPLE, pytester.path / "example")
+    monkeypatch.chdir(pytester.path / "example")
+    left_out = [] if BLOCKING else ["--ignore=tests/test_blocking.py"]
+    done = pytester.run(sys.executable, "-m", "pytest", *LOAD, "-n", "2", *left_out, timeout=120)
+    done.assert_outcomes(passed=6 if BLOCKING else 5)
 
 
 def test_the_plugin_imports_nothing_of_ours_until_a_fixture_is_used() -> None:

@@ -5,6 +5,7 @@ Pytest imports this module at every start, so it imports nothing that a fixture 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -65,10 +66,8 @@ def oubliette_script(request: pytest.FixtureRequest) -> Iterator[AgentScript]:
     script = AgentScript()
     yield script
     if not _failed(request):
-        try:
+        with _failing(ScriptIncomplete):
             script.assert_complete()
-        except ScriptIncomplete as error:
-            pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture
@@ -129,21 +128,17 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
     from oubliette.testing.loop_thread import on_loop_thread
 
     file = _cassette_file(request.node)
-    try:
+    with _failing(OublietteError):
         made = Cassette(
             file,
             mode=cast("RecordMode", request.config.getoption(RECORD)),
             upstream=os.environ.get(UPSTREAM_URL),
             key=os.environ.get(UPSTREAM_KEY),
         )
-    except OublietteError as error:
-        pytest.fail(str(error), pytrace=False)
     with on_loop_thread(made) as started:
         yield started
-    try:
+    with _failing(UnrecordedRequest):
         started.check()
-    except UnrecordedRequest as error:
-        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture
@@ -158,6 +153,18 @@ def crash(request: pytest.FixtureRequest) -> Iterator[CrashRunner]:
             request.node.add_report_section("teardown", "crash", f"seed {runner.seed}")
         elif runner.has_database:
             check_home(runner.home)
+
+
+@contextlib.contextmanager
+def _failing(kind: type[BaseException]) -> Generator[None]:
+    """Fail the test with the message of such an error, without a traceback of ours."""
+    message: str | None = None
+    try:
+        yield
+    except kind as error:
+        message = str(error)
+    if message is not None:
+        pytest.fail(message, pytrace=False)
 
 
 def _failed(request: pytest.FixtureRequest) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TurnInterrupted,
     )
     from oubliette.api.events import (
+        CallerToolProgress,
         CallerToolRequest,
         CallerToolSettled,
         Completion,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
         open,  # noqa: A004 - as programs call it
     )
     from oubliette.api.own_agent import (
+        AgentFunction,
+        AgentTurn,
         agent,
     )
     from oubliette.api.permissions import (
@@ -110,13 +113,16 @@ if TYPE_CHECKING:
     )
 
 __all__ = (
+    "AgentFunction",
     "AgentNeverSawTools",
+    "AgentTurn",
     "AlreadyExists",
     "BadAgent",
     "BadResultType",
     "BadTool",
     "Call",
     "Caller",
+    "CallerToolProgress",
     "CallerToolRequest",
     "CallerToolSettled",
     "Closed",
@@ -199,6 +205,7 @@ _NAMES = {
         "TurnInterrupted",
     ),
     "oubliette.api.events": (
+        "CallerToolProgress",
         "CallerToolRequest",
         "CallerToolSettled",
         "Completion",

@@ -9,10 +9,9 @@ import anyio
 import msgspec
 
 from oubliette.api.callers.caller import Caller
-from oubliette.api.callers.caller_loops import CallerLoops
+from oubliette.api.context import ClientContext
 from oubliette.api.project import Project
 from oubliette.api.session import Session
-from oubliette.api.shared import ClientShared
 from oubliette.api.spawner import end_quietly
 from oubliette.api.subscribing import subscribe
 from oubliette.api.views import ProjectInfo
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from oubliette.api.connection import Connection
+    from oubliette.api.connection import SystemConnection
     from oubliette.api.subscribing import Subscriber, Subscription
     from oubliette.kit import System
 
@@ -40,7 +39,7 @@ class Oubliette:
 
     def __init__(
         self,
-        connecting: Callable[[], Awaitable[Connection]],
+        connecting: Callable[[], Awaitable[SystemConnection]],
         *,
         on_exit: OnExit,
         caller_id: str,
@@ -60,7 +59,7 @@ class Oubliette:
         self._on_exit = on_exit
         self.caller_id = caller_id
         """Id under which this program provides the tools of its sessions."""
-        self._shared: ClientShared | None = None
+        self._shared: ClientContext | None = None
 
     # ------------------------------------------------------------------ the block
 
@@ -75,9 +74,7 @@ class Oubliette:
         _check_loop()
         if self._shared is not None:
             raise Conflict("this Oubliette was opened before", hint="make another one")
-        shared = ClientShared(await self._connecting())
-        shared.loops = CallerLoops(shared, self.caller_id)
-        self._shared = shared
+        self._shared = ClientContext(await self._connecting(), self.caller_id)
         return self
 
     async def __aexit__(
@@ -100,7 +97,6 @@ class Oubliette:
                 async with anyio.create_task_group() as ends:
                     for session_id in shared.started:
                         ends.start_soon(end_quietly, shared, session_id)
-            await shared.loops.aclose()
             await shared.aclose()
             await shared.connection.aclose()
 
@@ -119,7 +115,7 @@ class Oubliette:
         """Do nothing."""
 
     @property
-    def _parts(self) -> ClientShared:
+    def _parts(self) -> ClientContext:
         if self._shared is None:
             raise Conflict(
                 "this Oubliette is not open", hint="async with oubliette.open() as ob: ..."

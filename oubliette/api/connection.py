@@ -1,4 +1,4 @@
-"""Connection, through which the objects of this package call Oubliette's tools."""
+"""SystemConnection, through which the objects of this package call Oubliette's tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLL_SECONDS: Final = 25.0  # that a long poll waits for the first event
 POLL_MARGIN: Final = 30.0  # seconds for the answer beyond that
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """Events of a caller's sessions, in the order of their commits; it answers their requests.
 
     Use as an async context manager.
@@ -39,7 +39,7 @@ class Listener(Protocol):
         ...
 
 
-class Connection(Protocol):
+class SystemConnection(Protocol):
     """Means to call Oubliette's tools: in this process, or over MCP."""
 
     async def call(
@@ -63,7 +63,7 @@ class Connection(Protocol):
         """
         ...
 
-    def listener(self, caller_id: str, *, after: int | None) -> Listener:
+    def listener(self, caller_id: str, *, after: int | None) -> EventListener:
         """Return a listener to the events of a caller's sessions.
 
         Args:
@@ -80,7 +80,7 @@ class Connection(Protocol):
 class PollingListener:
     """Listener by long polls of `caller_listen`, over any connection."""
 
-    def __init__(self, connection: Connection, caller_id: str, after: int | None) -> None:
+    def __init__(self, connection: SystemConnection, caller_id: str, after: int | None) -> None:
         self._connection = connection
         self._caller_id = caller_id
         self._after = after

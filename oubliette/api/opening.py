@@ -15,7 +15,7 @@ from oubliette.errors import HomeInUse, InvalidParameter
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
-    from oubliette.api.connection import Connection, Listener
+    from oubliette.api.connection import EventListener, SystemConnection
 
 EMBEDDED_CALLER: Final = "program"
 """Caller id in process: one program has the home, and the next one goes on with its requests."""
@@ -51,7 +51,7 @@ def open(  # noqa: A001 - as programs call it: oubliette.open()
             field="temporary",
         )
 
-    async def connecting() -> Connection:
+    async def connecting() -> SystemConnection:
         context = _serving(
             home,
             config,
@@ -87,7 +87,7 @@ def connect(
         reconnect_seconds: Seconds for which a server may be away before calls fail.
     """
 
-    async def connecting() -> Connection:
+    async def connecting() -> SystemConnection:
         from oubliette.api.http import HttpConnection
 
         return HttpConnection(url, token, timeout=timeout, reconnect_seconds=reconnect_seconds)
@@ -118,7 +118,7 @@ class _Owned:
             tool, arguments, timeout=timeout, on_progress=on_progress
         )
 
-    def listener(self, caller_id: str, *, after: int | None) -> Listener:
+    def listener(self, caller_id: str, *, after: int | None) -> EventListener:
         """Return a listener."""
         return self._connection.listener(caller_id, after=after)
 

@@ -14,7 +14,7 @@ from oubliette.api.views import ProjectInfo, SessionInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oubliette.api.shared import ClientShared
+    from oubliette.api.context import ClientContext
 
 PAGE = 500
 EXEC_MARGIN = 30.0  # seconds beyond the time of a command
@@ -23,7 +23,7 @@ EXEC_MARGIN = 30.0  # seconds beyond the time of a command
 class Project(Spawner):
     """A project. Made by `Oubliette.project` and `Oubliette.create_project`."""
 
-    def __init__(self, shared: ClientShared, answer: Mapping[str, Any]) -> None:
+    def __init__(self, shared: ClientContext, answer: Mapping[str, Any]) -> None:
         self.info: ProjectInfo = msgspec.convert(answer, ProjectInfo, strict=False)
         """Its settings when it was opened."""
         super().__init__(shared, self.info.id)

@@ -14,7 +14,7 @@ from oubliette.api.views import SessionInfo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from oubliette.api.shared import ClientShared
+    from oubliette.api.context import ClientContext
     from oubliette.api.subscribing import Subscriber, Subscription
 
 END_SECONDS = 20.0
@@ -26,7 +26,7 @@ class Session:
     Made by `Project.spawn` and `Oubliette.session`.
     """
 
-    def __init__(self, shared: ClientShared, answer: Mapping[str, Any]) -> None:
+    def __init__(self, shared: ClientContext, answer: Mapping[str, Any]) -> None:
         self._shared = shared
         self.id: str = answer["session_id"]
         """Id of the session."""
@@ -131,7 +131,7 @@ class Session:
         return await subscribe(self._shared, subscriber, session_id=self.id, after=after, name=name)
 
 
-async def end_session(shared: ClientShared, session_id: str, *, tree: bool) -> None:
+async def end_session(shared: ClientContext, session_id: str, *, tree: bool) -> None:
     """End a session, and with `tree` its descendants; forget what was provided to it."""
     await shared.call(
         "session_end", {"session_id": session_id, "tree": tree or None}, timeout=END_SECONDS

@@ -11,16 +11,14 @@ from oubliette.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from oubliette.api.callers.caller_loops import CallerLoops
-    from oubliette.api.connection import Connection
+    from oubliette.api.connection import SystemConnection
 
 
 class ClientShared:
     """Connection of one `Oubliette`, the tasks that it owns, and the sessions that it started."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SystemConnection) -> None:
         self.connection = connection
-        self.loops: CallerLoops
         self.started: dict[str, None] = {}
         """Ids of the sessions that were started here and not ended, in order."""
         self._loop = asyncio.get_running_loop()
@@ -60,7 +58,7 @@ class ClientShared:
         timeout: float | None = None,
         on_progress: Callable[[str], object] | None = None,
     ) -> dict[str, Any]:
-        """Call a tool of the system, as `Connection.call` does, unless this is closed."""
+        """Call a tool of the system, as `SystemConnection.call` does, unless this is closed."""
         self.check()
         return await self.connection.call(tool, arguments, timeout=timeout, on_progress=on_progress)
 

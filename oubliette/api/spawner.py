@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oubliette.api.callers.caller import Caller
+    from oubliette.api.context import ClientContext
     from oubliette.api.events.turn_result import TurnResult
-    from oubliette.api.shared import ClientShared
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class SpawnOptions(TypedDict, total=False):
 class Spawner:
     """Base of `Project` and `Tree`."""
 
-    def __init__(self, shared: ClientShared, project_id: str) -> None:
+    def __init__(self, shared: ClientContext, project_id: str) -> None:
         self._shared = shared
         self._project_id = project_id
 
@@ -238,7 +238,7 @@ class Spawner:
         return answers
 
 
-async def end_quietly(shared: ClientShared, session_id: str) -> None:
+async def end_quietly(shared: ClientContext, session_id: str) -> None:
     """End a session and its descendants, also while this task is being cancelled."""
     with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
         try:

@@ -11,8 +11,8 @@ from oubliette.api.spawner import Spawner, end_quietly, new_tree_id
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from oubliette.api.context import ClientContext
     from oubliette.api.session import Session
-    from oubliette.api.shared import ClientShared
 
 
 class Tree(Spawner):
@@ -22,7 +22,7 @@ class Tree(Spawner):
     Made by `Project.tree`.
     """
 
-    def __init__(self, shared: ClientShared, project_id: str, limits: dict[str, Any]) -> None:
+    def __init__(self, shared: ClientContext, project_id: str, limits: dict[str, Any]) -> None:
         super().__init__(shared, project_id)
         self.id = new_tree_id()
         """Id of the tree."""

@@ -28,7 +28,7 @@ class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     remote_url: str | None = None
 
 
-class Wait(msgspec.Struct, frozen=True, kw_only=True):
+class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a session waits for; see docs/tools.md."""
 
     kind: str
@@ -71,5 +71,5 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     caller_id: str | None = None
     usage: Usage = Usage()
     """Usage of all its turns."""
-    waiting: tuple[Wait, ...] = ()
+    waiting: tuple[WaitInfo, ...] = ()
     """What it waits for now; empty in lists."""

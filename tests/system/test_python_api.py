@@ -147,13 +147,14 @@ async def test_a_map_returns_answers_and_errors_in_order(project):
 
 async def test_a_map_runs_no_more_than_so_many_at_once(project):
     at_once = most = 0
+    pair = asyncio.Barrier(2)
 
     async def enter() -> str:
-        """Count."""
+        """Wait for another one."""
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0.05)
+        await pair.wait()
         at_once -= 1
         return "in"
 
@@ -262,10 +263,12 @@ async def test_an_interrupted_turn_is_an_error_and_the_session_stays(project):
 
 async def test_a_turn_that_its_session_s_end_interrupts_is_an_error(project):
     session = await project.spawn("sleep 60")
+    running = session.turn
+    await anext(aiter(running))
     queued = await session.send("say never")
     await session.end()
     with pytest.raises(oubliette.TurnInterrupted):
-        await session.turn
+        await running
     with pytest.raises(oubliette.SessionFailed) as dropped:
         await queued
     assert "not run" in dropped.value.reason
@@ -347,6 +350,8 @@ async def test_a_tool_knows_its_call(project):
     assert call.depth == 0
     assert call.request_id
     assert call.deadline
+    reported = [e async for e in session.events() if isinstance(e, oubliette.CallerToolProgress)]
+    assert [(e.tool, e.message) for e in reported] == [("look", "looking")]
 
 
 async def test_children_call_the_tools_of_their_root(project):

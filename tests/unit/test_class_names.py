@@ -8,13 +8,17 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "oubliette"
 FOR_PROGRAMS = {
+    "Caller",
     "Event",
     "Message",
     "PermissionRequest",
+    "Project",
+    "Session",
     "Status",
     "ToolCall",
     "ToolFailed",
     "ToolResult",
+    "Turn",
     "Usage",
 }
 """Names that programs use, of one class of the API; inside the server another class has each."""

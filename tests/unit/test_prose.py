@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 DONE = (
     "oubliette/*.py",
     "oubliette/actors",
+    "oubliette/api",
     "oubliette/cli",
     "oubliette/config",
     "oubliette/incontainer",

@@ -16,7 +16,7 @@ from oubliette.actors.store.subscription import (
     Resubscribe,
     Subscribed,
 )
-from oubliette.actors.subscriptions.cycle import DeliveryCycle, LogPage
+from oubliette.actors.subscriptions.cycle import DeliveryCycle, SubscriptionPage
 from oubliette.actors.subscriptions.stored_cursor import put_cursor
 from oubliette.kit import (
     Actor,
@@ -45,7 +45,7 @@ log = structlog.get_logger("oubliette.subscriptions")
 
 
 class _PageRead(Message):
-    page: LogPage
+    page: SubscriptionPage
 
 
 class _ReadFailed(Message):

@@ -20,7 +20,7 @@ Step = Literal["read", "send", "store", "wait"]
 """The next step; `wait`: one is under way, or there is nothing to do."""
 
 
-class LogPage(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
     """The next part of the log after a cursor."""
 
     messages: tuple[EventsCommitted | EventsDeleted, ...]
@@ -50,7 +50,7 @@ class DeliveryCycle:
         self._busy = False
         self._present = False
         """Whether the subscriber is alive."""
-        self._page: LogPage | None = None
+        self._page: SubscriptionPage | None = None
         self._sent = 0
         """Messages of the page that the subscriber has acknowledged."""
 
@@ -65,7 +65,7 @@ class DeliveryCycle:
         self._grown = True
         return self._next()
 
-    def page_read(self, page: LogPage) -> Step:
+    def page_read(self, page: SubscriptionPage) -> Step:
         """A read succeeded."""
         self._busy = False
         self._grown = self._grown or page.more

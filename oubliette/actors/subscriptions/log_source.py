@@ -9,7 +9,7 @@ import msgspec
 
 from oubliette.actors.messages import EventsCommitted, EventsDeleted
 from oubliette.actors.store.subscription import ASK_SECONDS
-from oubliette.actors.subscriptions.cycle import LogPage
+from oubliette.actors.subscriptions.cycle import SubscriptionPage
 
 if TYPE_CHECKING:
     from oubliette.records import Project, Session
@@ -68,7 +68,7 @@ class LogSource(msgspec.Struct, frozen=True, kw_only=True):
             return await reader.last_index(self.session_id)
         return await reader.last_seq()
 
-    async def read(self, reader: LogReader, cursor: int) -> LogPage:
+    async def read(self, reader: LogReader, cursor: int) -> SubscriptionPage:
         """Return what follows `cursor`, up to the limits of a batch.
 
         Raises:
@@ -85,7 +85,7 @@ class LogSource(msgspec.Struct, frozen=True, kw_only=True):
             return commit_page(slices)
 
 
-def session_page(session_id: str, cursor: int, found: LogSlice) -> LogPage:
+def session_page(session_id: str, cursor: int, found: LogSlice) -> SubscriptionPage:
     """Return the page of what was read of one session's log."""
     messages: list[EventsCommitted | EventsDeleted] = []
     following = cursor
@@ -97,10 +97,10 @@ def session_page(session_id: str, cursor: int, found: LogSlice) -> LogPage:
     if found.events:
         messages.append(EventsCommitted(events=tuple(found.events)))
         following = found.events[-1].index
-    return LogPage(messages=tuple(messages), next=following, more=found.more)
+    return SubscriptionPage(messages=tuple(messages), next=following, more=found.more)
 
 
-def commit_page(found: CommitSlice) -> LogPage:
+def commit_page(found: CommitSlice) -> SubscriptionPage:
     """Return the page of what was read of several logs."""
     messages: list[EventsCommitted | EventsDeleted] = [
         EventsDeleted(session_id=session_id, first=0, before=before)
@@ -108,4 +108,4 @@ def commit_page(found: CommitSlice) -> LogPage:
     ]
     if found.events:
         messages.append(EventsCommitted(events=tuple(found.events)))
-    return LogPage(messages=tuple(messages), next=found.next_seq, more=found.more)
+    return SubscriptionPage(messages=tuple(messages), next=found.next_seq, more=found.more)

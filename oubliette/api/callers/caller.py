@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from oubliette.api.shared import ClientShared
+    from oubliette.api.context import ClientContext
     from oubliette.api.tools.prepared import PreparedTool
 
 
@@ -29,7 +29,7 @@ class Caller:
 
     def __init__(
         self,
-        shared: ClientShared,
+        shared: ClientContext,
         caller_id: str,
         tools: Iterable[object],
         *,

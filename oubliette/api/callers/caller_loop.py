@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.api.callers.request_answers import PermissionAnswer, ToolAnswer
+from oubliette.api.callers.request_answers import CallAnswer, PermissionAnswer
 from oubliette.api.connection import POLL_SECONDS
 from oubliette.api.event_iterator import whole
 from oubliette.api.events.decoding import decode_event
@@ -101,6 +101,7 @@ class CallerLoop:
             )
         if self._task is None:
             self._task = self._shared.run(self._listen(), f"caller {self.caller_id}")
+            self._task.add_done_callback(self._over)
 
     async def aclose(self) -> None:
         """Stop to listen, and cancel the calls that are carried out."""
@@ -156,6 +157,11 @@ class CallerLoop:
         except OublietteError as error:
             self._end(str(error))
 
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        """Report a defect of ours, by which agents would wait for answers that never come."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(f"it has failed: {error!r}")
+
     def _end(self, reason: str) -> None:
         self._ended = reason
         _log.error("the caller %s does not listen any more: %s", self.caller_id, reason)
@@ -210,7 +216,9 @@ class CallerLoop:
             provided = self._provided(request)
             if isinstance(request, CallerToolRequest) and provided is not None:
                 tools = provided.tools or {}
-                answer = ToolAnswer(self._shared.connection, request, tools, self._once)
+                answer = CallAnswer(
+                    self._shared.connection, request, tools, self._once, self._shared.run
+                )
                 await answer.give()
             elif isinstance(request, PermissionRequest) and provided is not None:
                 if provided.permissions is None:
@@ -223,6 +231,8 @@ class CallerLoop:
             self._remember(request.request_id)
         except OublietteError as error:
             _log.warning("no answer to a request of %s: %s", event.session_id, error)
+        except Exception:
+            _log.exception("no answer to a request of %s", event.session_id)
 
     def _remember(self, request_id: str) -> None:
         self._answered[request_id] = None

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.api.tools.context import Call
 from oubliette.api.tools.errors import ToolCallRefused
 from oubliette.errors import NotFound, OublietteError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from oubliette.api.callers.once_store import OnceStore, OnceTransaction
-    from oubliette.api.connection import Connection
+    from oubliette.api.connection import SystemConnection
     from oubliette.api.events.types import CallerToolRequest, PermissionRequest
     from oubliette.api.permissions import PermissionRules
     from oubliette.api.tools.prepared import PreparedTool
 
+MAX_PROGRESS: Final = 1000  # characters of one report
 _log = logging.getLogger("oubliette.caller")
 
 
-class ToolAnswer:
+class CallAnswer:
     """Answer to one call of a tool of the program."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SystemConnection,
         request: CallerToolRequest,
         tools: Mapping[str, PreparedTool],
         once: OnceStore | None,
+        start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     ) -> None:
+        """Prepare the answer.
+
+        Args:
+            connection: To the system.
+            request: The call.
+            tools: Tools by name.
+            once: Answers that are kept.
+            start: Starts a task that has an owner.
+        """
         self._connection = connection
+        self._start = start
+        self._reporting: asyncio.Task[None] | None = None
+        self._latest: str | None = None
         self._request = request
         self._tools = tools
         self._once = once
@@ -89,18 +103,39 @@ class ToolAnswer:
             transaction=transaction,
         )
         try:
-            return {"result": await tool.run(request.arguments, call)}
+            answer = {"result": await tool.run(request.arguments, call)}
         except ToolCallRefused as error:
-            return {"error": error.message}
+            answer = {"error": error.message}
+        if self._reporting is not None:
+            await self._reporting  # progress is not taken once the call has its answer
+        return answer
 
     def _progress(self, text: str) -> None:
-        _log.info("%s: %s", self._request.tool, text)
+        """Report progress, without a delay for the tool; what cannot be sent is only logged."""
+        self._latest = text
+        if self._reporting is None or self._reporting.done():
+            self._reporting = self._start(self._report(), f"progress of {self._request.request_id}")
+
+    async def _report(self) -> None:
+        while self._latest is not None:
+            text, self._latest = self._latest[:MAX_PROGRESS], None
+            try:
+                await self._connection.call(
+                    "caller_tool_progress",
+                    {
+                        "session_id": self._request.session_id,
+                        "request_id": self._request.request_id,
+                        "message": text,
+                    },
+                )
+            except OublietteError as error:
+                _log.info("progress of %s was not reported: %s", self._request.tool, error)
 
 
 class PermissionAnswer:
     """Answer to one permission request of an agent."""
 
-    def __init__(self, connection: Connection, request: PermissionRequest) -> None:
+    def __init__(self, connection: SystemConnection, request: PermissionRequest) -> None:
         self._connection = connection
         self._request = request
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ERROR_KEY: Final = "dev.oubliette/error"
 """Key in `_meta` of a tool's error, with code, message, hint and field."""
+_UNKNOWN_TOOL: Final = "Unknown tool"
 _CODES: Final = {-32602: "invalid_parameter", -32001: "unauthenticated", -32002: "forbidden"}
 _AWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
 """Answers of a server that stops, and of a proxy before one that is away."""
@@ -161,10 +162,11 @@ def _pause(response: httpx2.Response) -> int:
 def _described(error: object) -> dict[str, Any]:
     found = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     code = found.get("code")
-    return {
-        "code": _CODES.get(code, "error") if isinstance(code, int) else "error",
-        "message": str(found.get("message") or "the server gives no reason"),
-    }
+    message = str(found.get("message") or "the server gives no reason")
+    known = _CODES.get(code, "error") if isinstance(code, int) else "error"
+    if message.startswith(_UNKNOWN_TOOL):  # which MCP counts among invalid parameters
+        known = "not_found"
+    return {"code": known, "message": message}
 
 
 def _text(result: dict[str, Any]) -> str:

@@ -206,7 +206,10 @@ def test_a_failed_turn_without_a_text_results_in_the_last_error_of_its_agent() -
     state.last_error = "no credit"
     effects = state.complete("failed", None, None, "running")
     assert stored(effects)[0].result == "no credit"
-    assert events(effects)[0] == ("completion", {"final_text": "no credit", "status": "failed", "turn": 1})
+    assert events(effects)[0] == (
+        "completion",
+        {"final_text": "no credit", "status": "failed", "turn": 1},
+    )
     assert ChangeRecord({"final_response": None}) in effects
 
 

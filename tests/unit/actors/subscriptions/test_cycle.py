@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.actors.messages import EventsCommitted
-from oubliette.actors.subscriptions.cycle import DeliveryCycle, LogPage
+from oubliette.actors.subscriptions.cycle import DeliveryCycle, SubscriptionPage
 from oubliette.records import Event
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ class World:
         self.cycle = DeliveryCycle(self.stored, durable=True)
         self.do(self.cycle.subscriber_began())
 
-    def page(self) -> LogPage:
+    def page(self) -> SubscriptionPage:
         after = self.cycle.cursor + 1
         events = tuple(self.log[after : self.read_to][: self.batch])
         last = events[-1].index if events else self.cycle.cursor
         messages = (EventsCommitted(events=events),) if events else ()
-        return LogPage(messages=messages, next=last, more=last + 1 < self.read_to)
+        return SubscriptionPage(messages=messages, next=last, more=last + 1 < self.read_to)
 
     def settle(self) -> None:
         """The store notices us once more, and everything that is begun ends well."""
@@ -126,7 +126,7 @@ def test_a_notice_during_a_read_leads_to_another_read() -> None:
     cycle = DeliveryCycle(-1, durable=False)
     assert cycle.subscriber_began() == "read"
     assert cycle.log_grew() == "wait"
-    assert cycle.page_read(LogPage(messages=(), next=-1)) == "read"
+    assert cycle.page_read(SubscriptionPage(messages=(), next=-1)) == "read"
 
 
 def test_nothing_is_read_for_a_subscriber_that_is_away() -> None:

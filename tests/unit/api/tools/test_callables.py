@@ -191,7 +191,7 @@ def cyclic() -> list:
         ({(1, 2): 3}, "keys"),
         (functools.reduce(lambda inner, _: [inner], range(80), 1), "nested deeper"),
     ],
-    ids=str,
+    ids=["object", "function", "nan", "inf", "wide", "surrogate", "cycle", "keys", "deep"],
 )
 async def test_a_result_that_is_not_json_is_an_error_that_names_the_tool(result, reason, caplog):
     def give() -> Any:

@@ -81,7 +81,8 @@ class EventIterator:
         return event
 
     async def _read(self) -> None:
-        """Wait for the next page."""
+        """Wait for the next page. Cancelled half way, it leaves the place as it was."""
+        cursor = EventCursor(self._cursor.after)
         page = page_of(
             await self._connection.call(
                 "session_events",
@@ -95,10 +96,11 @@ class EventIterator:
         )
         if self._from_start and page.truncated_before is not None:
             # Who asks for all there is gets what there is.
-            self._cursor.skip_to(page.truncated_before)
+            cursor.skip_to(page.truncated_before)
+        ready = [await whole(self._connection, event) for event in cursor.take(page)]
         self._from_start = False
-        for event in self._cursor.take(page):
-            self._ready.append(await whole(self._connection, event))
+        self._cursor = cursor
+        self._ready.extend(ready)
         finished = page.status in FINISHED and not page.more
         self._over = finished or (page.completed and not self._follow)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from oubliette.api.errors import AgentNeverSawTools
 from oubliette.api.event_iterator import EventIterator, TurnEvents
 from oubliette.api.events.turn_result import TurnFold
 from oubliette.api.events.types import SystemEvent
+from oubliette.errors import DeadlineExceeded, OublietteError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -59,9 +61,29 @@ class Turn:
         fold = TurnFold(self.number, self.session_id)
         return TurnEvents(self._parts.connection, self.session_id, fold, after=start)
 
-    async def result(self) -> TurnResult:
-        """Wait for the result, as awaiting the turn does."""
+    async def result(self, timeout: float | None = None) -> TurnResult:
+        """Wait for the result.
+
+        Args:
+            timeout: Seconds; None: without a limit. The turn goes on afterwards.
+
+        Raises:
+            DeadlineExceeded: the turn has not ended within `timeout`.
+        """
         self._parts.check()
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await self._result()
+        except TimeoutError as error:
+            if not limit.expired() or isinstance(error, OublietteError):
+                raise
+            raise DeadlineExceeded(
+                f"turn {self.number} of {self.session_id} has not ended within {timeout:g} s",
+                hint="it goes on: wait again, or interrupt it",
+            ) from None
+
+    async def _result(self) -> TurnResult:
         fold = TurnFold(self.number, self.session_id)
         events = EventIterator(
             self._parts.connection, self.session_id, after=self._after, follow=True

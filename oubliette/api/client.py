@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import anyio
 import msgspec
 
 from oubliette.api.callers.caller import Caller
 from oubliette.api.context import ClientContext
-from oubliette.api.project import Project
+from oubliette.api.project import Project, ProjectOptions
 from oubliette.api.session import Session
 from oubliette.api.spawner import end_quietly
 from oubliette.api.subscribing import subscribe
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.connection import SystemConnection
     from oubliette.api.subscribing import Subscriber, Subscription
     from oubliette.kit import System
@@ -124,7 +125,7 @@ class Oubliette:
 
     # ------------------------------------------------------------------ projects
 
-    async def project(self, name: str, **options: Any) -> Project:
+    async def project(self, name: str, **options: Unpack[ProjectOptions]) -> Project:
         """Return the project of this name; create it if there is none.
 
         Args:
@@ -230,7 +231,7 @@ class Oubliette:
         session_id: str,
         *,
         tools: Iterable[object] | None = None,
-        on_permission: object = None,
+        on_permission: OnPermission | None = None,
     ) -> Session:
         """Return an existing session, such as one of an earlier run of this program.
 
@@ -255,7 +256,7 @@ class Oubliette:
         caller_id: str,
         tools: Iterable[object],
         *,
-        on_permission: object = None,
+        on_permission: OnPermission | None = None,
         once: str | Path | None = None,
     ) -> Caller:
         """Return a caller: tools under a name of its own, for any number of sessions.

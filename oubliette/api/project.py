@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 
 PAGE = 500
 EXEC_MARGIN = 30.0  # seconds beyond the time of a command
+
+
+class ProjectOptions(TypedDict, total=False):
+    """Options of a new project, all optional; described at `Oubliette.create_project`."""
+
+    description: str | None
+    agent: str | None
+    model: str | None
+    autonomy: str | None
+    container_type: str | None
+    remote_url: str | None
+    init_git: bool | None
+    workspace_isolation: bool | None
+    limits: Mapping[str, Any] | None
+    mcp_servers: Mapping[str, Any] | None
+    idempotency_key: str | None
 
 
 class Project(Spawner):

@@ -14,6 +14,7 @@ from oubliette.api.views import SessionInfo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.context import ClientContext
     from oubliette.api.subscribing import Subscriber, Subscription
 
@@ -60,7 +61,7 @@ class Session:
         message: str,
         *,
         tools: Iterable[object] | None = None,
-        on_permission: object = None,
+        on_permission: OnPermission | None = None,
         model: str | None = None,
         autonomy: str | None = None,
         idempotency_key: str | None = None,

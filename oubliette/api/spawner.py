@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oubliette.api.callers.caller import Caller
+    from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.context import ClientContext
     from oubliette.api.events.turn_result import TurnResult
 
@@ -25,15 +26,13 @@ CLEANUP_SECONDS = 15.0
 AT_ONCE = 4
 
 
-class SpawnOptions(TypedDict, total=False):
-    """Options of a new session, all optional."""
+class SessionOptions(TypedDict, total=False):
+    """Options of a new session but the caller, which is of another class in `oubliette.sync`."""
 
     tools: Iterable[object] | None
     """Tools of this program that the agent and its children may call."""
-    on_permission: object
+    on_permission: OnPermission | None
     """Policy for what agents ask permission for: `rules(…)`, or a function of the request."""
-    caller: Caller | None
-    """Caller that provides the tools, instead of `tools` and `on_permission`."""
     agent: str | None
     """Name of the agent; None: that of the project."""
     model: str | None
@@ -48,6 +47,13 @@ class SpawnOptions(TypedDict, total=False):
     """Scope of a key with which the agent can call Oubliette's tools; None: it gets none."""
     idempotency_key: str | None
     """Name of this request: a repeated one returns the same session."""
+
+
+class SpawnOptions(SessionOptions, total=False):
+    """Options of a new session, all optional."""
+
+    caller: Caller | None
+    """Caller that provides the tools, instead of `tools` and `on_permission`."""
 
 
 class Spawner:
@@ -138,12 +144,19 @@ class Spawner:
             )
 
     @overload
-    async def run(self, prompt: str, **options: Unpack[SpawnOptions]) -> TurnResult: ...
+    async def run(
+        self, prompt: str, *, returns: None = None, **options: Unpack[SpawnOptions]
+    ) -> TurnResult: ...
 
     @overload
     async def run(
         self, prompt: str, *, returns: type[T], attempts: int = 3, **options: Unpack[SpawnOptions]
     ) -> T: ...
+
+    @overload
+    async def run(
+        self, prompt: str, *, returns: object, attempts: int = 3, **options: Unpack[SpawnOptions]
+    ) -> Any: ...
 
     async def run(
         self,
@@ -192,6 +205,38 @@ class Spawner:
         finally:
             for session in started:
                 await end_quietly(self._shared, session.id)
+
+    @overload
+    async def map(
+        self,
+        prompts: Iterable[str],
+        *,
+        at_once: int = AT_ONCE,
+        returns: None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> list[TurnResult | OublietteError]: ...
+
+    @overload
+    async def map(
+        self,
+        prompts: Iterable[str],
+        *,
+        at_once: int = AT_ONCE,
+        returns: type[T],
+        attempts: int = 3,
+        **options: Unpack[SpawnOptions],
+    ) -> list[T | OublietteError]: ...
+
+    @overload
+    async def map(
+        self,
+        prompts: Iterable[str],
+        *,
+        at_once: int = AT_ONCE,
+        returns: object,
+        attempts: int = 3,
+        **options: Unpack[SpawnOptions],
+    ) -> list[Any]: ...
 
     async def map(
         self,
@@ -253,4 +298,4 @@ def new_tree_id() -> str:
     return ids.new_uuid()
 
 
-__all__ = ["SpawnOptions", "Spawner", "end_quietly", "new_tree_id"]
+__all__ = ["SessionOptions", "SpawnOptions", "Spawner", "end_quietly", "new_tree_id"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
+    from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.context import ClientContext
     from oubliette.api.tools.prepared import PreparedTool
 
@@ -33,7 +34,7 @@ class Caller:
         caller_id: str,
         tools: Iterable[object],
         *,
-        on_permission: object = None,
+        on_permission: OnPermission | None = None,
         once: str | Path | None = None,
     ) -> None:
         self.id = ids.check_caller_id(caller_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oubliette.api.callers.caller_loop import CallerLoop, Provided
 from oubliette.api.owned_context import OwnedContext
@@ -13,11 +13,15 @@ from oubliette.api.tools.prepared import ToolSource
 from oubliette.errors import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from oubliette.api.callers.once_store import OnceStore
+    from oubliette.api.events.types import PermissionRequest
     from oubliette.api.shared import ClientShared
     from oubliette.api.tools.prepared import PreparedTool
+
+OnPermission: TypeAlias = "PermissionRules | Callable[[PermissionRequest], object]"
+"""Policy for permissions: `rules(…)`, or a function, async or not, that returns the decision."""
 
 
 class Lending:
@@ -56,7 +60,7 @@ class CallerLoops:
         self._sources: list[OwnedContext[Any]] = []
 
     async def prepare(
-        self, tools: Iterable[object] | None, on_permission: object
+        self, tools: Iterable[object] | None, on_permission: OnPermission | None
     ) -> Lending | None:
         """Prepare tools and a policy for a session; None if there are neither.
 
@@ -119,11 +123,11 @@ class CallerLoops:
         self._sources.clear()
 
 
-def policy(given: object) -> PermissionRules | None:
+def policy(given: OnPermission | None) -> PermissionRules | None:
     """Return the rules of an `on_permission`: rules, or a function of the request."""
     if given is None or isinstance(given, PermissionRules):
         return given
-    return rules(otherwise=given)  # type: ignore[arg-type]
+    return rules(otherwise=given)
 
 
 @contextlib.asynccontextmanager

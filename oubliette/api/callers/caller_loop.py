@@ -115,6 +115,15 @@ class CallerLoop:
     # ------------------------------------------------------------------ events
 
     async def _listen(self) -> None:
+        try:
+            await self._listen_again_and_again()
+        except (
+            Exception
+        ) as error:  # a listener that ended without a word would leave agents waiting
+            _log.exception("caller %s", self.caller_id)
+            self._end(f"listening failed: {error!r}")
+
+    async def _listen_again_and_again(self) -> None:
         import tenacity
 
         away = tenacity.retry_if_exception_type((Unavailable, DeadlineExceeded))

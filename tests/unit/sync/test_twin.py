@@ -11,7 +11,7 @@ import pytest
 from oubliette import sync
 from oubliette.api import client, event_iterator, opening, project, session, spawner, tree, turn
 from oubliette.api.callers import caller
-from oubliette.sync.spawner import SpawnOptions, Spawner
+from oubliette.sync.spawner import Spawner, SpawnOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

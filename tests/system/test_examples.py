@@ -40,10 +40,43 @@ async def run(name: str, *arguments: str, **env: str) -> str:
     return out.decode()
 
 
+def own_system(site: Site) -> dict[str, str]:
+    """Variables of a program that has the system in its process, without a model."""
+    settings = {"agents__default": "scripted", "containers__runtime": "process"}
+    if not site.server.sandboxed:
+        settings["process__sandbox"] = "best-effort"
+    return {f"OUBLIETTE_{key.upper()}": value for key, value in settings.items()}
+
+
+async def hello(site: Site) -> None:
+    env = own_system(site)
+    assert await run("hello.py", **env) == "Hello from a sandbox.\n"
+    assert await run("hello.py", "say hello", **env) == "hello\n"
+
+
+async def typed_result(site: Site) -> None:
+    assert (await run("typed_result.py", **own_system(site))).splitlines() == [
+        "a.py:7: high",
+        "wrong: Expected `int` >= 1 - at `$.findings[0].line`",
+    ]
+
+
+async def fan_out(site: Site) -> None:
+    assert (await run("fan_out.py", **own_system(site))).splitlines() == [
+        "1: 5 words",
+        "2: 6 words",
+        "3: 4 words",
+        "4: the book has 3 chapters",
+        "5: failed: the paper is too wet",
+        "read: [1, 2, 3]",
+    ]
+
+
 async def provide_a_tool(site: Site) -> None:
     said = await run("provide_a_tool.py", site.server.url, OUBLIETTE_KEY=site.principal())
-    assert "the agent says:" in said
-    assert "42" in said
+    called, answered = said.splitlines()
+    assert called == "the agent calls: example_add {'a': 20, 'b': 22}"
+    assert '"text": "42' in answered
 
 
 async def own_actor(site: Site) -> None:
@@ -79,9 +112,12 @@ async def real_agent_without_a_model(site: Site) -> None:
 
 
 RUNS = {
+    "fan_out.py": fan_out,
+    "hello.py": hello,
     "own_actor.py": own_actor,
     "provide_a_tool.py": provide_a_tool,
     "scripted_model.py": scripted_model,
+    "typed_result.py": typed_result,
 }
 NEEDS = {"real_agent_without_a_model.py": ("droid", real_agent_without_a_model)}
 

@@ -122,6 +122,30 @@ RUNS = {
 NEEDS = {"real_agent_without_a_model.py": ("droid", real_agent_without_a_model)}
 
 
+async def test_the_notebook_runs_and_shows_its_results(site: Site, monkeypatch) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    pytest.importorskip("oubliette.sync")
+    for key, value in own_system(site).items():
+        monkeypatch.setenv(key, value)
+    notebook = nbformat.read(FOLDER / "notebook.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.outputs for cell in code] == [[] for _ in code], "clear the outputs"
+    await NotebookClient(notebook, timeout=SECONDS, kernel_name="python3").async_execute()
+    assert [_output(cell) for cell in code] == [
+        "'Hello from a sandbox.'",
+        "[('It works.', 1.0), ('Twice.', 0.5)]",
+        "one\ntwo\n",
+        "790",
+        "",
+    ]
+
+
+def _output(cell) -> str:
+    return "".join(each.get("text") or each["data"]["text/plain"] for each in cell.outputs)
+
+
 def test_each_example_is_run_here() -> None:
     there = {path.name for path in FOLDER.glob("*.py")}
     assert there == RUNS.keys() | NEEDS.keys()

@@ -10,6 +10,7 @@ from oubliette import ids
 from oubliette.api.callers.caller_loop import Provided
 from oubliette.api.callers.caller_loops import policy
 from oubliette.api.callers.once_store import OnceStore
+from oubliette.api.tools.objects import listed_tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +41,7 @@ class Caller:
         self.id = ids.check_caller_id(caller_id)
         """Id of the caller."""
         self._shared = shared
-        self._given = list(tools)
+        self._given = listed_tools(tools)
         self._permissions = policy(on_permission)
         self._once = None if once is None else Path(once)
         self._tools: dict[str, PreparedTool] = {}

@@ -9,8 +9,9 @@ from oubliette.api.callers.caller_loop import CallerLoop, Provided
 from oubliette.api.owned_context import OwnedContext
 from oubliette.api.permissions import PermissionRules, rules
 from oubliette.api.tools import tool_table
+from oubliette.api.tools.objects import listed_tools
 from oubliette.api.tools.prepared import ToolSource
-from oubliette.errors import Conflict
+from oubliette.errors import Conflict, InvalidParameter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -78,7 +79,7 @@ class CallerLoops:
     async def table(self, tools: Iterable[object]) -> dict[str, PreparedTool]:
         """Return the tools by name; sources are opened until the end."""
         flat: list[object] = []
-        for each in tools:
+        for each in listed_tools(tools):
             if isinstance(each, ToolSource):
                 context = OwnedContext(_opened(each), "tools of a source")
                 flat += await context.enter()
@@ -124,7 +125,17 @@ class CallerLoops:
 
 
 def policy(given: OnPermission | None) -> PermissionRules | None:
-    """Return the rules of an `on_permission`: rules, or a function of the request."""
+    """Return the rules of an `on_permission`: rules, or a function of the request.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    if not (given is None or isinstance(given, PermissionRules) or callable(given)):
+        raise InvalidParameter(
+            f"on_permission is {given!r}",
+            field="on_permission",
+            hint="oubliette.rules(allow=[…], deny=[…]), or a function of the request",
+        )
     if given is None or isinstance(given, PermissionRules):
         return given
     return rules(otherwise=given)

@@ -24,7 +24,7 @@ async def opened_table(tools: Iterable[object], stack: AsyncExitStack) -> dict[s
     Raises:
         BadTool: a tool cannot be offered, a source not be opened, or two tools have one name.
     """
-    given = _listed(tools)
+    given = listed_tools(tools)
     opened: dict[int, list[PreparedTool]] = {}
     tool_table(each for each in given if not isinstance(each, ToolSource))  # before any is opened
     for place, each in enumerate(given):
@@ -47,7 +47,7 @@ def tool_table(tools: Iterable[object]) -> dict[str, PreparedTool]:
         BadTool: one cannot be offered to agents, or two have one name.
     """
     table: dict[str, PreparedTool] = {}
-    for each in _listed(tools):
+    for each in listed_tools(tools):
         for prepared in _prepared(each):
             if prepared.name in table:
                 raise BadTool(
@@ -60,7 +60,12 @@ def tool_table(tools: Iterable[object]) -> dict[str, PreparedTool]:
     return table
 
 
-def _listed(tools: object) -> list[object]:
+def listed_tools(tools: object) -> list[object]:
+    """Return what a program gives as `tools`, as a list.
+
+    Raises:
+        BadTool: it is one tool, a text or a mapping, not a list.
+    """
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
         raise BadTool(
             f"tools: {ids.shown(cast('object', tools))} is no list of tools",

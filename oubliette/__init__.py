@@ -230,7 +230,11 @@ _NAMES = {
         "connect",
         "open",
     ),
-    "oubliette.api.own_agent": ("agent",),
+    "oubliette.api.own_agent": (
+        "AgentFunction",
+        "AgentTurn",
+        "agent",
+    ),
     "oubliette.api.permissions": (
         "PermissionRules",
         "rules",

@@ -66,7 +66,7 @@ class BlockingCall(Generic[T]):
             self._give_up()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the call, `seconds` at most; whatever its result is."""
+        """Wait for the end of the call, `seconds` at most."""
         wait((self._answer,), timeout=seconds)
 
     def _cancel(self) -> None:

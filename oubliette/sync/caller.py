@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from oubliette.api.callers import caller as twins
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 
 class Caller:
@@ -19,7 +19,7 @@ class Caller:
     `Oubliette.caller`.
     """
 
-    def __init__(self, thread: LoopThread, twin: twins.Caller) -> None:
+    def __init__(self, thread: PortalThread, twin: twins.Caller) -> None:
         self._thread = thread
         self.twin = twin
         """The asynchronous caller. For the package."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from oubliette.sync.caller import Caller
-from oubliette.sync.loop_thread import LoopThread
+from oubliette.sync.portal_thread import PortalThread
 from oubliette.sync.project import Project
 from oubliette.sync.session import Session
 
@@ -31,7 +31,7 @@ class Oubliette:
     def __init__(self, twin: twins.Oubliette) -> None:
         """Prepare; nothing is opened before the block begins."""
         self._twin = twin
-        self._thread = LoopThread()
+        self._thread = PortalThread()
 
     @property
     def caller_id(self) -> str:

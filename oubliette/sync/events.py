@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from oubliette.api.event_iterator import EventIterator, TurnEvents
     from oubliette.api.events.types import Event
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 
 class Events:
     """Iterator over events. It holds nothing between two of them: it may be left at any moment."""
 
-    def __init__(self, thread: LoopThread, twin: EventIterator | TurnEvents) -> None:
+    def __init__(self, thread: PortalThread, twin: EventIterator | TurnEvents) -> None:
         self._thread = thread
         self._twin = twin
 

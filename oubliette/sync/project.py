@@ -11,13 +11,13 @@ from oubliette.sync.tree import Tree
 if TYPE_CHECKING:
     from oubliette.api import project as twins
     from oubliette.api.views import ProjectInfo, SessionInfo
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 
 class Project(Spawner):
     """A project. Made by `Oubliette.project` and `Oubliette.create_project`."""
 
-    def __init__(self, thread: LoopThread, twin: twins.Project) -> None:
+    def __init__(self, thread: PortalThread, twin: twins.Project) -> None:
         super().__init__(thread, twin)
         self._project = twin
         self.info: ProjectInfo = twin.info

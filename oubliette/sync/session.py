@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from oubliette.api import session as twins
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.views import SessionInfo
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 
 class Session:
@@ -22,7 +22,7 @@ class Session:
     Made by `Project.spawn` and `Oubliette.session`.
     """
 
-    def __init__(self, thread: LoopThread, twin: twins.Session) -> None:
+    def __init__(self, thread: PortalThread, twin: twins.Session) -> None:
         self._thread = thread
         self._twin = twin
         self.id: str = twin.id

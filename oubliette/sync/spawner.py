@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oubliette.api.events.turn_result import TurnResult
     from oubliette.errors import OublietteError
     from oubliette.sync.caller import Caller
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class SpawnOptions(SessionOptions, total=False):
 class Spawner:
     """Base of `Project` and `Tree`."""
 
-    def __init__(self, thread: LoopThread, twin: twins.Spawner) -> None:
+    def __init__(self, thread: PortalThread, twin: twins.Spawner) -> None:
         self._thread = thread
         self._twin = twin
 

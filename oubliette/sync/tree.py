@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from oubliette.api import tree as twins
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 
 class Tree(Spawner):
@@ -20,7 +20,7 @@ class Tree(Spawner):
     `Project.tree`.
     """
 
-    def __init__(self, thread: LoopThread, twin: twins.Tree) -> None:
+    def __init__(self, thread: PortalThread, twin: twins.Tree) -> None:
         super().__init__(thread, twin)
         self._tree = twin
         self.id = twin.id

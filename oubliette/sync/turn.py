@@ -9,7 +9,7 @@ from oubliette.sync.events import Events
 if TYPE_CHECKING:
     from oubliette.api import turn as twins
     from oubliette.api.events.turn_result import TurnResult
-    from oubliette.sync.loop_thread import LoopThread
+    from oubliette.sync.portal_thread import PortalThread
 
 
 class Turn:
@@ -19,7 +19,7 @@ class Turn:
     of the turn.
     """
 
-    def __init__(self, thread: LoopThread, twin: twins.Turn) -> None:
+    def __init__(self, thread: PortalThread, twin: twins.Turn) -> None:
         self._thread = thread
         self._twin = twin
         self.session_id = twin.session_id

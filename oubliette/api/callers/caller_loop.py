@@ -117,9 +117,7 @@ class CallerLoop:
     async def _listen(self) -> None:
         try:
             await self._listen_again_and_again()
-        except (
-            Exception
-        ) as error:  # a listener that ended without a word would leave agents waiting
+        except Exception as error:  # agents would wait, unnoticed
             _log.exception("caller %s", self.caller_id)
             self._end(f"listening failed: {error!r}")
 

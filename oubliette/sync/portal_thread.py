@@ -1,4 +1,4 @@
-"""LoopThread, an event loop in a thread of its own, on which other threads make calls."""
+"""PortalThread, an event loop in a thread of its own, on which other threads make calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _NAME: Final = "oubliette-sync"
 
 
-class LoopThread:
+class PortalThread:
     """A thread with an event loop, from `start` to `stop`.
 
     What `anyio.from_thread.start_blocking_portal` does, except that calls are cancelled when the

@@ -1,4 +1,4 @@
-"""LoopThread: calls from any thread, their cancellation, and the end of the loop."""
+"""PortalThread: calls from any thread, their cancellation, and the end of the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from oubliette.api.errors import Closed
 from oubliette.errors import Conflict
-from oubliette.sync.loop_thread import LoopThread
+from oubliette.sync.portal_thread import PortalThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ async def nothing() -> None:
 
 
 @pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    thread = LoopThread()
+def loop() -> Iterator[PortalThread]:
+    thread = PortalThread()
     thread.start()
     yield thread
     thread.stop(nothing)
@@ -48,7 +48,7 @@ class Waiting:
             self.cancelled.set()
 
 
-def test_a_call_returns_the_result_or_raises_the_error(loop: LoopThread) -> None:
+def test_a_call_returns_the_result_or_raises_the_error(loop: PortalThread) -> None:
     async def seven() -> int:
         return 7
 
@@ -61,7 +61,7 @@ def test_a_call_returns_the_result_or_raises_the_error(loop: LoopThread) -> None
     assert loop.read(lambda: 8) == 8
 
 
-def test_threads_call_at_the_same_time(loop: LoopThread) -> None:
+def test_threads_call_at_the_same_time(loop: PortalThread) -> None:
     both = anyio.Event()
     arrived: list[int] = []
 
@@ -77,7 +77,7 @@ def test_threads_call_at_the_same_time(loop: LoopThread) -> None:
 
 
 def test_the_end_cancels_calls_of_other_threads_before_its_own() -> None:
-    loop, waiting = LoopThread(), Waiting()
+    loop, waiting = PortalThread(), Waiting()
     loop.start()
     order: list[bool] = []
 
@@ -98,7 +98,7 @@ def test_the_end_cancels_calls_of_other_threads_before_its_own() -> None:
 
 
 def test_an_error_of_the_last_call_ends_the_thread_nevertheless() -> None:
-    loop = LoopThread()
+    loop = PortalThread()
     loop.start()
 
     async def last() -> None:
@@ -110,7 +110,7 @@ def test_an_error_of_the_last_call_ends_the_thread_nevertheless() -> None:
 
 
 def test_a_call_from_its_own_loop_is_refused_where_it_would_wait_for_itself(
-    loop: LoopThread,
+    loop: PortalThread,
 ) -> None:
     async def inside() -> None:
         loop.call(nothing)
@@ -119,15 +119,15 @@ def test_a_call_from_its_own_loop_is_refused_where_it_would_wait_for_itself(
         loop.call(inside)
 
 
-def test_before_the_beginning_and_twice_are_refused(loop: LoopThread) -> None:
+def test_before_the_beginning_and_twice_are_refused(loop: PortalThread) -> None:
     with pytest.raises(Conflict, match="opened before"):
         loop.start()
     with pytest.raises(Conflict) as error:
-        LoopThread().call(nothing)
+        PortalThread().call(nothing)
     assert "with oubliette.sync.open()" in str(error.value.hint)
 
 
-def test_a_forked_process_is_refused(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_is_refused(loop: PortalThread, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: own + 1)
@@ -137,7 +137,7 @@ def test_a_forked_process_is_refused(loop: LoopThread, monkeypatch: pytest.Monke
     loop.call(nothing)
 
 
-def test_it_works_in_a_thread_whose_loop_runs(loop: LoopThread) -> None:
+def test_it_works_in_a_thread_whose_loop_runs(loop: PortalThread) -> None:
     async def main() -> None:
         loop.call(nothing)
 

@@ -310,6 +310,8 @@ try:
         except KeyboardInterrupt:
             for each in project.sessions():
                 print("session", each.status, flush=True)
+                if each.status == "running":
+                    continue  # its events do not end yet
                 for event in ob.session(each.session_id).events():
                     if isinstance(event, oubliette.Completion):
                         print("turn", event.status, flush=True)

@@ -35,7 +35,7 @@ class Oubliette:
     """Projects and sessions of one system. Made by `open` and `connect`; an async context manager.
 
     It belongs to the event loop that opened it. When its block ends, the sessions that were started
-    in it are ended, or kept, as `on_exit` says.
+    in it are ended, or kept, according to `on_exit`.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class StepOfAgent(Protocol):
     """A tool of the agent's own, while it runs."""
 
     result: Any
-    """What the log gets as the result, at the end of the block."""
+    """Result that the log gets at the end of the block."""
 
 
 class AgentTurn(Protocol):

@@ -137,7 +137,7 @@ class Spawner:
         return session
 
     def _abandon(self, task: asyncio.Task[Session]) -> None:
-        """End a session that was started for somebody who does not wait for it any more."""
+        """End a session that was started for a task that does not wait for it any more."""
         if not task.cancelled() and task.exception() is None:
             self._shared.run(
                 end_quietly(self._shared, task.result().id), "end of an abandoned session"
@@ -172,8 +172,8 @@ class Spawner:
 
         Args:
             prompt: For the agent.
-            returns: Type of the answer: the agent is told its JSON Schema, its answer is validated,
-                and it is told what was wrong. None: the answer is text.
+            returns: Type of the answer: the agent gets its JSON Schema, its answer is validated,
+                and errors in it are sent back. None: the answer is text.
             attempts: Maximum of answers of the wrong type.
             options: See `SpawnOptions`.
 
@@ -289,7 +289,7 @@ async def end_quietly(shared: ClientContext, session_id: str) -> None:
         try:
             await end_session(shared, session_id, tree=True)
         except OublietteError:
-            # It has ended by itself, or its server is away: nothing is left to be done here.
+            # It has ended already, or its server is away: nothing is left to be done here.
             return
 
 

@@ -72,4 +72,4 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     """Usage of all its turns."""
     waiting: tuple[WaitInfo, ...] = ()
-    """What it waits for now; empty in lists."""
+    """Its waits now; empty in lists."""

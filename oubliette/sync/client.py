@@ -25,7 +25,7 @@ class Oubliette:
 
     It has an event loop in a thread of its own, for the time of its block; any thread of the
     process may use it. When the block ends, the sessions that were started in it are ended, or
-    kept, as `on_exit` says; calls that other threads make are cancelled.
+    kept, according to `on_exit`; calls that other threads make are cancelled.
     """
 
     def __init__(self, twin: twins.Oubliette) -> None:

@@ -80,8 +80,8 @@ class Spawner:
 
         Args:
             prompt: For the agent.
-            returns: Type of the answer: the agent is told its JSON Schema, its answer is validated,
-                and it is told what was wrong. None: the answer is text.
+            returns: Type of the answer: the agent gets its JSON Schema, its answer is validated,
+                and errors in it are sent back. None: the answer is text.
             attempts: Maximum of answers of the wrong type.
             options: See `SpawnOptions`.
 

@@ -25,6 +25,7 @@ DONE = (
     "oubliette/kit",
     "oubliette/mcp_front",
     "oubliette/runtime",
+    "oubliette/sync",
     "oubliette/testing",
     "oubliette/tool_params",
     "oubliette/tools",

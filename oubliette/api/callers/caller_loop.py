@@ -193,7 +193,7 @@ class CallerLoop:
         return request_id in self._answered or request_id in self._running
 
     def _settled(self, event: Event, request_id: str) -> None:
-        """Cancel a call whose result is awaited by nobody."""
+        """Cancel a call whose result is no longer awaited."""
         self._unclaimed.pop(request_id, None)
         running = self._running.get(request_id)
         if (

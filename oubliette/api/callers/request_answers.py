@@ -84,7 +84,7 @@ class CallAnswer:
             answer = await self._run(tool, transaction)
             if "error" in answer:
                 await asyncio.to_thread(transaction.rollback)
-            # An answer that is kept is the answer for good: it is not given up half way.
+            # An answer that is kept is final: keeping it is not cancelled half way.
             await asyncio.shield(
                 asyncio.to_thread(transaction.commit, request_id, answer),
             )

@@ -35,8 +35,8 @@ class AttemptFailed(Exception):
 
     Args:
         error: The error of the call, if no other attempt follows.
-        kind: `refused`: the server did not take the request, which may be sent again, whatever it
-            is. `lost`: the request was sent, and there is no answer. `unavailable`: the answer is
+        kind: `refused`: the server did not take the request, which may be sent again, of any
+            kind. `lost`: the request was sent, and there is no answer. `unavailable`: the answer is
             that a part of the server does not answer, as that of a server that stops.
         pause: Seconds that the server wants clients to wait.
     """
@@ -104,7 +104,7 @@ class Outage:
         self._is_new = now - self._begun > CONNECT_SECONDS or self._until == -math.inf
         if self._is_new:
             self._until = now + self._seconds
-        # A server that stops says so once and is gone; one that stays may say it for hours.
+        # A server that stops answers so once and is gone; one that stays may do so for hours.
         again = not (error.kind == "unavailable" and self._was_unavailable)
         self._was_unavailable = error.kind == "unavailable"
         return again and (self._repeatable or error.kind == "refused")

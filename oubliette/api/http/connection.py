@@ -1,6 +1,6 @@
 """HttpConnection, through which a program calls the tools of a server elsewhere.
 
-It speaks the newer generation of MCP, whose requests are independent: one POST a call, with the key
+It uses the newer generation of MCP, whose requests are independent: one POST a call, with the key
 in a header. A caller that stops waiting closes its request, which cancels the call there.
 """
 

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
+
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _SCHEMA: Final = (
 
 
 class OnceStore:
-    """File of answers. All methods block: call them in a worker thread.
+    """File of answers. Its methods block: call them in a worker thread.
 
     Args:
         path: The file, which may be the program's own database; one table is added.
@@ -40,6 +42,9 @@ class OnceStore:
 
         self.path = path
         self._lock = threading.Lock()
+        self.turns = anyio.Semaphore(1)
+        """Held by the call that writes."""
+        self._exists = sqlite3.IntegrityError
         try:
             self._database = self._connect()
             self._database.execute(_SCHEMA)
@@ -50,11 +55,11 @@ class OnceStore:
                 f"once={str(path)!r}: {error}", hint="name a file that SQLite can write"
             ) from error
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
         import sqlite3
 
         database = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            self.path, timeout=seconds, isolation_level=None, check_same_thread=False
         )
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
@@ -71,23 +76,24 @@ class OnceStore:
         result, error = row
         return {"error": error} if error is not None else {"result": json.loads(result)}
 
-    def begin(self) -> OnceTransaction:
-        """Return a transaction for one call, which begins when the tool asks for it."""
-        return OnceTransaction(self)
-
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._database.close()
 
-    def keep(self, request_id: str, answer: dict[str, Any]) -> None:
-        """Keep an answer."""
-        with self._lock:
-            _insert(self._database, request_id, answer)
+    def keep(self, request_id: str, answer: dict[str, Any]) -> dict[str, Any]:
+        """Keep an answer unless there is one; return the one that is kept."""
+        with self._lock, contextlib.suppress(self._exists):
+            self.insert(self._database, request_id, answer)
+        return self.answer(request_id) or answer
 
-    def open(self) -> sqlite3.Connection:
-        """Return a connection to the file, within a transaction that has the right to write."""
-        database = self._connect()
+    def open(self, seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
+        """Return a connection to the file, within a transaction that has the right to write.
+
+        Args:
+            seconds: For another writer of the file to finish.
+        """
+        database = self._connect(seconds)
         try:
             database.execute("BEGIN IMMEDIATE")
         except BaseException:
@@ -95,43 +101,16 @@ class OnceStore:
             raise
         return database
 
+    @staticmethod
+    def insert(database: sqlite3.Connection, request_id: str, answer: dict[str, Any]) -> None:
+        """Write an answer.
 
-class OnceTransaction:
-    """Transaction of one call: what its tool writes, and its answer."""
-
-    def __init__(self, store: OnceStore) -> None:
-        self._store = store
-        self._database: sqlite3.Connection | None = None
-
-    def __call__(self) -> sqlite3.Connection:
-        """Return the connection, on which nothing may be committed; begins at the first call."""
-        if self._database is None:
-            self._database = self._store.open()
-        return self._database
-
-    def commit(self, request_id: str, answer: dict[str, Any]) -> None:
-        """Keep the answer, together with what the tool wrote."""
-        if self._database is None:
-            self._store.keep(request_id, answer)
-            return
-        _insert(self._database, request_id, answer)
-        self._database.execute("COMMIT")
-        self._database.close()
-        self._database = None
-
-    def rollback(self) -> None:
-        """Undo what the tool wrote."""
-        if self._database is not None:
-            with contextlib.closing(self._database) as database:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-            self._database = None
-
-
-def _insert(database: sqlite3.Connection, request_id: str, answer: dict[str, Any]) -> None:
-    error = answer.get("error")
-    result = None if error is not None else json.dumps(answer.get("result"))
-    database.execute(
-        "INSERT OR IGNORE INTO oubliette_answers VALUES (?, ?, ?, ?)",
-        (request_id, result, error, time.time()),
-    )
+        Raises:
+            sqlite3.IntegrityError: there is one.
+        """
+        error = answer.get("error")
+        result = None if error is not None else json.dumps(answer.get("result"))
+        database.execute(
+            "INSERT INTO oubliette_answers VALUES (?, ?, ?, ?)",
+            (request_id, result, error, time.time()),
+        )

@@ -6,14 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from oubliette.api.callers.once_transaction import OnceTransaction
 from oubliette.api.tools.context import Call
 from oubliette.api.tools.errors import ToolCallRefused
 from oubliette.errors import NotFound, OublietteError
+from oubliette.failpoints import failpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from oubliette.api.callers.once_store import OnceStore, OnceTransaction
+    from oubliette.api.callers.once_store import OnceStore
     from oubliette.api.connection import SystemConnection
     from oubliette.api.events.types import CallerToolRequest, PermissionRequest
     from oubliette.api.permissions import PermissionRules
@@ -50,6 +52,8 @@ class CallAnswer:
         self._request = request
         self._tools = tools
         self._once = once
+        self._abandoned = False
+        """Whether the tool was given up, so that its thread may still run."""
 
     async def give(self) -> None:
         """Carry out the call, unless it was, and send its answer.
@@ -65,6 +69,7 @@ class CallAnswer:
             answer = await self._once_only(tool, self._once)
         else:
             answer = await self._run(tool, None)
+        failpoint("caller.before_answer")
         try:
             await self._connection.call(
                 "caller_tool_response",
@@ -73,24 +78,30 @@ class CallAnswer:
         except NotFound:
             # It was settled meanwhile: its deadline is over, or its agent does not wait any more.
             _log.info("the answer to %s came too late", request.request_id)
+        failpoint("caller.after_answer")
 
     async def _once_only(self, tool: PreparedTool, once: OnceStore) -> dict[str, Any]:
+        import sqlite3
+
+        try:
+            return await self._carried_out_once(tool, once)
+        except sqlite3.Error as error:
+            _log.exception("%s: %s", once.path, error)
+            return {"error": f"{tool.name}: its result cannot be kept, and is undone: {error}"}
+
+    async def _carried_out_once(self, tool: PreparedTool, once: OnceStore) -> dict[str, Any]:
         request_id = self._request.request_id
         kept = await asyncio.to_thread(once.answer, request_id)
         if kept is not None:
             return kept
-        transaction = once.begin()
+        transaction = OnceTransaction(once)
         try:
+            if tool.calls_on_loop:
+                await transaction.take_turn()
             answer = await self._run(tool, transaction)
-            if "error" in answer:
-                await asyncio.to_thread(transaction.rollback)
-            # An answer that is kept is final: keeping it is not cancelled half way.
-            await asyncio.shield(
-                asyncio.to_thread(transaction.commit, request_id, answer),
-            )
+            return await transaction.keep(request_id, answer, abandoned=self._abandoned)
         finally:
-            await asyncio.to_thread(transaction.rollback)
-        return answer
+            await transaction.end(abandoned=self._abandoned)
 
     async def _run(self, tool: PreparedTool, transaction: OnceTransaction | None) -> dict[str, Any]:
         request = self._request
@@ -106,6 +117,8 @@ class CallAnswer:
             answer = {"result": await tool.run(request.arguments, call)}
         except ToolCallRefused as error:
             answer = {"error": error.message}
+        finally:
+            self._abandoned = call.cancelled
         if self._reporting is not None:
             await self._reporting  # progress is not taken once the call has its answer
         return answer

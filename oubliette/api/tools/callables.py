@@ -55,6 +55,7 @@ class CallableTool(GuardedTool):
         self._function = function
         self._is_async = inspect.iscoroutinefunction(inner)
         self._call_parameters = signature.call_parameters
+        self.calls_on_loop = self._is_async and bool(self._call_parameters)
         self._arguments = Arguments(signature)
         self.input_schema = self._arguments.schema
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(f"threads of {self.name}")

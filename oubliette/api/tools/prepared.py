@@ -20,6 +20,7 @@ class PreparedTool(abc.ABC):
         input_schema: JSON Schema of its arguments; of an object, self-contained.
         durable: Whether its calls wait for an absent caller.
         timeout: Seconds that `run` takes at most; None: as many as it likes.
+        calls_on_loop: Whether it gets a `Call`, and uses it on the event loop, not in a thread.
     """
 
     name: str
@@ -27,6 +28,7 @@ class PreparedTool(abc.ABC):
     input_schema: dict[str, Any]
     durable: bool = False
     timeout: float | None = None
+    calls_on_loop: bool = False
 
     @property
     def definition(self) -> dict[str, Any]:

@@ -37,8 +37,9 @@ class Session:
         """Id of its workspace, which is /workspace/workspaces/<id> in the container."""
         self.warnings: tuple[str, ...] = tuple(answer.get("warnings") or ())
         """Parts of the last message without effect."""
-        self.turn: Turn | None = None
-        """The last turn that was begun by this object."""
+        turns = answer.get("turn_count")
+        self.turn: Turn | None = Turn(shared, self.id, turns, -1) if turns else None
+        """The last turn: of this object, or when it was found; None if there was none."""
 
     def __repr__(self) -> str:
         return f"<Session {self.id}>"

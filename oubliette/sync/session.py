@@ -42,7 +42,7 @@ class Session:
 
     @property
     def turn(self) -> Turn | None:
-        """The last turn that was begun by this object."""
+        """The last turn: of this object, or when it was found; None if there was none."""
         twin = self._twin.turn
         return None if twin is None else Turn(self._thread, twin)
 

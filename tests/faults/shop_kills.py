@@ -55,9 +55,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Program:
-    """A process of `shop_program`."""
+    """A process of a program of these tests, which prints lines of JSON."""
 
-    def __init__(self, spec: Path, log: Path) -> None:
+    def __init__(self, module: str, spec: Path, log: Path) -> None:
+        self._module = module
         self._spec = spec
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
@@ -74,17 +75,21 @@ class Program:
         environment |= {"OUBLIETTE_FAILPOINTS": failpoints, "PYTHONPATH": str(ROOT)}
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.faults.shop_program", str(self._spec),
+                sys.executable, "-m", f"tests.faults.{self._module}", str(self._spec),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 cwd=ROOT, env=environment,
             )  # fmt: skip
 
-    async def says(self, word: str) -> bool:
-        """Read until it says this; False if it ends instead."""
+    async def next(self) -> dict[str, Any] | None:
+        """Read the next line; None at the end."""
         assert self._process is not None
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            said = json.loads(line)
+        line = await self._process.stdout.readline()
+        return json.loads(line) if line else None
+
+    async def says(self, word: str) -> bool:
+        """Read until it says this; False if it ends instead."""
+        while (said := await self.next()) is not None:
             self.wrong += [said["wrong"]] if "wrong" in said else []
             if word in said:
                 return True
@@ -107,6 +112,12 @@ class Program:
         while await self.says(""):
             pass
         return await self._process.wait()
+
+    async def ends(self) -> int:
+        """Wait for its own end; return its exit code."""
+        assert self._process is not None
+        async with asyncio.timeout(FINISH_SECONDS):
+            return await self._process.wait()
 
     async def finish(self) -> int:
         """Tell it to finish; return its exit code."""
@@ -146,7 +157,7 @@ class Campaign:
         self.door = door
         self.server = server
         self.folder = folder
-        self.program = Program(folder / "spec.json", folder / "log")
+        self.program = Program("shop_program", folder / "spec.json", folder / "log")
         self.kills: collections.Counter[str] = collections.Counter()
         self._chance = chance
         self._token = ""
@@ -185,13 +196,7 @@ class Campaign:
         if self.door == "connected":
             spec |= {"url": self.server.url, "token": self._token}
         else:
-            config = {
-                "containers.runtime_dir": str(self.server.home / "r"),
-                "containers.runtime": "process",
-                "process.sandbox": "bubblewrap" if self.server.sandboxed else "best-effort",
-                **SETTINGS,
-            }
-            spec |= {"home": str(self.server.home), "config": config}
+            spec |= {"home": str(self.server.home), "config": embedded_settings(self.server)}
         (self.folder / "spec.json").write_text(json.dumps(spec))
 
     async def _ready(self, failpoints: str = "") -> None:
@@ -229,6 +234,16 @@ class Campaign:
         await self.server.kill()
         await self.server.start()
         return "server"
+
+
+def embedded_settings(server: ServerProcess) -> dict[str, Any]:
+    """Settings of a program that runs on the home of this server itself."""
+    return {
+        "containers.runtime_dir": str(server.home / "r"),
+        "containers.runtime": "process",
+        "process.sandbox": "bubblewrap" if server.sandboxed else "best-effort",
+        **SETTINGS,
+    }
 
 
 def look(server: ServerProcess, folder: Path, wrong: list[str]) -> tuple[int, int]:

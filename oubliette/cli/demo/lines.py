@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from oubliette import ErrorEvent, Message, Status, ToolCall, ToolResult
 from oubliette.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from oubliette import Event
 
 SILENCE: Final = 5.0  # seconds without a line until a reminder
 
@@ -79,23 +83,31 @@ class DemoOutput:
                 self._print("demo", f"waits for {what}, at most {left:.0f} s more{last}")
 
 
-def described(kind: str, event: dict[str, Any]) -> str:
+class LogLines(logging.Handler):
+    """Handler that prints what the API logs, such as that it connects again."""
+
+    def __init__(self, lines: DemoOutput) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record as a line of the demo's."""
+        self._lines.say("demo", short(record.getMessage()))
+
+
+def described(event: Event) -> str:
     """Return an event as a line; empty for one that is not shown."""
-    match kind:
-        case "message":
-            return f"says: {short(event.get('text'))}"
-        case "tool_call":
-            return f"calls {event.get('tool')} {short(json.dumps(event.get('arguments')))}"
-        case "tool_result":
-            failed = "refused: " if event.get("is_error") else ""
-            return f"gets {failed}{short(json.dumps(event.get('result')))}"
-        case "caller_tool_request":
-            again = " (redelivered: it was still open)" if event.get("redelivered") else ""
-            return f"requests {event.get('tool')} of the caller{again}"
-        case "status":
-            return f"is {event.get('status')}"
-        case "error":
-            return f"error: {short(event.get('message'))}"
+    match event:
+        case Message(text=text):
+            return f"says: {short(text)}"
+        case ToolCall(tool=tool, arguments=arguments):
+            return f"calls {tool} {short(json.dumps(arguments))}"
+        case ToolResult(result=result, is_error=is_error):
+            return f"gets {'refused: ' if is_error else ''}{short(json.dumps(result))}"
+        case Status(status=status):
+            return f"is {status}"
+        case ErrorEvent(message=message):
+            return f"error: {short(message)}"
         case _:
             return ""
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +58,8 @@ class DemoServer:
         self, home: Path, runtime: str, environment: Mapping[str, str], lines: DemoOutput
     ) -> None:
         self.log = home / "server.log"
-        self._home = home
+        self.home = home
+        self._port = 0
         self._runtime = runtime
         self._lines = lines
         self._environment = {
@@ -80,7 +82,7 @@ class DemoServer:
         """
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "oubliette", "serve", "--home", str(self._home),
+                sys.executable, "-m", "oubliette", "serve", "--home", str(self.home),
                 "--port", str(port), "--runtime", self._runtime, "-o", "json",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
                 env={**self._environment, **environment}, start_new_session=True,
@@ -94,7 +96,18 @@ class DemoServer:
             raise OublietteError(
                 f"the server did not start:\n{tail[-2000:]}", hint="oubliette doctor"
             )
-        return str(json.loads(line)["url"])
+        url = str(json.loads(line)["url"])
+        self._port = int(url.rpartition(":")[2].partition("/")[0])
+        return url
+
+    async def restart(self, **environment: str) -> float:
+        """Start it again on the same port; return the seconds that this took.
+
+        Raises what `start` does.
+        """
+        began = time.monotonic()
+        await self.start(self._port, **environment)
+        return time.monotonic() - began
 
     async def kill(self) -> None:
         """Kill -9."""
@@ -118,7 +131,7 @@ class DemoServer:
         """Return a new key with write access."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "oubliette", "token", "create", "--scope", "write",
-            "--name", "demo", "--home", str(self._home), "-o", "json",
+            "--name", "demo", "--home", str(self.home), "-o", "json",
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         async with self._lines.waiting("a key from the server", START_SECONDS):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
+import oubliette
 from oubliette.cli.demo import lines as demo_lines
-from oubliette.cli.demo.lines import DemoOutput
+from oubliette.cli.demo.lines import DemoOutput, LogLines, described
 from oubliette.errors import DeadlineExceeded
 
 pytestmark = pytest.mark.anyio
@@ -60,3 +62,21 @@ async def test_what_was_waited_for_in_vain_is_named_with_the_last_that_was_seen(
         async with lines.waiting("an answer", 0.01):
             await asyncio.Event().wait()
     assert len(said) == 1
+
+
+def test_what_the_api_logs_is_a_line_of_the_demo(said: list[str]) -> None:
+    handler = LogLines(DemoOutput())
+    log = logging.getLogger("oubliette.http")
+    log.addHandler(handler)
+    try:
+        log.warning("connection refused; trying again for %d s", 60)
+    finally:
+        log.removeHandler(handler)
+    assert said[0].endswith("demo     connection refused; trying again for 60 s\n")
+
+
+def test_events_that_say_nothing_to_readers_have_no_line() -> None:
+    assert described(oubliette.Message(text="done")) == "says: done"
+    assert described(oubliette.ToolResult(call_id="c", is_error=True)) == "gets refused: null"
+    assert not described(oubliette.Delta(text="do"))
+    assert not described(oubliette.SystemEvent(kind="usage"))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import oubliette
 from oubliette.cli.demo.agents import CHILDREN, FINAL
+from oubliette.cli.demo.event_printer import EventPrinter
 from oubliette.cli.demo.shop import CALLER, Shop
-from oubliette.cli.demo.watch import Watch
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class Story:
         self._agent = agent
         self._lines = lines
         self._shop = Shop(lines)
-        self._watch = Watch(lines)
+        self._printer = EventPrinter(lines)
         self._environment = environment
 
     async def run(self) -> None:
-        """Tell the story.
+        """Run the demo from the server's start to the summary.
 
         Raises:
             OublietteError: it did not end as it should.
@@ -66,15 +66,15 @@ class Story:
         token = await self._server.token()
         # Its sessions are ended by the server, whose agents end with it.
         async with oubliette.connect(url, token, on_exit="keep") as ob:
-            follow = await self._watch.begin(ob)
-            watching = asyncio.create_task(follow, name="events of the demo")
+            follow = await self._printer.begin(ob)
+            printing = asyncio.create_task(follow, name="events of the demo")
             try:
-                await self._tell(ob, watching)
+                await self._tell(ob, printing)
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                printing.cancel()
+                await asyncio.gather(printing, return_exceptions=True)
 
-    async def _tell(self, ob: oubliette.Oubliette, watching: asyncio.Task[None]) -> None:
+    async def _tell(self, ob: oubliette.Oubliette, printing: asyncio.Task[None]) -> None:
         async with ob.caller(CALLER, [self._shop]) as caller:
             async with self._lines.waiting("the project and the agent's session", CALL_SECONDS):
                 project = await ob.create_project("demo")
@@ -94,7 +94,7 @@ class Story:
             waited = f"the end of the agent's turn ({self._agent.name})"
             async with self._lines.waiting(waited, TURN_SECONDS):
                 await session.turn
-                await watching
+                await printing
         async with self._lines.waiting("the session's log", CALL_SECONDS):
             await self._summarise(ob, session, outage)
 
@@ -128,10 +128,10 @@ class Story:
         projects = [project.name for project in await ob.projects()]
         final = info.final_response
         whole = indexes == list(range(len(indexes)))
-        complete = self._agent.free or (final == FINAL and self._watch.answered == CHILDREN)
+        complete = self._agent.free or (final == FINAL and self._printer.answered == CHILDREN)
         if not (complete and whole and final and projects == ["demo"]):
             raise OublietteError(
-                f"the demo did not end as it should: {final!r}, {self._watch.answered} children"
+                f"the demo did not end as it should: {final!r}, {self._printer.answered} children"
                 f" answered, {'no gap' if whole else 'a gap'} in the log,"
                 f" projects: {', '.join(projects)}"
             )
@@ -139,7 +139,7 @@ class Story:
             f"""
 The agent said at the end: {final}
   agent            {info.agent}, isolation: {info.isolation}
-  children         {self._watch.children()}
+  children         {self._printer.children()}
   minted key       may read; there is no project but {projects[0]!r}
   server           killed with -9 in the middle of the turn, back after {outage:.1f} s
   log              {len(indexes)} events of the agent, indexes 0 to {indexes[-1]}, no gap, no repeat

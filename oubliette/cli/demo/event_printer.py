@@ -1,4 +1,4 @@
-"""Watch, which prints the events of the agent and of its children as they are committed."""
+"""EventPrinter, which prints the events of the agent and of its children as they are committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oubliette.cli.demo.lines import DemoOutput
 
 
-class Watch:
+class EventPrinter:
     """Observer of the sessions that the demo's caller has started, and of their descendants."""
 
     def __init__(self, lines: DemoOutput) -> None:

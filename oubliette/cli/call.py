@@ -22,8 +22,8 @@ from oubliette.cli.terminal.output import (
 from oubliette.cli.terminal.times import duration
 
 if TYPE_CHECKING:
-    import httpx2
-
+    from oubliette.cli.client.remote import RemoteServer
+    from oubliette.cli.client.tool_server import ToolServer
     from oubliette.tools.spec import Tool
 
 CALL_SECONDS: Final = 3600.0
@@ -92,35 +92,21 @@ def call(  # noqa: PLR0917 - one parameter per option
         return
     elsewhere = None if explain else _elsewhere(context, url, key, key_file)
     seconds = CALL_SECONDS if timeout is None else timeout
-    if elsewhere is not None:
-        _call_elsewhere(elsewhere, tool, given or [], seconds, output)
-    elif tool is None:
-        _list(_here(), output)
-    else:
-        found = _tool(tool, anywhere=explain)
-        if explain:
-            _explain(found, output)
-            return
-        from oubliette.cli.client.tools import call_tool
-        from oubliette.config.loader import find_home
-
-        _print(call_tool(find_home(home), tool, _arguments(tool, given or []), seconds), output)
-
-
-def _call_elsewhere(
-    elsewhere: tuple[httpx2.URL, str],
-    tool: str | None,
-    given: list[str],
-    seconds: float,
-    output: Format,
-) -> None:
-    from oubliette.cli.client.remote import RemoteServer
-
-    server = RemoteServer(*elsewhere, seconds)
     if tool is None:
-        _list(server.tools(), output)
+        _list(_here() if elsewhere is None else elsewhere.tools(seconds), output)
+    elif explain:
+        _explain(_tool(tool, anywhere=True), output)
     else:
-        _print(server.call(tool, _arguments(tool, given)), output)
+        server = elsewhere or _server_here(tool, home)
+        _print(server.call(tool, _arguments(tool, given or []), seconds), output)
+
+
+def _server_here(tool: str, home: str | None) -> ToolServer:
+    from oubliette.cli.client.tools import HomeServer
+    from oubliette.config.loader import find_home
+
+    _tool(tool, anywhere=False)
+    return HomeServer(find_home(home))
 
 
 def _print(result: Any, output: Format) -> None:
@@ -135,8 +121,8 @@ def _elsewhere(
     url: str | None,
     key: str | None,
     key_file: str | None,
-) -> tuple[httpx2.URL, str] | None:
-    """Return address and key of the server to call; None: the one of the home.
+) -> RemoteServer | None:
+    """Return the server to call; None: the one of the home.
 
     The command line takes precedence over the environment.
     """
@@ -150,6 +136,7 @@ def _elsewhere(
             raise typer.BadParameter("--key and --key-file go with --url")
         return None
     from oubliette.cli.client import address
+    from oubliette.cli.client.remote import RemoteServer
 
     if "key_file" in named:
         key = None
@@ -157,7 +144,7 @@ def _elsewhere(
     found = address.key_of(key, key_file)
     if address.shows_key(where) and not is_json():
         note(f"the key goes to {where.host} without encryption: use https, or a tunnel")
-    return where, found
+    return RemoteServer(where, found)
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:

@@ -27,13 +27,13 @@ Timeout = Annotated[
 def _call(
     home: str | None, what: str, tool: str, arguments: dict[str, Any], timeout: float | None
 ) -> dict[str, Any]:
-    from oubliette.cli.client.tools import call_tool
+    from oubliette.cli.client.tools import HomeServer
     from oubliette.cli.terminal.progress import shown
     from oubliette.config.loader import find_home
 
     seconds = LONGEST if timeout is None else timeout
     with shown(what) as report:
-        return call_tool(find_home(home), tool, arguments, seconds, on_progress=report)
+        return HomeServer(find_home(home)).call(tool, arguments, seconds, on_progress=report)
 
 
 @app.command("list")

@@ -39,10 +39,10 @@ _MARGIN: Final = 30.0
 def _call(
     home: str | None, tool: str, arguments: dict[str, Any], timeout: float = 60.0
 ) -> dict[str, Any]:
-    from oubliette.cli.client.tools import call_tool
+    from oubliette.cli.client.tools import HomeServer
     from oubliette.config.loader import find_home
 
-    return call_tool(find_home(home), tool, arguments, timeout)
+    return HomeServer(find_home(home)).call(tool, arguments, timeout)
 
 
 @app.command("list")

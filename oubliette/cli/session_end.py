@@ -50,10 +50,12 @@ def end(  # noqa: PLR0917 - one parameter per option
 
 
 def _end(home: str | None, session_id: str, *, tree: bool) -> dict[str, Any]:
-    from oubliette.cli.client.tools import call_tool
+    from oubliette.cli.client.tools import HomeServer
     from oubliette.config.loader import find_home
 
-    return call_tool(find_home(home), "session_end", {"session_id": session_id, "tree": tree}, 60.0)
+    return HomeServer(find_home(home)).call(
+        "session_end", {"session_id": session_id, "tree": tree}, 60.0
+    )
 
 
 def _end_all(home: str | None, project: str | None, output: Format) -> None:

@@ -25,10 +25,10 @@ Project = Annotated[
 
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from oubliette.cli.client.tools import call_tool
+    from oubliette.cli.client.tools import HomeServer
     from oubliette.config.loader import find_home
 
-    return call_tool(find_home(home), tool, arguments)
+    return HomeServer(find_home(home)).call(tool, arguments)
 
 
 @app.command("list")

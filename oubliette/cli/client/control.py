@@ -11,23 +11,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from oubliette.api.errors import from_wire
+from oubliette.cli.client.tool_server import CALL_SECONDS, given
 from oubliette.errors import DeadlineExceeded, Unavailable
 from oubliette.runtime.files.home import CONTROL_SOCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
-    ProgressCallback = Callable[[str], object]
-    """Callback for the progress of a call, one line at a time."""
+    from oubliette.cli.client.tool_server import ProgressCallback
 
 CONNECT_SECONDS: Final = 5.0
-CALL_SECONDS: Final = 60.0
 MAX_SOCKET_PATH: Final = 103  # bytes
 
 
 class ControlClient:
-    """Connection to a server. Use as a context manager."""
+    """Connection to the server of a home, a `ToolServer`. Use as a context manager."""
 
     def __init__(self, home: Path) -> None:
         self._link = _connect(home)
@@ -45,21 +44,13 @@ class ControlClient:
     def call(
         self,
         tool: str,
-        arguments: dict[str, Any],
+        arguments: Mapping[str, Any],
         timeout: float = CALL_SECONDS,
         *,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
-        """Call a tool of the server.
-
-        `on_progress` is called with the progress of tools that report it.
-
-        Raises:
-            OublietteError: the tool failed; of the class of its code.
-            DeadlineExceeded: no answer, and no progress, within `timeout` seconds.
-            Unavailable: the server closed the connection.
-        """
-        request = {"verb": "call", "tool": tool, "arguments": arguments}
+        """Call a tool of the server. See `ToolServer.call`."""
+        request = {"verb": "call", "tool": tool, "arguments": given(arguments)}
         if on_progress is None:
             return self._request(request, timeout)
         self._send({**request, "progress": True}, timeout)

@@ -9,13 +9,13 @@ def pages(
     home: str | None, tool: str, name: str, arguments: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return all entries that the tool lists under `name`."""
-    from oubliette.cli.client.tools import call_tool
+    from oubliette.cli.client.tools import HomeServer
     from oubliette.config.loader import find_home
 
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = call_tool(find_home(home), tool, {**arguments, "cursor": cursor}, 60.0)
+        page = HomeServer(find_home(home)).call(tool, {**arguments, "cursor": cursor}, 60.0)
         found.extend(page[name])
         cursor = page["next_cursor"]
         if cursor is None:

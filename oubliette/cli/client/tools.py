@@ -1,4 +1,4 @@
-"""Routing of a command's tool call: to the server of the home, or to its database.
+"""HomeServer, which routes a command's tool call: to the server of the home, or to its database.
 
 Reading never waits: if no server answers at once, the database is read directly. Writing waits for
 a server that starts or stops, and prints that.
@@ -10,7 +10,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.cli.client.control import CALL_SECONDS, ControlClient
+from oubliette.cli.client.control import ControlClient
+from oubliette.cli.client.tool_server import CALL_SECONDS, given
 from oubliette.cli.lock_wait import LockWait
 from oubliette.cli.terminal.output import is_json, note
 from oubliette.errors import (
@@ -23,9 +24,10 @@ from oubliette.errors import (
 from oubliette.runtime.files.home import DATABASE, LOCK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from oubliette.cli.client.control import ProgressCallback
+    from oubliette.cli.client.tool_server import ProgressCallback
 
 READS: Final = frozenset(
     {
@@ -52,47 +54,56 @@ TRIES: Final = 3
 """Connections that may be closed before an answer; a start that fails closes one."""
 
 
-def call_tool(
-    home: Path,
-    tool: str,
-    arguments: dict[str, Any],
-    timeout: float = CALL_SECONDS,
-    *,
-    on_progress: ProgressCallback | None = None,
-) -> dict[str, Any]:
-    """Call a tool of the server of `home`; without one, on its database if possible.
+class HomeServer:
+    """The server of a home, a `ToolServer`; where none runs, the home's database if possible.
 
-    A read that waits for news (`wait_seconds`) needs a server, as writing does. `on_progress` is
-    called with the progress of tools that report it.
-
-    Raises:
-        Unavailable: no server runs, and the tool needs one.
-        DeadlineExceeded: a server starts or stops and was not done within `WAIT_SECONDS`, or did
-            not answer within `timeout` seconds.
-        Forbidden: the home is another user's.
-        OublietteError: the tool failed.
+    Args:
+        home: folder of the home.
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
-    try:
-        if tool in READS and not given.get("wait_seconds"):
-            return _read(home, tool, given, timeout)
-        return _when_it_runs(
-            home, tool, given, timeout, without=tool in WRITES, on_progress=on_progress
-        )
-    except PermissionError as error:
-        if isinstance(error, OublietteError):
-            raise
-        raise Forbidden(
-            f"{error.filename or home}: {error.strerror}",
-            hint="run this as the user that the server runs as",
-        ) from error
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        timeout: float = CALL_SECONDS,
+        *,
+        on_progress: ProgressCallback | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool. See `ToolServer.call`.
+
+        A read that waits for news (`wait_seconds`) needs a server, as writing does.
+
+        Raises:
+            Unavailable: no server runs, and the tool needs one.
+            DeadlineExceeded: a server starts or stops and was not done within `WAIT_SECONDS`, or
+                did not answer within `timeout` seconds.
+            Forbidden: the home is another user's.
+            OublietteError: the tool failed.
+        """
+        home, told = self._home, given(arguments)
+        try:
+            if tool in READS and not told.get("wait_seconds"):
+                return _read(home, tool, told, timeout)
+            return _when_it_runs(
+                home, tool, told, timeout, without=tool in WRITES, on_progress=on_progress
+            )
+        except PermissionError as error:
+            if isinstance(error, OublietteError):
+                raise
+            raise Forbidden(
+                f"{error.filename or home}: {error.strerror}",
+                hint="run this as the user that the server runs as",
+            ) from error
 
 
-def _read(home: Path, tool: str, given: dict[str, Any], timeout: float) -> dict[str, Any]:
+def _read(home: Path, tool: str, told: dict[str, Any], timeout: float) -> dict[str, Any]:
     try:
         with ControlClient(home) as client:
             if client.answers(PROMPT_SECONDS):
-                return client.call(tool, given, timeout)
+                return client.call(tool, told, timeout)
     except Unavailable:
         pass
     if (home / DATABASE).exists():
@@ -100,17 +111,17 @@ def _read(home: Path, tool: str, given: dict[str, Any], timeout: float) -> dict[
 
         _quiet()
         try:
-            return read_offline(home, tool, given)
+            return read_offline(home, tool, told)
         except OutOfDate:
             pass
     # Nothing to read yet: only the lock's holder makes the database.
-    return _when_it_runs(home, tool, given, timeout, without=True)
+    return _when_it_runs(home, tool, told, timeout, without=True)
 
 
 def _when_it_runs(
     home: Path,
     tool: str,
-    given: dict[str, Any],
+    told: dict[str, Any],
     timeout: float,
     *,
     without: bool,
@@ -129,7 +140,7 @@ def _when_it_runs(
             else:
                 with client:
                     if _comes(client, wait):
-                        return client.call(tool, given, timeout, on_progress=on_progress)
+                        return client.call(tool, told, timeout, on_progress=on_progress)
                 closed += 1
                 if closed == TRIES:
                     raise Unavailable("the server closed the link", hint="try again in a moment")
@@ -138,11 +149,11 @@ def _when_it_runs(
                 if not without:
                     raise gone
                 with contextlib.suppress(HomeInUse):  # another process was first
-                    return _alone(home, tool, given)
+                    return _alone(home, tool, told)
             lock = lock or stack.enter_context(LockWait(home))
             if lock.within(PROMPT_SECONDS):
                 if without:
-                    return _locked(home, tool, given)
+                    return _locked(home, tool, told)
                 raise gone
             wait.goes_on()
 
@@ -189,18 +200,18 @@ def _owner(home: Path) -> str:
         return "unknown"
 
 
-def _alone(home: Path, tool: str, given: dict[str, Any]) -> dict[str, Any]:
+def _alone(home: Path, tool: str, told: dict[str, Any]) -> dict[str, Any]:
     from oubliette.cli.client.offline import call_offline
 
     _quiet()
-    return call_offline(home, tool, given)
+    return call_offline(home, tool, told)
 
 
-def _locked(home: Path, tool: str, given: dict[str, Any]) -> dict[str, Any]:
+def _locked(home: Path, tool: str, told: dict[str, Any]) -> dict[str, Any]:
     from oubliette.cli.client.offline import call_locked
 
     _quiet()
-    return call_locked(home, tool, given)
+    return call_locked(home, tool, told)
 
 
 def _quiet() -> None:

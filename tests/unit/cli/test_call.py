@@ -33,12 +33,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     calls: list[Any] = []
 
-    def call_tool(home: Path, tool: str, given: dict[str, Any], timeout: float) -> dict[str, Any]:
-        del home
+    def call(_: object, tool: str, given: dict[str, Any], timeout: float) -> dict[str, Any]:
         calls.append((tool, given, timeout))
         return {"is": "so\x1b"}
 
-    monkeypatch.setattr(tools, "call_tool", call_tool)
+    monkeypatch.setattr(tools.HomeServer, "call", call)
     return calls
 
 

@@ -266,3 +266,11 @@ async def test_who_asks_for_it_hears_how_far_a_call_is(bench: Bench, home: Path)
     )
     (answer,) = await raw(home, failed.encode() + b"\n")
     assert answer["error"]["code"] == "invalid_parameter"
+
+
+@pytest.mark.usefixtures("opened")
+async def test_arguments_that_are_none_are_absent(home: Path) -> None:
+    made = await client(
+        home, lambda link: link.call("project_create", {"name": "p", "model": None})
+    )
+    assert made["model"] is None

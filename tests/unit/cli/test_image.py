@@ -26,14 +26,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is asked of a server that builds in two steps."""
     calls: list[Any] = []
 
-    def call_tool(home: Path, tool: str, given: Any, timeout: float, *, on_progress: Any) -> Any:
-        del home
+    def call(_: object, tool: str, given: Any, timeout: float, *, on_progress: Any) -> Any:
         calls.append((tool, {k: v for k, v in given.items() if v is not None}, timeout))
         on_progress("step 1 of 2: FROM \x1b[2Jbase")
         on_progress("step 2 of 2: RUN true")
         return {"image": "localhost/dev:1", "state": "built", "log_tail": "end"}
 
-    monkeypatch.setattr(tools, "call_tool", call_tool)
+    monkeypatch.setattr(tools.HomeServer, "call", call)
     return calls
 
 

@@ -273,7 +273,7 @@ def test_options_that_do_not_go_together(run: Run, words: list[str], said: str) 
 def test_a_key_that_others_could_read_on_its_way_is_warned_of(
     run: Run, monkeypatch: pytest.MonkeyPatch, address: str, shown: bool
 ) -> None:
-    monkeypatch.setattr(remote.RemoteServer, "call", lambda *_: {})
+    monkeypatch.setattr(remote.RemoteServer, "call", lambda *_, **__: {})
     done = run("config_limits", "--url", address)
     assert done.code == 0
     assert ("without encryption: use https" in done.err) == shown

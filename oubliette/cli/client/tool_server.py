@@ -1,0 +1,49 @@
+"""ToolServer, the interface of everything that carries out the tool calls of a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    ProgressCallback = Callable[[str], object]
+    """Callback for the progress of a call, one line at a time."""
+
+CALL_SECONDS: Final = 60.0
+
+
+class ToolServer(Protocol):
+    """A server of a home, one elsewhere, or the database of a home.
+
+    It is the blocking form of `oubliette.api.connection.Connection`: commands start no event loop
+    to call one tool.
+    """
+
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        timeout: float = CALL_SECONDS,
+        *,
+        on_progress: ProgressCallback | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool, and return its result as JSON values.
+
+        Args:
+            tool: Its name.
+            arguments: JSON values; those that are None count as absent.
+            timeout: Seconds for the answer, or for the next progress.
+            on_progress: Called with the progress of tools that report any.
+
+        Raises:
+            OublietteError: the tool failed; of the class that belongs to the error's code.
+            DeadlineExceeded: there was no answer in time.
+            Unavailable: there is no server, or it closed the connection.
+        """
+        ...
+
+
+def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are not absent."""
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -9,7 +9,7 @@ The program has to be installed (docs/agents.md), on PATH or given as the second
 import asyncio
 import sys
 
-from oubliette.testing.callers import SdkCaller
+import oubliette
 from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess
 
@@ -30,21 +30,12 @@ async def main(agent: str, program: str) -> None:
             settings[f"{section}.path"] = program
         async with ServerProcess(settings=settings) as server:
             await server.start()
-            caller = SdkCaller(
-                server.url, server.token("write"), caller_id="calc", tools={"add": add}
-            )
-            async with caller:
-                await caller.listen()
-                project = await caller.call("project_create", name="example")
-                await caller.call(
-                    "session_spawn",
-                    project_id=project["id"],
-                    agent=agent,
-                    prompt=f'call {OURS[agent]}calc_add {{"a": 20, "b": 22}}',
-                    context=caller.context,
-                )
-                await caller.event("completion", timeout=60)
-                print(agent, "says:", caller.of("message")[-1]["text"])
+            token = server.token("write")
+            async with oubliette.connect(server.url, token, caller_id="calc") as ob:
+                project = await ob.project("example")
+                prompt = f'call {OURS[agent]}calc_add {{"a": 20, "b": 22}}'
+                answer = await project.run(prompt, agent=agent, tools=[add])
+                print(agent, "says:", answer.text)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from oubliette.runtime.containers.docker.client import Engine
-from oubliette.testing.callers import HttpCaller
 from oubliette.testing.host_image import ensure_image
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller
 from tests.system.real_agents import PROGRAMS, program_settings
 
 if TYPE_CHECKING:

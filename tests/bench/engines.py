@@ -24,11 +24,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from oubliette.runtime.containers.docker.client import Engine
-from oubliette.testing.callers import HttpCaller
 from oubliette.testing.host_image import ensure_image
 from oubliette.testing.server import ServerProcess
 from tests import requirements
 from tests.bench.raw_exec import raw_exec
+from tests.callers import HttpCaller
 from tests.conformance.engines import ENGINES, Bench
 
 if TYPE_CHECKING:

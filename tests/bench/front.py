@@ -21,7 +21,7 @@ import structlog
 
 from oubliette.actors.messages import EventsCommitted
 from oubliette.records import Event
-from oubliette.testing.callers import HttpCaller, Mode
+from tests.callers import HttpCaller, Mode
 from tests.interaction.frontkit import World, world
 
 CALL_BUDGET_MS = 1.5  # server CPU of a plain call

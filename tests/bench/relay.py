@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oubliette.testing.callers import Caller, HttpCaller, SdkCaller
 from tests.bench.sdk_floor import TOOL, processor_ms, sdk_floor
+from tests.callers import Caller, HttpCaller, SdkCaller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -20,13 +20,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oubliette.testing.callers import HttpCaller, SdkCaller
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller, SdkCaller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from oubliette.testing.callers import Mode
+    from tests.callers import Mode
 
 IN_PROJECT = 20  # sessions
 AT_ONCE = 4

@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from oubliette.testing.callers import HttpCaller
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller
 
 LIMITS = {"health seconds": 1.0, "stop seconds": 1.0, "MB per 100 sessions": 5.0}
 DEADLINE = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.invariants import check_delivery, check_log
+from tests.callers import HttpCaller, ToolFailed
 
 if TYPE_CHECKING:
     from oubliette.testing.server import ServerProcess

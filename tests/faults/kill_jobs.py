@@ -10,7 +10,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.faults.history import BROKEN, Lender, texts
 
 if TYPE_CHECKING:

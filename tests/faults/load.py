@@ -10,7 +10,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Self
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.faults.history import (
     BROKEN,
     Lender,

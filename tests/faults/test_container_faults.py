@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.faults.conftest import settings_of
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, deltas, texts

@@ -11,8 +11,8 @@ import pytest
 from oubliette import ids
 from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE, LABEL_SPEC
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.faults.conftest import ENGINES, settings_of
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, texts

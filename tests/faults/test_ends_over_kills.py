@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.faults.here import Here
 from tests.faults.history import BROKEN, check_log, texts
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
-from oubliette.testing.http_client import HttpClient
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.faults import dockerd
 from tests.faults.dockerd import Dockerd
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, texts
+from tests.http_client import HttpClient
 from tests.images import ensure_image
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import time
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import HttpCaller, ToolFailed
-from oubliette.testing.http_client import HttpClient
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller, ToolFailed
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, check_stopped, texts
 from tests.faults.load import Load
+from tests.http_client import HttpClient
 
 pytestmark = pytest.mark.anyio
 

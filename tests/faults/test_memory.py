@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.testing.callers import HttpCaller
 from oubliette.testing.server import ServerProcess
 from tests.bench.soak import PROMPTS, SETTINGS, Load, grown
+from tests.callers import HttpCaller
 
 if TYPE_CHECKING:
     from oubliette.testing.fork_server import Zygote

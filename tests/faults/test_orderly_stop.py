@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.faults.conftest import settings_of
 from tests.system.site import Site
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.testing.callers import HttpCaller, ToolFailed
+from tests.callers import HttpCaller, ToolFailed
 from tests.faults.history import BROKEN
 
 if TYPE_CHECKING:

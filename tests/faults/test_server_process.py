@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oubliette.testing.callers import HttpCaller
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller
 
 pytestmark = pytest.mark.anyio
 

@@ -31,9 +31,9 @@ from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import AppendEvents, PutCallerRequest, SettleCallerRequest
 from oubliette.runtime.store.reader import Reader
-from oubliette.testing.callers import HttpCaller, SdkCaller
 from oubliette.tool_params.validation import decode
 from oubliette.tools.caller_listen import CallerListen
+from tests.callers import HttpCaller, SdkCaller
 
 NO_WAIT = {"stream_grace_seconds": 0.15, "poll_grace_seconds": 0.4, "restart_grace_seconds": 0.3}
 

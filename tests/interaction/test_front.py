@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.interaction.frontkit import world
 
 pytestmark = pytest.mark.anyio

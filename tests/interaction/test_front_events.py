@@ -18,7 +18,7 @@ from oubliette.mcp_front.host_and_origin import HostPolicy
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.records import Event
-from oubliette.testing.http_client import HttpClient
+from tests.http_client import HttpClient
 from tests.interaction.frontkit import world
 
 JSON = st.recursive(

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from oubliette.testing.callers import HttpCaller, ToolFailed
-from oubliette.testing.http_client import HttpClient, HttpError
+from tests.callers import HttpCaller, ToolFailed
+from tests.http_client import HttpClient, HttpError
 from tests.interaction.frontkit import World, world
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from oubliette.testing.callers import Caller, ToolFailed
+from tests.callers import Caller, ToolFailed
 from tests.interaction.frontkit import world
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 
 from oubliette.kit import Actor, Down, handles
 from oubliette.mcp_front.sdk import LOADING
-from oubliette.testing.callers import HttpError
+from tests.callers import HttpError
 from tests.interaction.frontkit import world
 
 pytestmark = pytest.mark.anyio

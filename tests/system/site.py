@@ -10,7 +10,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from oubliette.testing.callers import Caller, HttpCaller, SdkCaller, ToolFailed
+from tests.callers import Caller, HttpCaller, SdkCaller, ToolFailed
 
 if TYPE_CHECKING:
     from oubliette.testing.server import ServerProcess

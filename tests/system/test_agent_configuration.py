@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.system.real_agents import KEY, SLOW, site_on
 
 if TYPE_CHECKING:

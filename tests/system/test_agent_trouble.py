@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
 from oubliette.testing.fork_server import Zygote
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.conformance import parrot
 from tests.system.conftest import ROOMY
 from tests.system.site import Site

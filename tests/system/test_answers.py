@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from oubliette.testing.callers import HttpCaller, HttpError, ToolFailed
+from tests.callers import HttpCaller, HttpError, ToolFailed
 from tests.system.wire_client import WireClient
 
 pytestmark = pytest.mark.anyio

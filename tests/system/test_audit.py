@@ -10,9 +10,9 @@ import sys
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from oubliette.testing.callers import HttpCaller, SdkCaller, ToolFailed
-from oubliette.testing.http_client import HttpError
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller, SdkCaller, ToolFailed
+from tests.http_client import HttpError
 from tests.system.site import Site
 
 pytestmark = pytest.mark.anyio

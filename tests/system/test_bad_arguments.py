@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from oubliette.testing.callers import HttpError, ToolFailed
 from oubliette.tools.registry import TABLE
 from oubliette.tools.spec import CALLERS
+from tests.callers import HttpError, ToolFailed
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.system.wire_client import WireClient, place
 
 pytestmark = pytest.mark.anyio
@@ -273,8 +273,8 @@ async def test_a_bare_client_meets_no_session_of_another_project(site) -> None:
 
 
 async def test_opening_a_project_is_the_operators_where_they_have_closed_it(zygote) -> None:
-    from oubliette.testing.callers import HttpCaller
     from oubliette.testing.server import ServerProcess
+    from tests.callers import HttpCaller
 
     async with ServerProcess(zygote=zygote) as server:
         await server.start()

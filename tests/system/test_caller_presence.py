@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.testing.callers import HttpCaller
+from tests.callers import HttpCaller
 from tests.selection import core
 
 pytestmark = pytest.mark.anyio

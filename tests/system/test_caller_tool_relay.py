@@ -13,7 +13,7 @@ import uuid
 
 import pytest
 
-from oubliette.testing.callers import Caller, ToolFailed
+from tests.callers import Caller, ToolFailed
 from tests.system.site import Site
 from tests.system.wire_client import WireClient
 

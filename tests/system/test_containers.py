@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.runtime.containers.docker.client import Engine
-from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller, ToolFailed
 from tests.images import ensure_image
 
 if TYPE_CHECKING:

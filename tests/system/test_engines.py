@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.docker.client import Engine
-from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller, ToolFailed
 from tests.conformance.engines import STANDIN, beneath_apple
 from tests.images import ensure_image
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 from tests.system.wire_client import WireClient
 
 pytestmark = pytest.mark.anyio

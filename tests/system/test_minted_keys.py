@@ -7,7 +7,7 @@ import json
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import HttpCaller, HttpError, ToolFailed
+from tests.callers import HttpCaller, HttpError, ToolFailed
 from tests.system.wire_client import WireClient
 
 pytestmark = pytest.mark.anyio

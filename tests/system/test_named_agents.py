@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.system.conftest import ROOMY
 from tests.system.site import TURN, Site
 

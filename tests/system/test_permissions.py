@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import HttpCaller, ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import HttpCaller, ToolFailed
 from tests.system.conftest import ROOMY
 
 pytestmark = pytest.mark.anyio

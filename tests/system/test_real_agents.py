@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.process import procfs
-from oubliette.testing.callers import ToolFailed, spec_of
 from oubliette.testing.model_server import ModelServer
 from tests import requirements
+from tests.callers import ToolFailed, spec_of
 from tests.system.real_agents import AGENTS, KEY, SLOW, Agent, site_on
 from tests.system.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from oubliette.testing.callers import SdkCaller
+    from tests.callers import SdkCaller
     from tests.system.site import Agent as Session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
+from tests.callers import ToolFailed
 
 pytestmark = pytest.mark.anyio
 

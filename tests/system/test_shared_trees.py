@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from oubliette.testing.callers import ToolFailed
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.system.site import Site
 
 pytestmark = pytest.mark.anyio

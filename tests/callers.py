@@ -1,4 +1,7 @@
-"""Scripted callers: MCP clients that provide Python functions as tools.
+"""Scripted callers: foreign MCP clients that provide Python functions as tools.
+
+They drive the protocol for the tests, and share nothing with the client of `oubliette.connect`, so
+that a mistake which both ends of ours have in common is seen.
 
 `SdkCaller` uses the official SDK, in either generation; `HttpCaller` sends bare HTTP to the same
 server. Both store the events that they receive, answer tool requests with their functions, and keep
@@ -30,7 +33,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from oubliette.testing.http_client import HttpClient, HttpError
+from tests.http_client import HttpClient, HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping

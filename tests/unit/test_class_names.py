@@ -8,7 +8,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "oubliette"
 FOR_PROGRAMS = {
-    "Caller",
     "Event",
     "Message",
     "PermissionRequest",
@@ -16,7 +15,6 @@ FOR_PROGRAMS = {
     "Session",
     "Status",
     "ToolCall",
-    "ToolFailed",
     "ToolResult",
     "Turn",
     "Usage",

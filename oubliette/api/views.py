@@ -9,6 +9,15 @@ import msgspec
 from oubliette.api.events.usage import Usage
 
 
+class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of a project."""
+
+    container_id: str
+    workspace_id: str | None = None
+    """Workspace that it serves alone; None: all of the project's."""
+    state: str = ""
+
+
 class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A project: its settings."""
 
@@ -25,7 +34,10 @@ class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     workspace_isolation: bool = False
     limits: dict[str, Any] = {}
     """Limits of each tree of sessions, by name; None: the configured ones."""
+    accept_bare: bool | None = None
+    """Whether clients without a secret are accepted in its containers; None: as configured."""
     remote_url: str | None = None
+    containers: tuple[ContainerInfo, ...] = ()
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +52,13 @@ class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Its deadline, in seconds since 1970; None: it has none."""
     detail: str | None = None
     session_id: str | None = None
+    """Child that it waits for."""
     caller_id: str | None = None
+    """Caller that has to answer."""
+    caller_present: bool | None = None
+    """Whether that caller is connected."""
+    last_event_at: float | None = None
+    """Time of the agent's last output, in seconds since 1970."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

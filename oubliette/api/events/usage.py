@@ -27,6 +27,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     """Tokens altogether: the sum of both, or what an agent reports that does not divide them."""
 
+    def __post_init__(self) -> None:
+        """Add both up where the sum is not given, as in the state of a session."""
+        if not self.tokens:
+            msgspec.structs.force_setattr(self, "tokens", self.input_tokens + self.output_tokens)
+
     def __add__(self, other: Usage) -> Usage:
         """Return the usage of both; a cost that only one of them knows is the cost of both."""
         costs = [each for each in (self.cost_usd, other.cost_usd) if each is not None]

@@ -34,6 +34,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "ancestry": ["gogol_1"],
         "caller_id": "shop",
     },
+    "caller_tool_progress": {
+        "request_id": "r",
+        "tool": "add",
+        "caller_id": "shop",
+        "message": "half way",
+    },
     "caller_tool_settled": {"request_id": "r", "tool": "add", "outcome": "result", "error": None},
     "session_map": {"call_id": "m", "total": 3, "done": 2, "failed": 1},
     "permission_request": {

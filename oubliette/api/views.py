@@ -9,7 +9,7 @@ import msgspec
 from oubliette.api.events.usage import Usage
 
 
-class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ProjectContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container of a project."""
 
     container_id: str
@@ -37,7 +37,7 @@ class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     accept_bare: bool | None = None
     """Whether clients without a secret are accepted in its containers; None: as configured."""
     remote_url: str | None = None
-    containers: tuple[ContainerInfo, ...] = ()
+    containers: tuple[ProjectContainer, ...] = ()
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from oubliette.tools.schema import views as tool_views
 
 PAIRS: list[tuple[type[msgspec.Struct], type[msgspec.Struct]]] = [
     (views.ProjectInfo, tool_views.ProjectView),
-    (views.ContainerInfo, tool_views.ContainerView),
+    (views.ProjectContainer, tool_views.ContainerView),
     (views.SessionInfo, tool_views.SessionDetail),
     (views.WaitInfo, tool_views.WaitView),
 ]

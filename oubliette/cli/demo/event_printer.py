@@ -10,8 +10,6 @@ from oubliette.cli.demo.lines import described
 from oubliette.cli.demo.shop import CALLER
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from oubliette import Oubliette
     from oubliette.cli.demo.lines import DemoOutput
 
@@ -26,10 +24,10 @@ class EventPrinter:
         self._began: dict[str, float] = {}
         self._ended: dict[str, float] = {}
 
-    async def begin(self, ob: Oubliette) -> Coroutine[Any, Any, None]:
-        """Return `follow` for the events from now on."""
+    async def begin(self, ob: Oubliette) -> int:
+        """Return the cursor of the present, for `follow`."""
         page = await self._page(ob, None, 0.0)
-        return self.follow(ob, page["next"])
+        return page["next"]
 
     async def follow(self, ob: Oubliette, cursor: int) -> None:
         """Print the events after a cursor, until the agent's turn ends."""

@@ -66,7 +66,7 @@ class Story:
         token = await self._server.token()
         # Its sessions are ended by the server, whose agents end with it.
         async with oubliette.connect(url, token, on_exit="keep") as ob:
-            follow = await self._printer.begin(ob)
+            follow = self._printer.follow(ob, await self._printer.begin(ob))
             printing = asyncio.create_task(follow, name="events of the demo")
             try:
                 await self._tell(ob, printing)

@@ -6,6 +6,7 @@ moment (`break`), used by another task, and continued later from its cursor.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -28,7 +29,8 @@ FINISHED: Final = frozenset({"completed", "failed", "timed_out"})
 class EventIterator:
     """Asynchronous iterator over the events of one session.
 
-    It ends when no turn runs or waits, with `follow` only when the session has finished.
+    It ends when no turn runs or waits, with `follow` only when the session has finished. Of several
+    tasks that iterate it at once, each gets other events.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class EventIterator:
         self._ready: deque[Event] = deque()
         self._returned = after
         self._over = False
+        self._reading = asyncio.Lock()  # two reads from one place would return its events twice
 
     @property
     def cursor(self) -> int:
@@ -72,13 +75,14 @@ class EventIterator:
             EventsMissing: the next events were deleted.
             NotFound: there is no such session.
         """
-        while not self._ready:
-            if self._over:
-                raise StopAsyncIteration
-            await self._read()
-        event = self._ready.popleft()
-        self._returned = event.index
-        return event
+        async with self._reading:
+            while not self._ready:
+                if self._over:
+                    raise StopAsyncIteration
+                await self._read()
+            event = self._ready.popleft()
+            self._returned = event.index
+            return event
 
     async def _read(self) -> None:
         """Wait for the next page. Cancelled half way, it leaves the place as it was."""
@@ -121,6 +125,7 @@ class TurnEvents:
         """
         self._events = EventIterator(connection, session_id, after=after, follow=True)
         self._fold = fold
+        self._reading = asyncio.Lock()  # behind the last event nothing is waited for
 
     @property
     def cursor(self) -> int:
@@ -137,13 +142,14 @@ class TurnEvents:
         Raises:
             EventsMissing: events of the turn were deleted.
         """
-        while not self._fold.done:
-            event = await anext(self._events)
-            if self._fold.add(event):
-                return event
-            if isinstance(event, Status) and self._fold.done:
-                return event
-        raise StopAsyncIteration
+        async with self._reading:
+            while not self._fold.done:
+                event = await anext(self._events)
+                if self._fold.add(event):
+                    return event
+                if isinstance(event, Status) and self._fold.done:
+                    return event
+            raise StopAsyncIteration
 
 
 async def whole(connection: SystemConnection, event: Event) -> Event:

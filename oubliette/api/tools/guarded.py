@@ -56,12 +56,13 @@ class GuardedTool(PreparedTool):
             # This task was not cancelled: something that the function awaited was cancelled.
             LOG.exception("tool %s awaited something that was cancelled", self.name)
             raise ToolCallRefused(f"{self.name}: was cancelled") from None
-        except Exception as error:
-            LOG.exception("tool %s failed", self.name)
-            raise ToolCallRefused(_shortened(described(error))) from error
-        except BaseException:
+        except (KeyboardInterrupt, SystemExit):
             call.cancel()
             raise
+        except BaseException as error:
+            # Also what is no Exception, such as `pytest.fail`: an agent waits for the answer.
+            LOG.exception("tool %s failed", self.name)
+            raise ToolCallRefused(_shortened(described(error))) from error
         finally:
             if scope.cancelled_caught:
                 call.cancel()

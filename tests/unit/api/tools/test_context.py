@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oubliette.api.tools import Call, CallableTool
+from oubliette.api.tools import Call, CallableTool, ToolCallRefused
 
 
 def test_a_call_may_be_made_where_there_is_no_loop():
@@ -26,4 +26,21 @@ def test_the_end_of_the_program_is_not_swallowed(kind):
 
     for function in (stop, stop_later):
         with pytest.raises(kind):
+            asyncio.run(CallableTool(function).run({}, Call()))
+
+
+class Outcome(BaseException):
+    """What test frameworks raise so that no program handles it, as `pytest.fail` does."""
+
+
+@pytest.mark.parametrize("kind", [Outcome, GeneratorExit])
+def test_what_is_no_exception_is_an_answer_too(kind):
+    def stop() -> None:
+        raise kind("no order")
+
+    async def stop_later() -> None:
+        raise kind("no order")
+
+    for function in (stop, stop_later):
+        with pytest.raises(ToolCallRefused, match="no order"):
             asyncio.run(CallableTool(function).run({}, Call()))

@@ -149,7 +149,7 @@ async def _serving(
             place = find_home(home)
         chosen = config
         if not isinstance(config, Config):
-            chosen = load(place, overrides=_flat(config)).config
+            chosen = load(place, overrides=_flat(config), origin="config").config
         try:
             async with serving(
                 place, chosen, keep_agents=on_exit == "keep", agents=agents, runtime=runtime

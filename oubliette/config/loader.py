@@ -51,7 +51,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
     config: Config
     sources: dict[str, str]
-    """`section.key` → `default`, the file's path, `environment (VARIABLE)` or `command line`."""
+    """`section.key` → `default`, the file's path, `environment (VARIABLE)` or the origin."""
 
 
 def find_home(explicit: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -68,11 +68,13 @@ def load(
     home: Path,
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, object] | None = None,
+    *,
+    origin: str = "command line",
 ) -> Loaded:
     """Read the file of `home`, the environment, then `overrides` (`section.key` → value).
 
     Later sources take precedence. In the environment a list is JSON, or its entries separated by
-    commas.
+    commas. `origin` is what errors call the source of the overrides.
 
     Raises:
         ConfigError: an unreadable file, an unknown key or an invalid value; names the key and its
@@ -117,7 +119,9 @@ def load(
         _put(tree, sources, words, _from_text(words, text), f"environment ({variable})")
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
-        _put(tree, sources, (section, name), value, "command line")
+        if section not in SECTIONS_OF_TABLES and key not in schema_keys():
+            raise _unknown(key, schema_keys(), f"{origin}: there is no key")
+        _put(tree, sources, (section, name), value, origin)
     config = _convert(tree, path, sources)
     return Loaded(config=config, sources={key: sources.get(key, "default") for key in flat(config)})
 

@@ -162,6 +162,21 @@ def test_a_mistake_in_the_environment_names_the_variable(
     assert refusal(tmp_path, {name: value}).message.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("agents.defualt", "did you mean agents.default?"),
+        ("agent.default", "did you mean agents.default?"),
+        ("agents_default", "did you mean agents.default?"),
+    ],
+)
+def test_a_mistake_of_a_program_names_its_argument(tmp_path: Path, key: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, NOTHING, {key: "scripted"}, origin="config")
+    assert refused.value.message == f"config: there is no key {key}"
+    assert refused.value.hint == hint
+
+
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / config_schema.FILE_NAME).mkdir()
     assert config_schema.FILE_NAME in refusal(tmp_path).message

@@ -176,6 +176,35 @@ async def test_a_map_without_prompts_is_empty_and_one_without_room_is_refused(pr
     assert refused.value.field == "at_once"
 
 
+# ---------------------------------------------------------------- trees
+
+
+async def test_what_is_started_in_a_tree_counts_together(project):
+    async with project.tree(max_agents=2) as tree:
+        assert (await tree.run("say 1")).text == "1"
+        session = await tree.spawn("say 2")
+        assert (await session.turn).text == "2"
+        with pytest.raises(oubliette.LimitExceeded) as refused:
+            await tree.run("say 3")
+    assert "max_agents" in refused.value.message
+    assert (await project.run("say outside")).text == "outside"
+
+
+async def test_children_count_in_the_tree(project):
+    async with project.tree(max_agents=1) as tree:
+        answer = await tree.run('call session_message {"message": "say child"}')
+    assert answer.tool_calls[0].is_error
+    assert "max_agents" in str(answer.tool_calls[0].result)
+
+
+async def test_the_end_of_a_tree_ends_its_sessions(project):
+    with pytest.raises(ValueError, match="stop"):
+        async with project.tree() as tree:
+            await tree.spawn("sleep 60")
+            raise ValueError("stop")
+    assert {each.status for each in await project.sessions()} == {"completed"}
+
+
 # ---------------------------------------------------------------- sessions
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import oubliette
-from tests.system.python_api import DOORS, opened, settings, short_home
+from tests.system.python_api import DOORS, opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -28,6 +28,8 @@ class Row(NamedTuple):
     floor: Measured
     limit: float | None = None
     """Most milliseconds of ours."""
+    part: float | None = None
+    """Most of ours, as a part of the floor."""
 
 
 class Figures(NamedTuple):
@@ -80,6 +82,18 @@ import httpx2, ssl
 httpx2.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 """
 
+
+def call_of_a_tool(door: str) -> Measured:
+    """Median milliseconds of an agent's call of a function of a program, through this door."""
+
+    def measure() -> float:
+        program = [sys.executable, "-m", "tests.bench.embedding_calls", "calls", door, "300"]
+        done = subprocess.run(program, check=True, capture_output=True, text=True)
+        return float(done.stdout)
+
+    return measure
+
+
 ROWS = (
     Row(
         "import oubliette",
@@ -95,6 +109,13 @@ ROWS = (
         process("pass"),
     ),
     Row("a connection to a server", fresh(_CONNECT), "an httpx2.AsyncClient", fresh(_CLIENT)),
+    Row(
+        "a tool call, in process",
+        call_of_a_tool("embedded"),
+        "the same over HTTP",
+        call_of_a_tool("connected"),
+        part=0.5,
+    ),
 )
 
 
@@ -116,11 +137,13 @@ def main() -> int:
     for row in ROWS:
         figures = found[row.name] = measure(row, options.rounds)
         wanted = "" if row.limit is None else f"< {row.limit:g}"
+        wanted = wanted if row.part is None else f"{row.part:g} x"
         print(
             f"{row.name:32}{figures.ours:8.2f}{figures.floor:8.2f}{figures.ratio:8.2f}"
             f"{wanted:>8}  floor: {row.floor_name}"
         )
         failed |= row.limit is not None and figures.ours > row.limit
+        failed |= row.part is not None and figures.ratio > row.part
     print(json.dumps({name: figures._asdict() for name, figures in found.items()}))
     return failed
 

@@ -140,6 +140,7 @@ async def _serving(
     from oubliette.config.loader import find_home, load
     from oubliette.config.schema import Config
     from oubliette.embedded import serving
+    from oubliette.runtime.files.home import IN_USE_HINT
 
     with contextlib.ExitStack() as stack:
         if temporary:
@@ -156,10 +157,11 @@ async def _serving(
             ) as connection:
                 yield connection
         except HomeInUse as error:
-            error.hint = error.hint or (
-                "a server or another program runs on it: connect to that with"
-                " oubliette.connect(url, token), or open another home"
-            )
+            if error.hint == IN_USE_HINT:
+                error.hint = (
+                    "connect to a server on it with oubliette.connect(url, token), use the"
+                    " Oubliette that this process has opened, or open another home"
+                )
             raise
 
 

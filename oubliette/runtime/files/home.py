@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LOCK: Final = "lock"
 DATABASE: Final = "oubliette.db"
 CONTROL_SOCKET: Final = "control.sock"
+IN_USE_HINT: Final = "stop it, or choose another home with --home"
 
 
 def prepare(home: Path) -> None:
@@ -71,7 +72,7 @@ class HomeLock:
             raise HomeInUse(
                 f"another process ({owner or 'unknown'}) uses {self._path.parent},"
                 f" since {since:%Y-%m-%d %H:%M:%S}Z",
-                hint="stop it, or choose another home with --home",
+                hint=IN_USE_HINT,
             ) from None
         self._taken(fd)
 

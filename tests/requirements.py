@@ -8,6 +8,7 @@ run. `OUBLIETTE_REQUIRE=docker,podman` (what `make test REQUIRE=...` sets) makes
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -48,6 +49,11 @@ def _runs(program: str, *arguments: str) -> str | None:
         return None
     said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     return f"{program} {' '.join(arguments)}: {said[-1] if said else done.returncode}"
+
+
+def _module(name: str) -> str | None:
+    """Whether a library is there that no part of ours needs."""
+    return None if importlib.util.find_spec(name) else f"{name} is not installed"
 
 
 def _bubblewrap() -> str | None:
@@ -145,6 +151,8 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "pykka-sdist": _pykka_sdist,
     "python3.9": _python39,
     "root": _root,
+    "trio": functools.partial(_module, "trio"),
+    "uvloop": functools.partial(_module, "uvloop"),
 }
 
 _ENGINES = "as root .ci/engines make test-all"
@@ -160,5 +168,7 @@ REMEDIES: dict[str, str] = {
     "pykka-sdist": "a package index that pip reaches",
     "python3.9": "pyenv install 3.9",
     "root": "to be root",
+    "trio": "pip install trio",
+    "uvloop": "pip install uvloop",
 }
 """How to have what is missing."""

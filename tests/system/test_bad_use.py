@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -277,7 +276,7 @@ async def test_nothing_is_left_when_a_configuration_is_refused(home):
 # ---------------------------------------------------------------- where it runs
 
 
-@pytest.mark.skipif(importlib.util.find_spec("trio") is None, reason="needs trio")
+@pytest.mark.requires("trio")
 def test_under_trio_the_remedy_is_named(home):
     async def main() -> None:
         async with opened(home):
@@ -296,7 +295,7 @@ def test_without_an_event_loop_of_asyncio_the_remedy_is_named(home):
     assert "oubliette.sync" in refused.value.hint
 
 
-@pytest.mark.skipif(importlib.util.find_spec("uvloop") is None, reason="needs uvloop")
+@pytest.mark.requires("uvloop")
 def test_it_runs_on_uvloop(home):
     async def main() -> str:
         async with opened(home) as ob:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oubliette.api.callers.once_transaction import OnceTransaction
 from oubliette.api.tools.context import Call
 from oubliette.api.tools.errors import ToolCallRefused
-from oubliette.errors import NotFound, OublietteError
+from oubliette.errors import DeadlineExceeded, NotFound, OublietteError, Unavailable
 from oubliette.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class CallAnswer:
             answer = await self._run(tool, None)
         failpoint("caller.before_answer")
         try:
-            await self._connection.call(
+            await _sent(
+                self._connection,
                 "caller_tool_response",
                 {"session_id": request.session_id, "request_id": request.request_id, **answer},
             )
@@ -169,7 +170,8 @@ class PermissionAnswer:
         if decision is None:
             return
         try:
-            await self._connection.call(
+            await _sent(
+                self._connection,
                 "permission_response",
                 {
                     "session_id": request.session_id,
@@ -179,3 +181,15 @@ class PermissionAnswer:
             )
         except NotFound:
             _log.info("the decision on %s came too late", request.request_id)
+
+
+async def _sent(connection: SystemConnection, tool: str, arguments: dict[str, Any]) -> None:
+    """Send an answer until it is taken: a program that runs is not asked a second time."""
+    import tenacity
+
+    async for attempt in tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type((Unavailable, DeadlineExceeded)),
+        wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=5.0),
+    ):
+        with attempt:
+            await connection.call(tool, arguments)

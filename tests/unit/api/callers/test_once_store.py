@@ -15,7 +15,7 @@ from oubliette.api.callers.once_store import OnceStore
 from oubliette.api.callers.request_answers import CallAnswer
 from oubliette.api.events.types import CallerToolRequest
 from oubliette.api.tools import tool_table
-from oubliette.errors import ConfigError
+from oubliette.errors import ConfigError, DeadlineExceeded, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,10 +34,14 @@ class Accepting:
 
     def __init__(self) -> None:
         self.answers: list[dict[str, Any]] = []
+        self.errors: list[Exception] = []
+        """Of the next calls, which it does not take."""
 
     async def call(self, tool: str, arguments: Mapping[str, Any], **_: object) -> dict[str, Any]:
         """Accept."""
         assert tool == "caller_tool_response"
+        if self.errors:
+            raise self.errors.pop(0)
         self.answers.append(dict(arguments))
         return {}
 
@@ -277,6 +281,23 @@ async def test_an_answer_that_cannot_be_committed_is_an_error_and_what_was_writt
     assert "cannot be kept" in house.last["error"]
     await house.ask("write", "r2", word="b")
     assert house.written() == ["b"]
+
+
+async def test_an_answer_is_sent_until_it_is_taken(desk):
+    """A system that was away does not ask a program again that listened all the time."""
+    house = desk(write)
+    house.connection.errors += [Unavailable("away"), DeadlineExceeded("slow")]
+    async with asyncio.timeout(SOON):
+        await house.ask("write", "r1", word="a")
+    assert house.last == {"result": "a"}
+    assert house.written() == ["a"]
+
+
+async def test_an_answer_that_nobody_waits_for_is_dropped(desk):
+    house = desk(write)
+    house.connection.errors.append(NotFound("request"))
+    await house.ask("write", "r1", word="a")
+    assert house.connection.answers == []
 
 
 async def test_a_file_that_cannot_be_used_is_named(tmp_path):

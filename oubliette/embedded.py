@@ -52,6 +52,8 @@ class LocalConnection:
         self._server = server
         self._services = server.services
         self._quotas = Quotas(server.context.config.callers)
+        self._limits: set[asyncio.Timeout] = set()
+        server.failed.add_done_callback(self._end_calls)
 
     @property
     def system(self) -> System:
@@ -93,10 +95,15 @@ class LocalConnection:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                answer = await carry_out(self._services, context, find(context, tool), given)
+                self._limits.add(limit)
+                try:
+                    answer = await carry_out(self._services, context, find(context, tool), given)
+                finally:
+                    self._limits.discard(limit)
         except TimeoutError as error:
             if not limit.expired() or isinstance(error, OublietteError):
                 raise
+            self._check()
             raise DeadlineExceeded(f"{tool} was not done within {seconds:g} s") from error
         return msgspec.to_builtins(answer, str_keys=True)
 
@@ -111,6 +118,13 @@ class LocalConnection:
         self._services.listen = ListenService(
             system.ref("callers"), system.ref, self._quotas, self._server.context.config.callers
         )
+
+    def _end_calls(self, _: asyncio.Future[str]) -> None:
+        """End the calls that wait for a server that has failed."""
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(now)
 
     def _check(self) -> None:
         failed = self._server.failed

@@ -10,9 +10,10 @@ import msgspec
 
 from oubliette.api.callers.caller import Caller
 from oubliette.api.context import ClientContext
+from oubliette.api.finishing import finish
 from oubliette.api.project import Project, ProjectOptions
 from oubliette.api.session import Session
-from oubliette.api.spawner import end_quietly
+from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
 from oubliette.api.subscribing import subscribe
 from oubliette.api.views import ProjectInfo
 from oubliette.errors import AlreadyExists, Conflict, InvalidParameter
@@ -61,6 +62,7 @@ class Oubliette:
         self.caller_id = caller_id
         """Id under which this program provides the tools of its sessions."""
         self._shared: ClientContext | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ the block
 
@@ -88,18 +90,33 @@ class Oubliette:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End what was started, unless it is kept, and close; a second time does nothing."""
+        """End what was started, unless it is kept, and close; a second time does nothing.
+
+        Cancelling this is raised when all is closed. Calls that wait then raise `Closed`.
+        """
         shared = self._shared
-        if shared is None or shared.closed:
+        if shared is None:
             return
-        shared.check()
-        with anyio.CancelScope(shield=True):
+        if self._closing is None:
+            shared.check()
+            shared.closed = True
+            self._closing = asyncio.create_task(self._close(shared), name="end of an Oubliette")
+        elif self._closing.done():
+            return
+        await finish(self._closing)
+
+    async def _close(self, shared: ClientContext) -> None:
+        try:
+            await shared.until_started(CLEANUP_SECONDS)
             if self._on_exit == "end":
                 async with anyio.create_task_group() as ends:
                     for session_id in shared.started:
                         ends.start_soon(end_quietly, shared, session_id)
-            await shared.aclose()
-            await shared.connection.aclose()
+        finally:
+            try:
+                await shared.aclose()
+            finally:
+                await shared.connection.aclose()
 
     def __enter__(self) -> Self:
         """Refuse: it is an async context manager.

@@ -39,8 +39,8 @@ class EventListener(Protocol):
         ...
 
 
-class SystemConnection(Protocol):
-    """Means to call Oubliette's tools: in this process, or over MCP."""
+class ToolCalls(Protocol):
+    """Means to call Oubliette's tools."""
 
     async def call(
         self,
@@ -62,6 +62,10 @@ class SystemConnection(Protocol):
             OublietteError: the tool failed; of the class that belongs to the error's code.
         """
         ...
+
+
+class SystemConnection(ToolCalls, Protocol):
+    """Connection to a system: in this process, or over MCP."""
 
     def listener(self, caller_id: str, *, after: int | None) -> EventListener:
         """Return a listener to the events of a caller's sessions.

@@ -7,7 +7,10 @@ notebooks and servers enter in one task and leave in another; here both happen i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from oubliette.api.finishing import finish
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -32,15 +35,19 @@ class OwnedContext(Generic[T]):
             return await asyncio.shield(entered)
         except asyncio.CancelledError:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await finish(self._task)
             raise
 
     async def leave(self) -> None:
-        """Leave the context, and wait until that is done; raises what leaving it raises."""
+        """Leave the context, and wait until that is done; raises what leaving it raises.
+
+        Cancelling this is raised when it is done.
+        """
         self._leaving.set()
         if self._task is not None:
             task, self._task = self._task, None
-            await asyncio.shield(task)
+            await finish(task)
 
     async def _live(self, entered: asyncio.Future[T]) -> None:
         try:

@@ -10,6 +10,7 @@ from oubliette.api.event_iterator import EventIterator
 from oubliette.api.subscribing import subscribe
 from oubliette.api.turn import Turn
 from oubliette.api.views import SessionInfo
+from oubliette.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,7 +56,7 @@ class Session:
             follow: Whether to wait for further turns, until the session has finished.
         """
         self._shared.check()
-        return EventIterator(self._shared.connection, self.id, after=after, follow=follow)
+        return EventIterator(self._shared, self.id, after=after, follow=follow)
 
     async def send(
         self,
@@ -116,6 +117,7 @@ class Session:
         Args:
             tree: Whether its descendants are ended too.
         """
+        self._shared.check()
         await end_session(self._shared, self.id, tree=tree)
 
     async def get(self) -> SessionInfo:
@@ -135,8 +137,17 @@ class Session:
 
 async def end_session(shared: ClientContext, session_id: str, *, tree: bool) -> None:
     """End a session, and with `tree` its descendants; forget what was provided to it."""
-    await shared.call(
-        "session_end", {"session_id": session_id, "tree": tree or None}, timeout=END_SECONDS
-    )
+    try:
+        # Not by `shared.call`, which refuses and ends calls when the block ends.
+        await shared.connection.call(
+            "session_end", {"session_id": session_id, "tree": tree or None}, timeout=END_SECONDS
+        )
+    except NotFound:
+        _forget(shared, session_id)
+        raise
+    _forget(shared, session_id)
+
+
+def _forget(shared: ClientContext, session_id: str) -> None:
     shared.started.pop(session_id, None)
     shared.loops.forget(session_id)

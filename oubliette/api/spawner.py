@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 import anyio
 
 from oubliette import ids
+from oubliette.api.finishing import finish
 from oubliette.api.session import Session, end_session
 from oubliette.errors import InvalidParameter, OublietteError
 
@@ -92,7 +93,7 @@ class Spawner:
                 hint="; ".join(sorted(SpawnOptions.__annotations__)),
             )
         # The call is not given up half way: a session that is started has an owner.
-        task = self._shared.run(self._spawn(prompt, options), "spawn")
+        task = self._shared.start_session(self._spawn(prompt, options))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -204,7 +205,7 @@ class Spawner:
             return await ask_for_result(returns, prompt, ask, attempts=attempts)
         finally:
             for session in started:
-                await end_quietly(self._shared, session.id)
+                await finish(asyncio.create_task(end_quietly(self._shared, session.id)))
 
     @overload
     async def map(
@@ -285,6 +286,8 @@ class Spawner:
 
 async def end_quietly(shared: ClientContext, session_id: str) -> None:
     """End a session and its descendants, also while this task is being cancelled."""
+    if shared.over:
+        return
     with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
         try:
             await end_session(shared, session_id, tree=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from oubliette.api.finishing import finish
 from oubliette.api.spawner import Spawner, end_quietly, new_tree_id
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ class Tree(Spawner):
         traceback: TracebackType | None,
     ) -> None:
         """End the sessions that were started inside."""
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as ends:
-                for session in self._sessions:
-                    ends.start_soon(end_quietly, self._shared, session.id)
+        await finish(asyncio.create_task(self._end()))
+
+    async def _end(self) -> None:
+        async with anyio.create_task_group() as ends:
+            for session in self._sessions:
+                ends.start_soon(end_quietly, self._shared, session.id)
 
     def _fixed(self) -> dict[str, Any]:
         return {"tree": {"id": self.id, "limits": self._limits}}

@@ -59,7 +59,7 @@ class Turn:
         self._parts.check()
         start = self._after if after is None else after
         fold = TurnFold(self.number, self.session_id)
-        return TurnEvents(self._parts.connection, self.session_id, fold, after=start)
+        return TurnEvents(self._parts, self.session_id, fold, after=start)
 
     async def result(self, timeout: float | None = None) -> TurnResult:
         """Wait for the result.
@@ -85,9 +85,7 @@ class Turn:
 
     async def _result(self) -> TurnResult:
         fold = TurnFold(self.number, self.session_id)
-        events = EventIterator(
-            self._parts.connection, self.session_id, after=self._after, follow=True
-        )
+        events = EventIterator(self._parts, self.session_id, after=self._after, follow=True)
         async for event in events:
             fold.add(event)
             if self._lends and _unseen(event):

@@ -106,9 +106,7 @@ class CallerLoop:
     async def aclose(self) -> None:
         """Stop to listen, and cancel the calls that are carried out."""
         tasks = [*self._running.values(), *([self._task] if self._task is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._shared.cancel(tasks)
         if self._once is not None:
             await asyncio.to_thread(self._once.close)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from oubliette.clock import Clock
     from oubliette.config.schema import Config
     from oubliette.kit import System
     from oubliette.mcp_front.events.listener_client import ListenerClient
@@ -179,6 +180,7 @@ async def serving(
     keep_agents: bool,
     agents: Sequence[object] = (),
     runtime: Any = None,
+    clock: Clock | None = None,
 ) -> AsyncGenerator[LocalConnection]:
     """Run a server without HTTP for the time of the `with` block; return the connection to it.
 
@@ -188,6 +190,7 @@ async def serving(
         keep_agents: Whether agents outlive the block, for the next program on this home.
         agents: Agents of the program.
         runtime: Its container runtime; None: as configured.
+        clock: Time of its deadlines and timers; None: the machine's.
 
     Raises:
         ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
@@ -198,7 +201,9 @@ async def serving(
     config = msgspec.structs.replace(
         config, server=msgspec.structs.replace(config.server, on_stop=on_stop)
     )
-    async with running(home, config, http=False, agents=agents, runtime=runtime) as server:
+    async with running(
+        home, config, http=False, agents=agents, runtime=runtime, clock=clock
+    ) as server:
         connection = LocalConnection(server)
         connection.serve_listeners()
         yield connection

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
+    from oubliette.clock import Clock
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.containers.runtime_spec import RuntimeSpec
 
@@ -61,6 +62,7 @@ async def running(
     http: bool = True,
     agents: Sequence[object] = (),
     runtime: ContainerRuntime | RuntimeSpec | None = None,
+    clock: Clock | None = None,
 ) -> AsyncGenerator[Server]:
     """Run a server on `home` for the time of the `with` block.
 
@@ -71,6 +73,7 @@ async def running(
         agents: Further agents: functions with `@oubliette.agent`, or each an `AgentRuntime`.
             `auto` selects the first one.
         runtime: The container runtime, or the spec of one; None: as configured.
+        clock: Time of its deadlines and timers; None: the machine's.
 
     Raises:
         BadAgent: the function of an agent cannot be one.
@@ -80,7 +83,15 @@ async def running(
         DeadlineExceeded: a stage of the start took too long.
     """
     async with contextlib.AsyncExitStack() as stack:
-        parts = Startup(home, config or Config(), stack, http=http, agents=agents, runtime=runtime)
+        parts = Startup(
+            home,
+            config or Config(),
+            stack,
+            http=http,
+            agents=agents,
+            runtime=runtime,
+            clock=clock,
+        )
         await parts.run()
         server = Server(parts)
         critical = (STORES, ROOT, "front") if http else (STORES, ROOT)

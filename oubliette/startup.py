@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from oubliette.clock import Clock
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
     from oubliette.records import Token
@@ -83,6 +84,7 @@ class Startup:
         http: Whether clients are served over HTTP; without it only this process calls the tools.
         agents: Agents of the program that runs it, beside those that are installed.
         runtime: Its container runtime, or a spec that makes one; None: as configured.
+        clock: Time of its deadlines and timers; None: the machine's.
     """
 
     def __init__(
@@ -94,11 +96,12 @@ class Startup:
         http: bool = True,
         agents: Sequence[object] = (),
         runtime: ContainerRuntime | RuntimeSpec | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.home = home
         self.http = http
         self.config = config
-        self.clock = SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self.keep_agents = config.server.on_stop == "keep"
         """Whether agents outlive the server, as they do when it fails too."""
         self._stack = stack
@@ -167,7 +170,7 @@ class Startup:
             stack = self._stack
             stack.push_async_callback(stopping, "reader", self._reader.aclose)
             self._without_actors = await stack.enter_async_context(contextlib.AsyncExitStack())
-            self.system = await stack.enter_async_context(System("oubliette"))
+            self.system = await stack.enter_async_context(System("oubliette", clock=self.clock))
             # The store ends last: it writes what the others send at their end.
             spec = ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=STORE_SECONDS)
             self.system.spawn(Supervisor, [spec], name=STORES, shutdown=STORE_SECONDS)

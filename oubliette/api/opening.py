@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from oubliette.api.connection import EventListener, SystemConnection
+    from oubliette.clock import Clock
 
 EMBEDDED_CALLER: Final = "program"
 """Caller id in process: one program has the home, and the next one goes on with its requests."""
@@ -45,6 +46,30 @@ def open(  # noqa: A001 - as programs call it: oubliette.open()
         caller_id: Id under which tools are provided.
         temporary: Whether the home is a new folder that is removed at the end.
     """
+    return open_on(
+        None,
+        home,
+        config=config,
+        agents=agents,
+        runtime=runtime,
+        on_exit=on_exit,
+        caller_id=caller_id,
+        temporary=temporary,
+    )
+
+
+def open_on(
+    clock: Clock | None,
+    home: str | Path | None,
+    *,
+    config: Any = None,
+    agents: Iterable[object] = (),
+    runtime: object = None,
+    on_exit: OnExit = "end",
+    caller_id: str = EMBEDDED_CALLER,
+    temporary: bool = False,
+) -> Oubliette:
+    """Return what `open` does, with deadlines on this clock; for `oubliette.testing`."""
     if temporary and (home is not None or on_exit == "keep"):
         raise InvalidParameter(
             "temporary: a temporary home is removed at the end; give no home, and on_exit='end'",
@@ -59,6 +84,7 @@ def open(  # noqa: A001 - as programs call it: oubliette.open()
             runtime=runtime,
             on_exit=on_exit,
             temporary=temporary,
+            clock=clock,
         )
         owned = OwnedContext(context, "oubliette")
         return _Owned(await owned.enter(), owned)
@@ -136,6 +162,7 @@ async def _serving(
     runtime: object,
     on_exit: OnExit,
     temporary: bool,
+    clock: Clock | None,
 ) -> AsyncGenerator[Any]:
     from oubliette.config.loader import find_home, load
     from oubliette.config.schema import Config
@@ -153,7 +180,12 @@ async def _serving(
             chosen = load(place, overrides=_flat(config), origin="config").config
         try:
             async with serving(
-                place, chosen, keep_agents=on_exit == "keep", agents=agents, runtime=runtime
+                place,
+                chosen,
+                keep_agents=on_exit == "keep",
+                agents=agents,
+                runtime=runtime,
+                clock=clock,
             ) as connection:
                 yield connection
         except HomeInUse as error:

@@ -7,18 +7,24 @@ hour for a deadline. It skips the hour, and the deadlines within it pass.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import InvalidParameter
+from oubliette.errors import Conflict, InvalidParameter
+from oubliette.testing.clock import SETTLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-SKIP_SECONDS: Final = 30.0
-"""Limit of one call of `skip` from another thread."""
+SKIP_SECONDS: Final = 60.0
+"""Limit of one call of `skip_blocking`."""
+PACE: Final = 0.01
+"""Seconds of the machine that agents have, at least, between deadlines that lie apart."""
+MOMENT: Final = 0.001
+"""Seconds within which deadlines count as one moment."""
+DRAINS: Final = 3
+"""Times that tasks and the work of other threads take turns until they count as at rest."""
 
 
 class SkippingTimer:
@@ -60,6 +66,8 @@ class SkippingClock:
         self._skipped = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[SkippingTimer, None] = {}
+        self._barrier: Callable[[], Awaitable[None]] | None = None
+        self._skipping = asyncio.Lock()
 
     @property
     def skipped(self) -> float:
@@ -91,10 +99,15 @@ class SkippingClock:
         """Drop a timer that was fired or cancelled; for the timers."""
         self._timers.pop(timer, None)
 
-    def skip(self, seconds: float) -> None:
-        """Jump ahead; calls that become due are made, in the order of their times.
+    def drain_with(self, barrier: Callable[[], Awaitable[None]] | None) -> None:
+        """Await `barrier` in each drain, too: it returns when work outside the loop is done."""
+        self._barrier = barrier
 
-        May be called from any thread, and returns when they were made.
+    async def skip(self, seconds: float) -> None:
+        """Jump ahead, from deadline to deadline; calls that become due are made in their order.
+
+        After each call tasks run, and agents get a moment to answer, before a later one is made. So
+        nobody misses a deadline who would have kept it without the jump.
 
         Raises:
             InvalidParameter: the seconds are not positive: time does not go back.
@@ -104,32 +117,68 @@ class SkippingClock:
                 f"skip: {seconds} s; time only goes ahead: give more than 0", field="seconds"
             )
         loop = self._loop
-        if loop is None or loop.is_closed() or _is_running_here(loop):
-            self._jump(seconds)
+        if loop is None or loop.is_closed() or loop is asyncio.get_running_loop():
+            await self._skip(seconds)
+        else:
+            running = asyncio.run_coroutine_threadsafe(self._skip(seconds), loop)
+            await asyncio.wrap_future(running)
+
+    def skip_blocking(self, seconds: float) -> None:
+        """Jump ahead as `skip` does, from a thread that runs no event loop.
+
+        Raises:
+            Conflict: this thread runs a loop, which may be the one that has to make the calls.
+            InvalidParameter: the seconds are not positive.
+            TimeoutError: the jump took longer than 60 s.
+        """
+        if _runs_a_loop():
+            raise Conflict(
+                "skip_blocking on a thread that runs an event loop", hint="await clock.skip(...)"
+            )
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            asyncio.run(self.skip(seconds))
             return
-        done = threading.Event()
-        raised: list[BaseException] = []
+        running = asyncio.run_coroutine_threadsafe(self.skip(seconds), loop)
+        try:
+            running.result(SKIP_SECONDS)
+        finally:
+            running.cancel()
 
-        def jump() -> None:
+    async def _skip(self, seconds: float) -> None:
+        async with self._skipping:
+            end = self._skipped + seconds
             try:
-                self._jump(seconds)
-            except BaseException as error:
-                raised.append(error)
+                await self._drain()
+                while (timer := self._next()) is not None:
+                    ahead = timer.due - self.monotonic()
+                    if self._skipped + ahead > end:
+                        break
+                    if ahead > MOMENT:
+                        # The agents' time is the machine's.
+                        await asyncio.sleep(min(ahead, PACE))
+                        if timer is not self._next():
+                            continue  # cancelled, or something is due earlier
+                    self._skipped += max(timer.due - self.monotonic(), 0.0)
+                    timer.fire()
+                    await self._drain()
+                self._skipped = end
             finally:
-                done.set()
+                self._set_all()
+            await self._drain()
 
-        loop.call_soon_threadsafe(jump)
-        if not done.wait(SKIP_SECONDS):
-            raise TimeoutError(f"the event loop made no jump within {SKIP_SECONDS:g} s")
-        for error in raised:
-            raise error
+    def _next(self) -> SkippingTimer | None:
+        return min(self._timers, key=lambda each: each.due, default=None)
 
-    def _jump(self, seconds: float) -> None:
-        self._skipped += seconds
-        now = self.monotonic()
-        due = sorted((each for each in self._timers if each.due <= now), key=lambda one: one.due)
-        for timer in due:
-            timer.fire()
+    async def _drain(self) -> None:
+        """Let tasks, and the work that they give to other threads, come to rest."""
+        for _ in range(1 if self._barrier is None else DRAINS):
+            for _ in range(SETTLE):
+                await asyncio.sleep(0)
+            if self._barrier is not None:
+                await self._barrier()
+
+    def _set_all(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
             for timer in list(self._timers):
                 self._set(timer, self._loop)
@@ -141,8 +190,9 @@ class SkippingClock:
         timer.handle = loop.call_later(delay, timer.fire, context=Context())
 
 
-def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _runs_a_loop() -> bool:
     try:
-        return asyncio.get_running_loop() is loop
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
+    return True

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import shutil
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
+from oubliette.kit.errors import ActorDead
 from oubliette.testing.agent_script import NAME, AgentScript, RehearsedRuntime
 from oubliette.testing.invariants import check_home
 from oubliette.testing.remains import end_processes
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from oubliette.testing.skipping_clock import SkippingClock
 
 PROJECT: Final = "throwaway"
+STORE: Final = "stores/store"
 END_SECONDS: Final = 5.0
 _POOLS: Final = ("asyncio_", "AnyIO worker", "ThreadPoolExecutor")
 """Names of threads that belong to the executors of a loop."""
@@ -52,6 +53,12 @@ class ThrowawayHome:
             **settings,
         }
         self._threads = set(threading.enumerate())
+
+    def prepare(self, clock: SkippingClock | None) -> Oubliette:
+        """Return a system on this home; nothing is opened before it is entered."""
+        from oubliette.api.opening import open_on
+
+        return open_on(clock, self.path, config=self.config, agents=self.agents)
 
     async def check(self, tasks: set[asyncio.Task[Any]] | None = None) -> None:
         """Check that nothing lives, and that the logs are right.
@@ -106,14 +113,12 @@ class ThrowawayProject:
         """The system, while the block runs."""
 
     async def __aenter__(self) -> Project:
-        import oubliette
-
         self._tasks = asyncio.all_tasks()
         home = self._home = ThrowawayHome(self._settings, self._script)
-        self.oubliette = oubliette.open(home.path, config=home.config, agents=home.agents)
+        self.oubliette = home.prepare(self._clock)
         try:
-            with clock_of_servers(self._clock):
-                await self.oubliette.__aenter__()
+            await self.oubliette.__aenter__()
+            drain(self._clock, self.oubliette)
             return await self.oubliette.project(PROJECT)
         except BaseException:
             await self.oubliette.aclose()
@@ -149,35 +154,32 @@ def blocking_project(
         LeftBehind: at the end, something lives.
         InvariantBroken: at the end, a log breaks an invariant.
     """
-    from oubliette import sync
+    from oubliette.sync import Oubliette
 
     home = ThrowawayHome(settings or {}, script)
     try:
-        with contextlib.ExitStack() as stack:
-            with clock_of_servers(clock):
-                opened = sync.open(home.path, config=home.config, agents=home.agents)
-                system = stack.enter_context(cast("Any", opened))
-            yield system.project(PROJECT)
+        prepared = home.prepare(clock)
+        with Oubliette(prepared) as opened:
+            drain(clock, prepared)
+            yield opened.project(PROJECT)
         _run(home.check)
     finally:
         home.remove()
 
 
-@contextlib.contextmanager
-def clock_of_servers(clock: SkippingClock | None) -> Generator[None]:
-    """Give servers that start within the block this clock; None: the machine's."""
-    from oubliette import startup
+def drain(clock: SkippingClock | None, opened: Oubliette) -> None:
+    """Make skips of the clock wait for what the opened system writes."""
+    from oubliette.actors.store.actor import Transact
 
     if clock is None:
-        yield
         return
-    before: tuple[Any, Any] = startup.SystemClock, startup.System
-    startup.SystemClock = cast("Any", lambda: clock)
-    startup.System = cast("Any", functools.partial(before[1], clock=clock))
-    try:
-        yield
-    finally:
-        startup.SystemClock, startup.System = before
+    store = opened.system.ref(STORE)
+
+    async def barrier() -> None:
+        with contextlib.suppress(ActorDead):  # the system has ended
+            await store.ask(Transact(ops=()))
+
+    clock.drain_with(barrier)
 
 
 def _run(work: Any) -> None:

@@ -126,7 +126,6 @@ async def test_the_notebook_runs_and_shows_its_results(site: Site, monkeypatch) 
     import nbformat
     from nbclient import NotebookClient
 
-    pytest.importorskip("oubliette.sync")
     for key, value in own_system(site).items():
         monkeypatch.setenv(key, value)
     notebook = nbformat.read(FOLDER / "notebook.ipynb", as_version=4)

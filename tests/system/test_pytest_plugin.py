@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -115,8 +114,33 @@ async def test_it(oubliette_project_async, clock):
         async with asyncio.TaskGroup() as group:
             running = group.create_task(project.run('call slow {"x": 1}', tools=[slow]))
             await asyncio.wait_for(began.wait(), 20)
-            clock.skip(100)
+            await clock.skip(100)
     call = running.result().tool_calls[0]
+    assert call.is_error
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_blocking_test_moves_the_clock_ahead_while_a_turn_runs(project) -> None:
+    result = run(
+        project,
+        TOOLS
+        + """
+def test_it(oubliette_project, clock):
+    began, done = threading.Event(), threading.Event()
+    def slow(x: int) -> dict:
+        'Take until the test ends.'
+        began.set()
+        done.wait(60)
+        return {}
+    session = oubliette_project.spawn('call slow {"x": 1}', tools=[slow])
+    try:
+        assert began.wait(20)
+        clock.skip_blocking(100)
+        call = session.turn.result(20).tool_calls[0]
+    finally:
+        done.set()
     assert call.is_error
 """,
     )
@@ -261,10 +285,6 @@ def test_it(crash):
     result.assert_outcomes(passed=1)
 
 
-BLOCKING = importlib.util.find_spec("oubliette.sync") is not None
-
-
-@pytest.mark.skipif(not BLOCKING, reason="there is no blocking API")
 def test_a_test_that_blocks_has_a_system_of_its_own_with_its_tools(project) -> None:
     result = run(
         project,
@@ -285,9 +305,8 @@ def test_the_example_passes_on_any_number_of_workers_and_in_any_order(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(EXAMPLE, pytester.path / "example")
     monkeypatch.chdir(pytester.path / "example")
-    left_out = [] if BLOCKING else ["--ignore=tests/test_blocking.py"]
-    done = pytester.run(sys.executable, "-m", "pytest", *LOAD, "-n", "2", *left_out, timeout=120)
-    done.assert_outcomes(passed=6 if BLOCKING else 5)
+    done = pytester.run(sys.executable, "-m", "pytest", *LOAD, "-n", "2", timeout=120)
+    done.assert_outcomes(passed=6)
 
 
 def test_the_plugin_imports_nothing_of_ours_until_a_fixture_is_used() -> None:

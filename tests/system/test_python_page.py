@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import re
 import sys
@@ -71,8 +70,6 @@ def environment(site: Site, home: Path) -> dict[str, str]:
 async def test_a_program_of_a_page_prints_what_the_page_shows(
     site: Site, home: Path, program: Program
 ) -> None:
-    if "oubliette.sync" in program.text and importlib.util.find_spec("oubliette.sync") is None:
-        pytest.skip("needs oubliette.sync")
     text = program.text.replace(ADDRESS, site.server.url)
     process = await asyncio.create_subprocess_exec(
         sys.executable,

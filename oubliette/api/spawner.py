@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 import anyio
 
 from oubliette import ids
+from oubliette.api.callers.caller import check_caller
 from oubliette.api.finishing import finish
 from oubliette.api.session import Session, end_session
+from oubliette.api.unknown_option import check_options
 from oubliette.errors import InvalidParameter, OublietteError
 
 if TYPE_CHECKING:
@@ -84,14 +86,7 @@ class Spawner:
             InvalidParameter: an option is invalid; its name is in `field`.
         """
         self._shared.check()
-        unknown = set(options) - set(SpawnOptions.__annotations__)
-        if unknown:
-            named = ", ".join(sorted(unknown))
-            raise InvalidParameter(
-                f"spawn has no option {named}",
-                field=min(unknown),
-                hint="; ".join(sorted(SpawnOptions.__annotations__)),
-            )
+        check_options(options, SpawnOptions.__annotations__)
         # The call is not given up half way: a session that is started has an owner.
         task = self._shared.start_session(self._spawn(prompt, options))
         try:
@@ -103,6 +98,7 @@ class Spawner:
 
     async def _spawn(self, prompt: str, options: SpawnOptions) -> Session:
         caller = options.get("caller")
+        check_caller(caller)
         given = options.get("tools")
         on_permission = options.get("on_permission")
         lending = None
@@ -259,7 +255,11 @@ class Spawner:
             returns: As in `run`.
             attempts: As in `run`.
             options: See `SpawnOptions`.
+
+        Raises:
+            InvalidParameter: `at_once` is less than 1, or there is no such option.
         """
+        check_options(options, SpawnOptions.__annotations__)
         if at_once < 1:
             raise InvalidParameter(f"at_once: {at_once} is less than 1", field="at_once")
         wanted = list(prompts)

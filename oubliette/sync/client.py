@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from oubliette.api.tools.objects import listed_tools
 from oubliette.sync.caller import Caller
 from oubliette.sync.portal_thread import PortalThread
 from oubliette.sync.project import Project
@@ -159,7 +160,7 @@ class Oubliette:
         Raises:
             NotFound: there is no such session.
         """
-        given = None if tools is None else list(tools)
+        given = None if tools is None else listed_tools(tools)
         twin = self._thread.call(
             lambda: self._twin.session(session_id, tools=given, on_permission=on_permission)
         )
@@ -181,7 +182,7 @@ class Oubliette:
             on_permission: Policy for what agents ask permission for.
             once: SQLite file of answers: a request that is delivered again is answered from there.
         """
-        given = list(tools)
+        given = listed_tools(tools)
         twin = self._thread.read(
             lambda: self._twin.caller(caller_id, given, on_permission=on_permission, once=once)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oubliette.api.tools.objects import listed_tools
 from oubliette.sync.events import Events
 from oubliette.sync.turn import Turn
 
@@ -86,7 +87,7 @@ class Session:
             Conflict: the session was ended.
             BadTool: a tool cannot be offered.
         """
-        given = None if tools is None else list(tools)
+        given = None if tools is None else listed_tools(tools)
         twin = self._thread.call(
             lambda: self._twin.send(
                 message,

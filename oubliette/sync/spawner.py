@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from oubliette.api.spawner import AT_ONCE, SessionOptions
+from oubliette.api.tools.objects import listed_tools
+from oubliette.sync.caller import Caller
 from oubliette.sync.session import Session
 
 if TYPE_CHECKING:
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from oubliette.api import spawner as twins
     from oubliette.api.events.turn_result import TurnResult
     from oubliette.errors import OublietteError
-    from oubliette.sync.caller import Caller
     from oubliette.sync.portal_thread import PortalThread
 
 T = TypeVar("T")
@@ -151,6 +152,9 @@ class Spawner:
             returns: As in `run`.
             attempts: As in `run`.
             options: See `SpawnOptions`.
+
+        Raises:
+            InvalidParameter: `at_once` is less than 1, or there is no such option.
         """
         given = _for_twin(options)
         listed = list(prompts)
@@ -165,9 +169,9 @@ def _for_twin(options: SpawnOptions) -> twins.SpawnOptions:
     """Return the options for the asynchronous API; iterables are read here, in their thread."""
     given: dict[str, Any] = {**options}
     caller = options.get("caller")
-    if caller is not None:
+    if isinstance(caller, Caller):
         given["caller"] = caller.twin
     tools = options.get("tools")
     if tools is not None:
-        given["tools"] = list(tools)
+        given["tools"] = listed_tools(tools)
     return cast("twins.SpawnOptions", given)

@@ -94,6 +94,22 @@ async def test_an_option_that_does_not_exist_is_named(project):
     with pytest.raises(oubliette.InvalidParameter) as refused:
         await project.spawn("say hello", modle="x")
     assert refused.value.field == "modle"
+    assert refused.value.hint == "did you mean model?"
+
+
+async def test_a_map_with_an_option_that_does_not_exist_is_refused_as_a_whole(project):
+    with pytest.raises(oubliette.InvalidParameter, match="max_turns"):
+        await project.map(["say one", "say two"], max_turns=3)
+
+
+async def test_a_caller_that_is_not_open_is_refused(ob, project):
+    with pytest.raises(oubliette.Conflict, match="the caller closed_shop is not open"):
+        await project.spawn("say hello", caller=ob.caller("closed_shop", []))
+
+
+async def test_a_caller_is_not_given_by_its_name(project):
+    with pytest.raises(oubliette.InvalidParameter, match="'shop' is no caller"):
+        await project.spawn("say hello", caller="shop")
 
 
 async def test_an_invalid_option_is_named_by_the_server_s_error(project):

@@ -205,6 +205,15 @@ def test_a_caller_provides_tools_to_several_sessions(
     assert [each.tool_calls[0].result for each in (one, two)] == ["3", "7"]
 
 
+def test_a_tool_that_is_no_list_and_a_caller_that_is_none_are_refused(
+    project: sync.Project,
+) -> None:
+    with pytest.raises(oubliette.BadTool, match="no list of tools"):
+        project.run("say hello", tools=add)  # type: ignore[arg-type]
+    with pytest.raises(oubliette.InvalidParameter, match="'shop' is no caller"):
+        project.run("say hello", caller="shop")  # type: ignore[arg-type]
+
+
 def test_an_answer_is_of_the_wanted_type(project: sync.Project) -> None:
     # The scripted agent repeats the prompt: with the schema as its only JSON, no verdict.
     with pytest.raises(oubliette.ResultInvalid, match="Verdict"):

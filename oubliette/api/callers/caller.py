@@ -11,6 +11,7 @@ from oubliette.api.callers.caller_loop import Provided
 from oubliette.api.callers.caller_loops import policy
 from oubliette.api.callers.once_store import OnceStore
 from oubliette.api.tools.objects import listed_tools
+from oubliette.errors import Conflict, InvalidParameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +46,7 @@ class Caller:
         self._permissions = policy(on_permission)
         self._once = None if once is None else Path(once)
         self._tools: dict[str, PreparedTool] = {}
+        self._opened = False
 
     async def __aenter__(self) -> Self:
         """Begin to answer, open requests first.
@@ -60,6 +62,7 @@ class Caller:
             store = await asyncio.to_thread(OnceStore, self._once)
         loop = self._shared.loops.open(self.id, store)
         loop.provide(None, Provided(self._tools, self._permissions))
+        self._opened = True
         return self
 
     async def __aexit__(
@@ -72,6 +75,29 @@ class Caller:
         await self._shared.loops.close(self.id)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the call that starts a session. For the package."""
+        """Return the arguments of the call that starts a session. For the package.
+
+        Raises:
+            Conflict: the caller's block has not begun, so nobody would answer.
+        """
+        if not self._opened:
+            raise Conflict(
+                f"the caller {self.id} is not open, so nobody would answer its tools",
+                hint=f"async with ob.caller({self.id!r}, tools) as caller: ... (sync: with)",
+            )
         tools = [each.definition for each in self._tools.values()]
         return {"caller_id": self.id, "caller_tools": tools}
+
+
+def check_caller(given: object) -> None:
+    """Refuse what is given as the caller of a session and is none.
+
+    Raises:
+        InvalidParameter: it is neither a caller nor None.
+    """
+    if given is not None and not isinstance(given, Caller):
+        raise InvalidParameter(
+            f"caller: {given!r} is no caller",
+            field="caller",
+            hint="the object that ob.caller(ID, tools) returns, within its block",
+        )

@@ -73,6 +73,7 @@ class TurnFold:
         "_completion",
         "_deltas",
         "_ended",
+        "_error",
         "_not_run",
         "_session_id",
         "_text",
@@ -90,6 +91,7 @@ class TurnFold:
         self._usage = NOTHING_USED
         self._completion: Completion | None = None
         self._not_run: ErrorEvent | None = None
+        self._error = ""
         self._ended: Status | None = None
 
     @property
@@ -135,6 +137,8 @@ class TurnFold:
                 self._usage += usage_from(data)
             case ErrorEvent(kind="not_run"):
                 self._not_run = event
+            case ErrorEvent(message=message):
+                self._error = message
             case Completion():
                 self._completion = event
             case Status(status=status) if status in _FINISHED and not self.done:
@@ -199,7 +203,11 @@ class TurnFold:
 
     def _reason(self) -> str:
         if self._completion is not None:
-            return self._completion.final_text or self._completion.status
+            final = self._completion.final_text
+            # Some agents end a failed turn with their last message, after an error that explains.
+            if self._error and final == self._text:
+                return self._error
+            return final or self._completion.status
         if self._not_run is not None:
             return self._not_run.message
         if self._ended is not None:

@@ -87,6 +87,16 @@ def test_a_failed_turn_is_an_error_with_the_reason() -> None:
     )
 
 
+def test_the_reason_is_the_error_if_the_agent_ends_with_its_last_message() -> None:
+    error = {"type": "error", "message": "no model"}
+    with pytest.raises(SessionFailed) as caught:
+        result_of(log(said("hm"), error, ended("failed", "hm")))
+    assert caught.value.reason == "no model"
+    with pytest.raises(SessionFailed) as caught:
+        result_of(log(said("hm"), error, ended("failed", "the agent crashed")))
+    assert caught.value.reason == "the agent crashed"
+
+
 def test_an_interrupted_turn_is_an_error_with_the_text_so_far() -> None:
     with pytest.raises(TurnInterrupted) as caught:
         result_of(log({"type": "delta", "text": "On"}, {"type": "delta", "text": "ce"},

@@ -123,7 +123,8 @@ class ProvidedTools:
         if self._ignores_changes or not self._lists_changes:
             warning = (
                 f"the agent {agent!r} lists its tools only when it starts, and may never see"
-                f" {', '.join(added)} in this session: start one with new_session=true"
+                f" {', '.join(added)} in this session: start another one (new_session=true, in"
+                " Python project.spawn)"
             )
             return (warning,)
         if self.awaited_since is None:

@@ -106,7 +106,7 @@ class SpawnTarget:
             if session.ended_by is not None:
                 raise Conflict(
                     "the session was ended and takes no more messages",
-                    hint="start another one with new_session=true",
+                    hint="start another one: new_session=true, in Python project.spawn",
                 )
             return session
         if message.new_session or workspace is None:

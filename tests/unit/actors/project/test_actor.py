@@ -140,8 +140,9 @@ async def test_a_session_that_failed_is_resumed_and_one_that_was_ended_is_not(
     assert (resumed.session_id, resumed.resumed, resumed.turn) == (failed.id, True, 1)
     await scene.world.until(scene.heard)
     await scene.end(failed.id)
-    with pytest.raises(Conflict, match="ended"):
+    with pytest.raises(Conflict, match="ended") as refused:
         await scene.spawn("once more", session_id=failed.id)
+    assert refused.value.hint == "start another one: new_session=true, in Python project.spawn"
 
 
 async def test_a_session_that_rests_is_ended_in_the_store(scene: Scene) -> None:

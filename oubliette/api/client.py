@@ -67,7 +67,11 @@ class Oubliette:
     # ------------------------------------------------------------------ the block
 
     async def __aenter__(self) -> Self:
-        """Open it.
+        """Open it, as `start` does."""
+        return await self.start()
+
+    async def start(self) -> Self:
+        """Open it without a block, and return it; close it yourself then.
 
         Raises:
             HomeInUse: another process uses the home.
@@ -136,7 +140,8 @@ class Oubliette:
     def _parts(self) -> ClientContext:
         if self._shared is None:
             raise Conflict(
-                "this Oubliette is not open", hint="async with oubliette.open() as ob: ..."
+                "this Oubliette is not open",
+                hint="async with oubliette.open() as ob: ... (or await ob.start())",
             )
         return self._shared
 

@@ -42,7 +42,11 @@ class Oubliette:
     # ------------------------------------------------------------------ the block
 
     def __enter__(self) -> Self:
-        """Open it.
+        """Open it, as `start` does."""
+        return self.start()
+
+    def start(self) -> Self:
+        """Open it without a block, and return it; close it yourself then.
 
         Raises:
             HomeInUse: another process uses the home.
@@ -51,7 +55,7 @@ class Oubliette:
         """
         self._thread.start()
         try:
-            self._thread.call(self._twin.__aenter__)
+            self._thread.call(self._twin.start)
         except BaseException:
             self.close()
             raise

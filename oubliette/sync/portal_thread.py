@@ -124,7 +124,8 @@ class PortalThread:
     def _refuse(self) -> None:
         if self._thread is None:
             raise Conflict(
-                "this Oubliette is not open", hint="with oubliette.sync.open() as ob: ..."
+                "this Oubliette is not open",
+                hint="with oubliette.sync.open() as ob: ... (or ob.start(), in a notebook)",
             )
         raise Conflict(
             f"this Oubliette was opened in another process ({self._process}), and this one"

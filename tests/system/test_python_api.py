@@ -97,6 +97,17 @@ async def test_an_option_that_does_not_exist_is_named(project):
     assert refused.value.hint == "did you mean model?"
 
 
+async def test_a_system_is_opened_and_closed_without_a_block():
+    ob = await oubliette.open(temporary=True, config={"agents.default": "scripted"}).start()
+    try:
+        project = await ob.project("shop")
+        assert (await project.run("say hello")).text == "hello"
+    finally:
+        await ob.aclose()
+    with pytest.raises(oubliette.Closed):
+        await project.run("say hello")
+
+
 async def test_a_map_with_an_option_that_does_not_exist_is_refused_as_a_whole(project):
     with pytest.raises(oubliette.InvalidParameter, match="max_turns"):
         await project.map(["say one", "say two"], max_turns=3)

@@ -270,9 +270,8 @@ def test_its_thread_ends_when_the_block_fails() -> None:
     with pytest.raises(ZeroDivisionError), here() as ob:
         ob.project("shop").spawn("sleep 60")
         raise ZeroDivisionError
-    with pytest.raises(oubliette.OublietteError) as error:
-        sync.open(temporary=True, config={"agents.nothing": 1}).__enter__()
-    assert "nothing" in str(error.value)
+    with pytest.raises(oubliette.ConfigError), sync.open(config={"agents.nothing": 1}):
+        pass
     assert threads() == before
 
 
@@ -292,8 +291,21 @@ def test_an_object_without_its_block_is_refused_with_the_remedy() -> None:
     ob = here()
     with pytest.raises(oubliette.Conflict) as error:
         ob.project("shop")
-    assert error.value.hint == "with oubliette.sync.open() as ob: ..."
+    assert error.value.hint is not None
+    assert "ob.start()" in error.value.hint
     ob.close()
+
+
+def test_it_is_opened_and_closed_without_a_block() -> None:
+    before = threads()
+    ob = here().start()
+    try:
+        assert ob.project("shop").run("say hello").text == "hello"
+    finally:
+        ob.close()
+    assert threads() == before
+    with pytest.raises(oubliette.Closed):
+        ob.project("shop")
 
 
 # ---------------------------------------------------------------------- Ctrl-C

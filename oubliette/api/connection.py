@@ -39,7 +39,7 @@ class EventListener(Protocol):
         ...
 
 
-class ToolCalls(Protocol):
+class CallsTools(Protocol):
     """Means to call Oubliette's tools."""
 
     async def call(
@@ -64,7 +64,7 @@ class ToolCalls(Protocol):
         ...
 
 
-class SystemConnection(ToolCalls, Protocol):
+class SystemConnection(CallsTools, Protocol):
     """Connection to a system: in this process, or over MCP."""
 
     def listener(self, caller_id: str, *, after: int | None) -> EventListener:

@@ -18,7 +18,7 @@ from oubliette.api.events.decoding import decode_event
 from oubliette.api.events.types import LargeEvent, Status
 
 if TYPE_CHECKING:
-    from oubliette.api.connection import ToolCalls
+    from oubliette.api.connection import CallsTools
     from oubliette.api.events.turn_result import TurnFold
     from oubliette.api.events.types import Event
 
@@ -35,7 +35,7 @@ class EventIterator:
 
     def __init__(
         self,
-        connection: ToolCalls,
+        connection: CallsTools,
         session_id: str,
         *,
         after: int = -1,
@@ -113,7 +113,7 @@ class TurnEvents:
     """Asynchronous iterator over the events of one turn; the last is its completion."""
 
     def __init__(
-        self, connection: ToolCalls, session_id: str, fold: TurnFold, *, after: int
+        self, connection: CallsTools, session_id: str, fold: TurnFold, *, after: int
     ) -> None:
         """Begin after the event that was the last when the message was sent.
 
@@ -152,7 +152,7 @@ class TurnEvents:
             raise StopAsyncIteration
 
 
-async def whole(connection: ToolCalls, event: Event) -> Event:
+async def whole(connection: CallsTools, event: Event) -> Event:
     """Return an event that was sent by reference as a whole; others as they are."""
     if not isinstance(event, LargeEvent):
         return event

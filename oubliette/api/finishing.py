@@ -1,4 +1,4 @@
-"""`finish`, which waits for a task to its end, whatever happens to the waiting one."""
+"""`finish`, which waits for the end of a task, also while the waiting one is cancelled."""
 
 from __future__ import annotations
 

@@ -118,12 +118,17 @@ def load(
             raise _unknown(key, schema_keys(), f"{variable}: there is no key")
         _put(tree, sources, words, _from_text(words, text), f"environment ({variable})")
     for key, value in (overrides or {}).items():
-        section, _, name = key.partition(".")
-        if section not in SECTIONS_OF_TABLES and key not in schema_keys():
-            raise _unknown(key, schema_keys(), f"{origin}: there is no key")
-        _put(tree, sources, (section, name), value, origin)
+        _put(tree, sources, _words(key, origin), value, origin)
     config = _convert(tree, path, sources)
     return Loaded(config=config, sources={key: sources.get(key, "default") for key in flat(config)})
+
+
+def _words(key: str, origin: str) -> tuple[str, str]:
+    """Return the section and the name of an override."""
+    section, _, name = key.partition(".")
+    if section not in SECTIONS_OF_TABLES and key not in schema_keys():
+        raise _unknown(key, schema_keys(), f"{origin}: there is no key")
+    return section, name
 
 
 def _put(

@@ -24,7 +24,7 @@ PACE: Final = 0.01
 MOMENT: Final = 0.001
 """Seconds within which deadlines count as one moment."""
 DRAINS: Final = 3
-"""Times that tasks and the work of other threads take turns until they count as at rest."""
+"""Times that tasks and the work of other threads take turns until they count as done."""
 
 
 class SkippingTimer:
@@ -107,7 +107,7 @@ class SkippingClock:
         """Jump ahead, from deadline to deadline; calls that become due are made in their order.
 
         After each call tasks run, and agents get a moment to answer, before a later one is made. So
-        nobody misses a deadline who would have kept it without the jump.
+        no deadline is missed that would have been kept without the jump.
 
         Raises:
             InvalidParameter: the seconds are not positive: time does not go back.
@@ -171,7 +171,7 @@ class SkippingClock:
         return min(self._timers, key=lambda each: each.due, default=None)
 
     async def _drain(self) -> None:
-        """Let tasks, and the work that they give to other threads, come to rest."""
+        """Let tasks, and the work that they give to other threads, finish."""
         for _ in range(1 if self._barrier is None else DRAINS):
             for _ in range(SETTLE):
                 await asyncio.sleep(0)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.python_api import DOORS, opened
+import oubliette
+from tests.system.python_api import DOORS, opened, settings, short_home
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -78,11 +78,11 @@ class Caller:
         """Return the arguments of the call that starts a session. For the package.
 
         Raises:
-            Conflict: the caller's block has not begun, so nobody would answer.
+            Conflict: the caller's block has not begun, so calls would have no answer.
         """
         if not self._opened:
             raise Conflict(
-                f"the caller {self.id} is not open, so nobody would answer its tools",
+                f"the caller {self.id} is not open: calls of its tools would have no answer",
                 hint=f"async with ob.caller({self.id!r}, tools) as caller: ... (sync: with)",
             )
         tools = [each.definition for each in self._tools.values()]

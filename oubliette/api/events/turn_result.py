@@ -219,6 +219,7 @@ def plain_result(value: Any) -> Any:
     """Return the value of a tool, out of the form of an MCP result if an agent reports that.
 
     It is the structured content, else the text, else, with contents of other kinds, the whole.
+    A text stays a text, also one that is JSON: "2" may stand for the number or for the text.
     """
     if not isinstance(value, dict):
         return value

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOOP_BUSY_SECONDS: Final = 2.0
 """Seconds that the event loop may wait for another program that writes to the file."""
+_OVER: Final = "the call is over: its result is not awaited any more"
 _log = logging.getLogger("oubliette.caller")
 
 
@@ -39,6 +40,9 @@ class OnceTransaction:
         self._turns = store.turns
         self._has_turn = False
         self._over = False
+        """Whether the tool has ended, or was given up: it gets no connection any more."""
+        self._guard = threading.Lock()
+        """Held while `_over` or `_database` changes, for a thread that was left behind."""
         self._loop_thread = threading.get_ident()
         self._in_thread = False
         self._database: sqlite3.Connection | None = None
@@ -52,7 +56,7 @@ class OnceTransaction:
         await self._turns.acquire()
         if self._over:  # the tool's thread was left behind meanwhile
             self._turns.release()
-            raise ToolError("the call is over")
+            raise ToolError(_OVER)
         self._has_turn = True
 
     def __call__(self) -> sqlite3.Connection:
@@ -62,7 +66,7 @@ class OnceTransaction:
             ToolError: the call is over, or another one writes and this cannot wait for it.
         """
         if self._over:
-            raise ToolError("the call is over: its result is not awaited any more")
+            raise ToolError(_OVER)
         if self._database is None:
             self._in_thread = threading.get_ident() != self._loop_thread
             if self._in_thread:
@@ -72,7 +76,11 @@ class OnceTransaction:
                 self._take_turn_now()
                 database = self._store.open(_LOOP_BUSY_SECONDS)
             database.set_authorizer(self._authorize)
-            self._database = database
+            with self._guard:
+                if self._over:
+                    database.close()
+                    raise ToolError(_OVER)
+                self._database = database
         return self._database
 
     def _take_turn_now(self) -> None:
@@ -115,6 +123,8 @@ class OnceTransaction:
         Raises:
             sqlite3.Error: the file cannot be written; nothing of the call is in it.
         """
+        with self._guard:
+            self._over = True
         return await _to_the_end(self._keep(request_id, answer, abandoned=abandoned))
 
     async def _keep(
@@ -122,7 +132,9 @@ class OnceTransaction:
     ) -> dict[str, Any]:
         if "error" in answer:
             await asyncio.to_thread(self._undo, abandoned=abandoned)
-        await self.take_turn()
+        if not self._has_turn:
+            await self._turns.acquire()
+            self._has_turn = True
         return await asyncio.to_thread(self._commit, request_id, answer)
 
     def _commit(self, request_id: str, answer: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +158,8 @@ class OnceTransaction:
 
     async def end(self, *, abandoned: bool) -> None:
         """Undo what was not kept, and let the next call write."""
-        self._over = True
+        with self._guard:
+            self._over = True
         await _to_the_end(self._end(abandoned=abandoned))
 
     async def _end(self, *, abandoned: bool) -> None:

@@ -260,6 +260,36 @@ async def test_a_thread_that_is_left_behind_writes_nothing(desk, first):
     assert house.written() == ["b"]
 
 
+async def test_a_thread_that_waits_to_write_when_it_is_left_behind_writes_nothing(desk):
+    may, ended = asyncio.Event(), threading.Event()
+
+    async def hold(*, call: oubliette.Call) -> str:
+        """Hold the right to write."""
+        call.transaction()
+        await may.wait()
+        return "held"
+
+    def wait(*, call: oubliette.Call) -> str:
+        """Wait for it, too long."""
+        try:
+            write("late", call=call)
+        finally:
+            ended.set()
+        return "late"
+
+    house = desk(hold, oubliette.tool(timeout=0.1)(wait), write)
+    holding = asyncio.create_task(house.ask("hold", "r0"))
+    waiting = asyncio.create_task(house.ask("wait", "r1"))
+    async with asyncio.timeout(SOON):
+        await asyncio.sleep(0.3)
+        may.set()
+        await asyncio.gather(holding, waiting)
+        await asyncio.to_thread(ended.wait, SOON)
+        assert "had no result" in house.last["error"]
+        await house.ask("write", "r2", word="b")
+    assert house.written() == ["b"]
+
+
 async def test_an_answer_that_cannot_be_kept_is_an_error_and_nothing_was_done(desk):
     house = desk(write)
     with contextlib.closing(sqlite3.connect(house.path)) as database:

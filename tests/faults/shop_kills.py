@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from oubliette.testing.callers import TOOL_REQUEST
 from oubliette.testing.server import ServerProcess
+from tests.callers import TOOL_REQUEST
 from tests.faults.kills import left_on_disk, left_running
 from tests.faults.shop_program import CALLS, order
 

@@ -78,11 +78,11 @@ class Caller:
         """Return the arguments of the call that starts a session. For the package.
 
         Raises:
-            Conflict: the caller's block has not begun, so calls would have no answer.
+            Conflict: the caller's block has not begun, so its tools would not be answered.
         """
         if not self._opened:
             raise Conflict(
-                f"the caller {self.id} is not open: calls of its tools would have no answer",
+                f"the caller {self.id} is not open, so its tools would not be answered",
                 hint=f"async with ob.caller({self.id!r}, tools) as caller: ... (sync: with)",
             )
         tools = [each.definition for each in self._tools.values()]

@@ -24,7 +24,7 @@ PACE: Final = 0.01
 MOMENT: Final = 0.001
 """Seconds within which deadlines count as one moment."""
 DRAINS: Final = 3
-"""Times that tasks and the work of other threads take turns until they count as done."""
+"""Times that tasks run, and the work of other threads is awaited, before time goes on."""
 
 
 class SkippingTimer:
@@ -106,8 +106,8 @@ class SkippingClock:
     async def skip(self, seconds: float) -> None:
         """Jump ahead, from deadline to deadline; calls that become due are made in their order.
 
-        After each call tasks run, and agents get a moment to answer, before a later one is made. So
-        no deadline is missed that would have been kept without the jump.
+        After each call tasks run, and agents get a moment to answer, before a later one is made. An
+        answer that would have been in time without the jump is in time with it.
 
         Raises:
             InvalidParameter: the seconds are not positive: time does not go back.
@@ -171,7 +171,7 @@ class SkippingClock:
         return min(self._timers, key=lambda each: each.due, default=None)
 
     async def _drain(self) -> None:
-        """Let tasks, and the work that they give to other threads, finish."""
+        """Run tasks, and await the work that they give to other threads."""
         for _ in range(1 if self._barrier is None else DRAINS):
             for _ in range(SETTLE):
                 await asyncio.sleep(0)

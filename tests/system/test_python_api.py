@@ -617,10 +617,10 @@ async def test_an_answer_is_kept_and_what_the_tool_wrote_with_it(ob, project, tm
     database.close()
 
 
-async def test_a_caller_that_is_taken_over_is_told_so(ob, project, shared_site):
+async def test_a_caller_is_not_opened_twice_with_other_answers(ob, tmp_path):
     async with ob.caller("twice", [find_order]):
         with pytest.raises(oubliette.Conflict):
-            async with ob.caller("twice", [find_order], once="x.db"):
+            async with ob.caller("twice", [find_order], once=tmp_path / "answers.db"):
                 pass
 
 

@@ -176,7 +176,7 @@ class CallerLoop:
         request_id: str = getattr(event, "request_id", "") or str(kept.get("request_id") or "")
         if not request_id:
             return
-        if event.type == "caller_tool_settled":
+        if event.type in {"caller_tool_settled", "permission_settled"}:
             self._settled(event, request_id)
         elif event.type not in REQUESTS or self._is_known(request_id):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from oubliette.api.errors import Closed
 from oubliette.errors import Conflict
 from oubliette.sync.blocking_call import CANCEL_SECONDS, BlockingCall, closed
 
@@ -93,7 +95,8 @@ class PortalThread:
                 each.cancel()
             for each in calls:
                 each.wait(CANCEL_SECONDS)
-            self._call(last, last=True)
+            with contextlib.suppress(Closed):  # the loop has ended by itself
+                self._call(last, last=True)
         finally:
             self._end(self._thread)
 
@@ -119,7 +122,10 @@ class PortalThread:
             if self._stopping and not last:
                 raise closed()
             self._calls.add(call)
-            portal.start_task_soon(call.carry_out)
+            try:
+                portal.start_task_soon(call.carry_out)
+            except RuntimeError:  # a tool has ended the loop, as by `sys.exit`
+                raise closed() from None
 
     def _refuse(self) -> None:
         if self._thread is None:
@@ -157,5 +163,6 @@ class PortalThread:
 
     def _end(self, thread: threading.Thread) -> None:
         if self._portal is not None and thread.is_alive():
-            self._portal.start_task_soon(self._portal.stop, True)
+            with contextlib.suppress(RuntimeError):  # the loop is ending by itself
+                self._portal.start_task_soon(self._portal.stop, True)
         thread.join()

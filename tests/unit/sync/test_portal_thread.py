@@ -142,3 +142,16 @@ def test_it_works_in_a_thread_whose_loop_runs(loop: PortalThread) -> None:
         loop.call(nothing)
 
     asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loop_that_a_tool_has_ended_is_closed():
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    thread = PortalThread()
+    thread.start()
+    for work in (leave, nothing):
+        with pytest.raises(Closed):
+            thread.call(work)
+    thread.stop(nothing)

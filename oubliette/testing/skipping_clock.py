@@ -106,8 +106,8 @@ class SkippingClock:
     async def skip(self, seconds: float) -> None:
         """Jump ahead, from deadline to deadline; calls that become due are made in their order.
 
-        After each call tasks run, and agents get a moment to answer, before a later one is made. An
-        answer that would have been in time without the jump is in time with it.
+        After each call tasks run, and agents get a moment to answer, before a later one is made. So
+        an answer that takes no time is in time. An agent that works longer misses its deadlines.
 
         Raises:
             InvalidParameter: the seconds are not positive: time does not go back.

@@ -267,8 +267,8 @@ class Oubliette:
             NotFound: there is no such session.
         """
         shared = self._parts
-        lending = await shared.loops.prepare(tools, on_permission)
         session = Session(shared, await shared.call("session_get", {"session_id": session_id}))
+        lending = await shared.loops.prepare(tools, on_permission)
         if lending is not None:
             lending.taken_by(session.id, session.workspace_id)
         return session

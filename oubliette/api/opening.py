@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette import ids
+from oubliette import errors, ids
 from oubliette.api.client import OnExit, Oubliette
+from oubliette.api.errors import from_wire, to_wire
 from oubliette.api.owned_context import OwnedContext
-from oubliette.errors import HomeInUse, InvalidParameter
+from oubliette.errors import HomeInUse, InvalidParameter, OublietteError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -140,9 +141,15 @@ class _Owned:
         on_progress: Callable[[str], object] | None = None,
     ) -> dict[str, Any]:
         """Call a tool."""
-        return await self._connection.call(
-            tool, arguments, timeout=timeout, on_progress=on_progress
-        )
+        try:
+            return await self._connection.call(
+                tool, arguments, timeout=timeout, on_progress=on_progress
+            )
+        except OublietteError as error:
+            if type(error).__module__ == errors.__name__:
+                raise
+            # A class of the server's inside: programs get the one that clients get.
+            raise from_wire(to_wire(error)) from error
 
     def listener(self, caller_id: str, *, after: int | None) -> EventListener:
         """Return a listener."""

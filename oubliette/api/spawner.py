@@ -124,7 +124,12 @@ class Spawner:
             **({} if caller is None else caller.arguments()),
             **self._fixed(),
         }
-        answer = await self._shared.call("session_spawn", arguments, timeout=SPAWN_SECONDS)
+        try:
+            answer = await self._shared.call("session_spawn", arguments, timeout=SPAWN_SECONDS)
+        except BaseException:
+            if lending is not None:
+                await lending.give_back()
+            raise
         session = Session(self._shared, answer)
         self._shared.started.setdefault(session.id)
         self._was_spawned(session)

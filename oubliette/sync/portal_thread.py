@@ -95,7 +95,7 @@ class PortalThread:
                 each.cancel()
             for each in calls:
                 each.wait(CANCEL_SECONDS)
-            with contextlib.suppress(Closed):  # the loop has ended by itself
+            with contextlib.suppress(Closed):  # the loop has ended on its own
                 self._call(last, last=True)
         finally:
             self._end(self._thread)
@@ -163,6 +163,6 @@ class PortalThread:
 
     def _end(self, thread: threading.Thread) -> None:
         if self._portal is not None and thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop is ending by itself
+            with contextlib.suppress(RuntimeError):  # the loop is ending on its own
                 self._portal.start_task_soon(self._portal.stop, True)
         thread.join()

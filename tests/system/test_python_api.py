@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 import oubliette
+from oubliette.api.tools import PreparedTool, ToolSource, tool_table
 from tests.system.python_api import DOORS, Awaited, opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -495,6 +497,38 @@ async def test_the_methods_of_an_object_are_tools(project):
     assert orders.refunded == ["A-1"]
 
 
+class Borrowed(ToolSource):
+    """A source of one tool, which counts how often it is open."""
+
+    def __init__(self) -> None:
+        self.open_now = self.opened = 0
+
+    async def open(self, stack: AsyncExitStack) -> list[PreparedTool]:
+        self.opened += 1
+        self.open_now += 1
+        stack.callback(self._close)
+        return list(tool_table([find_order]).values())
+
+    def _close(self) -> None:
+        self.open_now -= 1
+
+
+async def test_a_source_of_tools_is_open_as_long_as_its_session(project):
+    source = Borrowed()
+    for _ in range(2):
+        answer = await project.run('call find_order {"order": "G-7"}', tools=[source])
+        assert answer.tool_calls[0].result["order"] == "G-7"
+    session = await project.spawn("say hello", tools=[source])
+    await session.turn
+    assert (source.opened, source.open_now) == (3, 1)
+    await session.end()
+    with pytest.raises(oubliette.InvalidParameter):
+        await project.spawn("say hello", tools=[source], agent="nobody")
+    async with asyncio.timeout(SOON):
+        while source.open_now:
+            await asyncio.sleep(0.01)
+
+
 # ---------------------------------------------------------------- permissions
 
 
@@ -520,7 +554,11 @@ async def test_a_policy_that_fails_denies(project):
     def broken(request: oubliette.PermissionRequest) -> str:
         raise ValueError("no idea")
 
+    def odd(request: oubliette.PermissionRequest) -> str:
+        return "perhaps"
+
     assert (await project.run("ask anything", on_permission=broken)).text == "deny"
+    assert (await project.run("ask anything", on_permission=odd)).text == "deny"
 
 
 # ---------------------------------------------------------------- typed results
@@ -617,11 +655,14 @@ async def test_an_answer_is_kept_and_what_the_tool_wrote_with_it(ob, project, tm
     database.close()
 
 
-async def test_a_caller_is_not_opened_twice_with_other_answers(ob, tmp_path):
+async def test_a_caller_is_not_opened_twice_at_the_same_time(ob, tmp_path):
     async with ob.caller("twice", [find_order]):
-        with pytest.raises(oubliette.Conflict):
-            async with ob.caller("twice", [find_order], once=tmp_path / "answers.db"):
-                pass
+        for once in (None, tmp_path / "answers.db"):
+            with pytest.raises(oubliette.Conflict):
+                async with ob.caller("twice", [find_order], once=once):
+                    pass
+    async with ob.caller("twice", [find_order], once=tmp_path / "answers.db"):
+        pass
 
 
 # ---------------------------------------------------------------- the escape hatch

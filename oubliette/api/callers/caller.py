@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oubliette import ids
 from oubliette.api.callers.caller_loop import Provided
-from oubliette.api.callers.caller_loops import policy
+from oubliette.api.callers.caller_loops import OpenedTools, policy
 from oubliette.api.callers.once_store import OnceStore
 from oubliette.api.tools.objects import listed_tools
 from oubliette.errors import Conflict, InvalidParameter
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.context import ClientContext
-    from oubliette.api.tools.prepared import PreparedTool
 
 
 class Caller:
@@ -45,7 +44,7 @@ class Caller:
         self._given = listed_tools(tools)
         self._permissions = policy(on_permission)
         self._once = None if once is None else Path(once)
-        self._tools: dict[str, PreparedTool] = {}
+        self._tools = OpenedTools()
         self._opened = False
 
     async def __aenter__(self) -> Self:
@@ -54,14 +53,20 @@ class Caller:
         Raises:
             BadTool: a tool cannot be offered.
             ConfigError: the file of answers cannot be used.
+            Conflict: a caller of this id is open already.
         """
         self._shared.check()
-        self._tools = await self._shared.loops.table(self._given)
-        store = None
-        if self._once is not None:
-            store = await asyncio.to_thread(OnceStore, self._once)
-        loop = self._shared.loops.open(self.id, store)
-        loop.provide(None, Provided(self._tools, self._permissions))
+        self._shared.loops.check_free(self.id)
+        await self._tools.open(self._given)
+        try:
+            store = None
+            if self._once is not None:
+                store = await asyncio.to_thread(OnceStore, self._once)
+            loop = self._shared.loops.open(self.id, store)
+        except BaseException:
+            await self._tools.aclose()
+            raise
+        loop.provide(None, Provided(self._tools.table, self._permissions))
         self._opened = True
         return self
 
@@ -72,7 +77,9 @@ class Caller:
         traceback: TracebackType | None,
     ) -> None:
         """Answer no more calls; those that are carried out are cancelled."""
+        self._opened = False
         await self._shared.loops.close(self.id)
+        await self._tools.aclose()
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the call that starts a session. For the package.
@@ -85,7 +92,7 @@ class Caller:
                 f"the caller {self.id} is not open, so its tools would not be answered",
                 hint=f"async with ob.caller({self.id!r}, tools) as caller: ... (sync: with)",
             )
-        tools = [each.definition for each in self._tools.values()]
+        tools = [each.definition for each in self._tools.table.values()]
         return {"caller_id": self.id, "caller_tools": tools}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from oubliette.api.callers.caller_loop import CallerLoop, Provided
 from oubliette.api.owned_context import OwnedContext
@@ -30,10 +30,12 @@ class Lending:
 
     def __init__(
         self,
+        loops: CallerLoops,
         loop: CallerLoop,
-        tools: dict[str, PreparedTool] | None,
+        tools: OpenedTools | None,
         permissions: PermissionRules | None,
     ) -> None:
+        self._loops = loops
         self._loop = loop
         self._tools = tools
         self._permissions = permissions
@@ -42,13 +44,54 @@ class Lending:
         """Return the arguments of the call that starts or continues the session."""
         found: dict[str, Any] = {"caller_id": self._loop.caller_id}
         if self._tools is not None:
-            found["caller_tools"] = [each.definition for each in self._tools.values()]
+            found["caller_tools"] = [each.definition for each in self._tools.table.values()]
         return found
 
     def taken_by(self, session_id: str, workspace_id: str | None) -> None:
         """Answer the requests of this session from now on, those that came before included."""
-        provided = Provided(self._tools, self._permissions, workspace_id)
-        self._loop.provide(session_id, provided)
+        table = None if self._tools is None else self._tools.table
+        self._loop.provide(session_id, Provided(table, self._permissions, workspace_id))
+        if self._tools is not None:
+            self._loops.hold(session_id, self._tools)
+
+    async def give_back(self) -> None:
+        """Close what was opened for a session that was not started."""
+        if self._tools is not None:
+            await self._tools.aclose()
+
+
+class OpenedTools:
+    """Tools by name, and the sources that some of them come from."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, PreparedTool] = {}
+        self._sources: list[OwnedContext[list[PreparedTool]]] = []
+
+    async def open(self, tools: Iterable[object]) -> Self:
+        """Open the sources, and prepare all tools.
+
+        Raises:
+            BadTool: a tool cannot be offered.
+        """
+        flat: list[object] = []
+        try:
+            for each in listed_tools(tools):
+                if isinstance(each, ToolSource):
+                    source = OwnedContext(_opened(each), "tools of a source")
+                    flat += await source.enter()
+                    self._sources.append(source)
+                else:
+                    flat.append(each)
+            self.table = tool_table(flat)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def aclose(self) -> None:
+        """Close the sources."""
+        while self._sources:
+            await self._sources.pop().leave()
 
 
 class CallerLoops:
@@ -58,7 +101,8 @@ class CallerLoops:
         self._shared = shared
         self._own_id = own_id
         self._loops: dict[str, CallerLoop] = {}
-        self._sources: list[OwnedContext[Any]] = []
+        self._held: dict[str, OpenedTools] = {}
+        """Tools of sessions, by the sessions' ids."""
 
     async def prepare(
         self, tools: Iterable[object] | None, on_permission: OnPermission | None
@@ -71,38 +115,49 @@ class CallerLoops:
         """
         if tools is None and on_permission is None:
             return None
-        table = None if tools is None else await self.table(tools)
         permissions = policy(on_permission)
-        loop = self.open(self._own_id)
-        return Lending(loop, table, permissions)
+        loop = self._own()
+        opened = None if tools is None else await OpenedTools().open(tools)
+        return Lending(self, loop, opened, permissions)
 
-    async def table(self, tools: Iterable[object]) -> dict[str, PreparedTool]:
-        """Return the tools by name; sources are opened until the end."""
-        flat: list[object] = []
-        for each in listed_tools(tools):
-            if isinstance(each, ToolSource):
-                context = OwnedContext(_opened(each), "tools of a source")
-                flat += await context.enter()
-                self._sources.append(context)
-            else:
-                flat.append(each)
-        return tool_table(flat)
+    def hold(self, session_id: str, tools: OpenedTools) -> None:
+        """Keep the tools of a session open until it has ended, or gets others."""
+        self._let_go(session_id)
+        self._held[session_id] = tools
+
+    def _let_go(self, session_id: str) -> None:
+        before = self._held.pop(session_id, None)
+        if before is not None:
+            self._shared.run(before.aclose(), f"end of the tools of {session_id}")
+
+    def _own(self) -> CallerLoop:
+        loop = self._loops.get(self._own_id)
+        if loop is None:
+            loop = self._loops[self._own_id] = CallerLoop(self._shared, self._own_id)
+        loop.start()
+        return loop
 
     def open(self, caller_id: str, once: OnceStore | None = None) -> CallerLoop:
         """Return the loop of a caller, which listens from now on.
 
         Raises:
-            Conflict: it is open already with another store of answers.
+            Conflict: this caller is open already.
         """
-        loop = self._loops.get(caller_id)
-        if loop is None:
-            loop = self._loops[caller_id] = CallerLoop(self._shared, caller_id, once)
-        elif once is not None:
+        self.check_free(caller_id)
+        loop = self._loops[caller_id] = CallerLoop(self._shared, caller_id, once)
+        loop.start()
+        return loop
+
+    def check_free(self, caller_id: str) -> None:
+        """Check that no caller has this id.
+
+        Raises:
+            Conflict: one has; or it is the id under which this program provides other tools.
+        """
+        if caller_id in self._loops or caller_id == self._own_id:
             raise Conflict(
                 f"the caller {caller_id} is open already", hint="open it once, or use another id"
             )
-        loop.start()
-        return loop
 
     async def close(self, caller_id: str) -> None:
         """Close one caller."""
@@ -114,14 +169,15 @@ class CallerLoops:
         """Provide nothing to this session any more."""
         for loop in self._loops.values():
             loop.forget(session_id)
+        self._let_go(session_id)
 
     async def aclose(self) -> None:
-        """Close all callers and sources."""
+        """Close all callers and tools."""
         for caller_id in list(self._loops):
             await self.close(caller_id)
-        for source in reversed(self._sources):
-            await source.leave()
-        self._sources.clear()
+        while self._held:
+            _, tools = self._held.popitem()
+            await tools.aclose()
 
 
 def policy(given: OnPermission | None) -> PermissionRules | None:

@@ -162,8 +162,6 @@ class PermissionAnswer:
         request = self._request
         try:
             decision = await permissions.decide(request, workspace=workspace)
-        except OublietteError:
-            raise
         except Exception:
             _log.exception("the decision on %r failed: it is denied", request.text)
             decision = "deny"

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from oubliette.api.callers.caller import Caller
-from oubliette.api.callers.caller_loops import CallerLoops, policy
+from oubliette.api.callers.caller_loops import OpenedTools, policy
 from oubliette.api.tools import BadTool
 from oubliette.errors import InvalidParameter
 
@@ -20,9 +20,8 @@ def add(a: int, b: int) -> int:
 @pytest.mark.parametrize("tools", [add, "add", {"add": add}, 7])
 @pytest.mark.anyio
 async def test_tools_that_are_no_list_are_refused(tools, anyio_backend) -> None:
-    loops = CallerLoops(cast("Any", None), "program")
     with pytest.raises(BadTool, match="no list of tools") as caught:
-        await loops.table(tools)
+        await OpenedTools().open(tools)
     assert "tools=[" in (caught.value.hint or "")
 
 

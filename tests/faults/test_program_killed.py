@@ -16,7 +16,7 @@ from tests.faults.shop_kills import Program, embedded_settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.timeout(120)]
 
 SOON = 30.0
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.system.site import Site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oubliette.testing.fork_server import Zygote
     from tests.system.site import Site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.timeout(120)]
 
 LONG = 30.0  # seconds that a poll waits, and more than a test takes
 SOON = 60.0

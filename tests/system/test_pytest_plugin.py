@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "pytest_example"

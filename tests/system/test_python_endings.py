@@ -11,7 +11,7 @@ import pytest
 import oubliette
 from tests.system.python_api import DOORS, opened, settings, short_home
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.whole, pytest.mark.timeout(120)]
 
 SOON = 20.0
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.system.site import Site
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(120)]
 
 SCRIPTED = {"agents.default": "scripted"}
 SOON = 60.0

@@ -15,7 +15,7 @@ import pytest
 
 import oubliette
 from oubliette.api.tools import PreparedTool, ToolSource, tool_table
-from tests.system.python_api import DOORS, Awaited, opened
+from tests.system.python_api import DOORS, Awaited, opened, settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -100,7 +100,7 @@ async def test_an_option_that_does_not_exist_is_named(project):
 
 
 async def test_a_system_is_opened_and_closed_without_a_block():
-    ob = await oubliette.open(temporary=True, config={"agents.default": "scripted"}).start()
+    ob = await oubliette.open(temporary=True, config=settings()).start()
     try:
         project = await ob.project("shop")
         assert (await project.run("say hello")).text == "hello"

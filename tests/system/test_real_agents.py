@@ -225,6 +225,7 @@ async def test_a_session_is_resumed_after_its_agent_process_was_killed(talk: Tal
     failed = await talk.next("error")
     assert "killed by signal 9" in failed["message"]
     assert (await talk.session.get())["status"] == "failed"
+    await talk.session.turn(SLOW)  # the one that was cut off
     said = await talk.turn(recall)
     assert "blue" in said[-1]
     # It has its tools again.

@@ -59,7 +59,7 @@ async def test_a_session_that_rests_is_resumed_with_its_memory(site, caller, pro
     again, _ = await spawn(site, caller, project, "recall colour")
     assert again["session_id"] == agent.session_id
     assert (again["spawned"], again["resumed"]) == (False, True)
-    done = await agent.event("completion", nth=2)
+    done = await agent.event("completion", nth=3)  # after that of the turn that was cut off
     assert done["final_text"] == "green"
     assert [event["index"] for event in agent.log] == list(range(len(agent.log)))
     assert agent.log[before]["index"] == again["last_index"]
@@ -72,7 +72,7 @@ async def test_session_message_to_a_resting_session_resumes_it(site, caller, pro
     await crashed(agent)
     answer = await agent.say("recall n")
     assert (answer["resumed"], answer["spawned"]) == (True, False)
-    assert (await agent.event("completion", nth=2))["final_text"] == "1"
+    assert (await agent.event("completion", nth=3))["final_text"] == "1"
 
 
 async def test_an_ended_session_is_not_resumed(site, caller, project):

@@ -17,7 +17,9 @@ from oubliette.errors import ConfigError
 from oubliette.runtime.agents.base import AgentCommand, AgentFile, Availability
 from oubliette.runtime.agents.environment import base_environment
 from oubliette.runtime.agents.executor import StreamExecution
+from oubliette.runtime.agents.program import ProgramOutOfReach
 from oubliette.runtime.agents.scripted.adapter import ScriptedAdapter
+from oubliette.runtime.containers import host_paths
 from oubliette.runtime.containers.base import Mount
 
 if TYPE_CHECKING:
@@ -86,10 +88,17 @@ class FunctionRuntime(StreamExecution):
         return Availability(ok=True)
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of the runner, with the packages of the image's interpreter."""
+        """Return the command of the runner, with the packages of the image's interpreter.
+
+        Raises:
+            ProgramOutOfReach: the agent's user may not read the packages of its program.
+        """
         shipped = self._shipped
         # Without mounts, the folders are used where they are.
         packages = [str(m.source) if inside.places else m.target for m in self.mounts]
+        if inside.places and inside.stranger is not None:
+            for mount in self.mounts:
+                _check_reach(mount.source, inside.stranger)
         settings = {
             "name": shipped.name,
             "archive": f"{inside.path(session.home)}/{ARCHIVE}",
@@ -128,6 +137,18 @@ class FunctionRuntime(StreamExecution):
 
     async def close(self) -> None:
         """Do nothing: this object holds no resources."""
+
+
+def _check_reach(packages: Path, uid: int) -> None:
+    closed = host_paths.closed_folders(packages, uid)
+    if closed:
+        raise ProgramOutOfReach(
+            f"the packages of the agent's program in {packages} cannot be used: without a sandbox"
+            f" agents of a program that root runs are another user ({uid}), who may not pass"
+            f" {closed[0]}",
+            hint="make the virtual environment where every user may go; or install bubblewrap and"
+            ' set process.sandbox = "bubblewrap"; or run the program as an ordinary user',
+        )
 
 
 def _digest(folder: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from oubliette.config.schema import Config
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AcpRuntime, AgentSession
 from oubliette.runtime.agents.base import Availability
+from oubliette.runtime.agents.program import ProgramOutOfReach
 from oubliette.runtime.agents.registry import installed
 from oubliette.runtime.containers.base import Inside
 
@@ -112,3 +115,21 @@ async def test_packages_of_the_program_are_mounted_and_used_where_they_are_witho
 
     assert packages(Inside()) == [mount.target]
     assert packages(Inside(places={"/workspace": "/srv"})) == [str(mount.source)]
+
+
+async def test_packages_that_another_user_may_not_read_are_named_with_the_remedy(tmp_path):
+    runtime = (await installed(config(), [equipped])).agents["equipped"]
+    closed = tmp_path / "closed"
+    (closed / "site-packages").mkdir(parents=True)
+    runtime._shipped = msgspec.structs.replace(
+        runtime._shipped, packages=(closed / "site-packages",)
+    )
+    closed.chmod(0o700)
+    session = AgentSession(
+        session_id="s", project_id="p", depth=0, cwd="/workspace", home="/home/agent/s",
+        pairing_secret="secret",
+    )  # fmt: skip
+    inside = Inside(places={"/workspace": "/srv"}, stranger=os.getuid() + 1)
+    with pytest.raises(ProgramOutOfReach, match=r"may not pass /") as refused:
+        runtime.command(session, inside)
+    assert "virtual environment" in (refused.value.hint or "")

@@ -15,6 +15,7 @@ import pytest
 
 import oubliette
 from oubliette import sync
+from tests.system.python_api import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(120)]
 
-SCRIPTED = {"agents.default": "scripted"}
 SOON = 60.0
 THREADS = ("asyncio_", "AnyIO")  # of executors, which end a moment after their loop
 
@@ -51,7 +51,7 @@ def threads() -> set[threading.Thread]:
 
 
 def here() -> sync.Oubliette:
-    return sync.open(temporary=True, config=SCRIPTED)
+    return sync.open(temporary=True, config=settings())
 
 
 @pytest.fixture(autouse=True)
@@ -324,7 +324,7 @@ def wait(project):
     {wait}
 
 try:
-    with sync.open(temporary=True, config={{"agents.default": "scripted"}}) as ob:
+    with sync.open(temporary=True, config={config!r}) as ob:
         project = ob.project("shop")
         try:
             wait(project)
@@ -347,7 +347,9 @@ except KeyboardInterrupt:
 def interrupted(wait: str) -> list[str]:
     """The lines of a program that got SIGINT while it waited."""
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(wait=wait)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM.format(wait=wait, config=settings())],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as program:
         try:
             assert program.stdout is not None

@@ -151,7 +151,10 @@ def test_a_loop_that_a_tool_has_ended_is_closed():
 
     thread = PortalThread()
     thread.start()
-    for work in (leave, nothing):
-        with pytest.raises(Closed):
-            thread.call(work)
+    with pytest.raises(Closed):
+        thread.call(leave)
+    assert thread._thread is not None
+    thread._thread.join(10)  # until then the loop may still make a call
+    with pytest.raises(Closed):
+        thread.call(nothing)
     thread.stop(nothing)

@@ -158,7 +158,7 @@ async def test_an_agent_that_dies_in_its_turn_can_be_resumed(open_site):
         agent = await site.spawn(caller, "say one\ndie", agent="parrot")
         assert "exit code 3" in await failure(agent)
         assert (await agent.say("say two"))["resumed"]
-        done = await agent.event("completion", timeout=COLD)
+        done = await agent.event("completion", nth=2, timeout=COLD)  # after that of the lost turn
         assert done["final_text"] == "two"
         lost = await agent.event("system", kind="not_resumed")
         assert "cannot" in lost["reason"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -24,7 +24,7 @@ from oubliette.tools.registry import carry_out, find
 from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -196,31 +196,57 @@ async def serving(
         ConfigError: the home, the configuration or the sandbox is unusable; contains the remedy.
         HomeInUse: another process uses this home.
     """
-    log_as_the_program_does()
     on_stop = "keep" if keep_agents else "end"
     config = msgspec.structs.replace(
         config, server=msgspec.structs.replace(config.server, on_stop=on_stop)
     )
-    async with running(
-        home, config, http=False, agents=agents, runtime=runtime, clock=clock
-    ) as server:
-        connection = LocalConnection(server)
-        connection.serve_listeners()
-        yield connection
+    with _PROGRAM_LOG.used():
+        async with running(
+            home, config, http=False, agents=agents, runtime=runtime, clock=clock
+        ) as server:
+            connection = LocalConnection(server)
+            connection.serve_listeners()
+            yield connection
 
 
-def log_as_the_program_does() -> None:
-    """Send our log to the standard library's `logging`, unless the program configured structlog."""
-    if structlog.is_configured():
-        return
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
-    logging.getLogger("oubliette").addHandler(logging.NullHandler())
+class _ProgramLog:
+    """Our log, sent to the standard library's `logging` while a server is embedded.
+
+    A program that has configured structlog itself keeps its own way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # servers may be embedded in several threads
+        self._servers = 0
+        self._factory = structlog.stdlib.LoggerFactory()
+
+    @contextlib.contextmanager
+    def used(self) -> Generator[None]:
+        """Send it there for the time of the `with` block."""
+        with self._lock:
+            if self._servers == 0 and not structlog.is_configured():
+                self._configure()
+            self._servers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._servers -= 1
+                ours = structlog.get_config()["logger_factory"] is self._factory
+                if self._servers == 0 and ours:
+                    structlog.reset_defaults()
+
+    def _configure(self) -> None:
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.processors.format_exc_info,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=self._factory,
+            cache_logger_on_first_use=False,
+        )
+
+
+_PROGRAM_LOG: Final = _ProgramLog()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oubliette import ids
 from oubliette.api.callers.caller_loop import Provided
-from oubliette.api.callers.caller_loops import OpenedTools, policy
+from oubliette.api.callers.caller_loops import OpenedTools
 from oubliette.api.callers.once_store import OnceStore
+from oubliette.api.permissions import policy_of
 from oubliette.api.tools.objects import listed_tools
 from oubliette.errors import Conflict, InvalidParameter
 
@@ -42,7 +43,7 @@ class Caller:
         """Id of the caller."""
         self._shared = shared
         self._given = listed_tools(tools)
-        self._permissions = policy(on_permission)
+        self._permissions = policy_of(on_permission)
         self._once = None if once is None else Path(once)
         self._tools = OpenedTools()
         self._opened = False

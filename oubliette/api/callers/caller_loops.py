@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from oubliette.api.callers.caller_loop import CallerLoop, Provided
 from oubliette.api.owned_context import OwnedContext
-from oubliette.api.permissions import PermissionRules, rules
-from oubliette.api.tools import tool_table
+from oubliette.api.permissions import PermissionRules, policy_of
+from oubliette.api.tools import opened_table, tool_table
 from oubliette.api.tools.objects import listed_tools
 from oubliette.api.tools.prepared import ToolSource
-from oubliette.errors import Conflict, InvalidParameter
+from oubliette.errors import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -65,7 +65,7 @@ class OpenedTools:
 
     def __init__(self) -> None:
         self.table: dict[str, PreparedTool] = {}
-        self._sources: list[OwnedContext[list[PreparedTool]]] = []
+        self._sources: OwnedContext[dict[str, PreparedTool]] | None = None
 
     async def open(self, tools: Iterable[object]) -> Self:
         """Open the sources, and prepare all tools.
@@ -73,25 +73,20 @@ class OpenedTools:
         Raises:
             BadTool: a tool cannot be offered.
         """
-        flat: list[object] = []
-        try:
-            for each in listed_tools(tools):
-                if isinstance(each, ToolSource):
-                    source = OwnedContext(_opened(each), "tools of a source")
-                    flat += await source.enter()
-                    self._sources.append(source)
-                else:
-                    flat.append(each)
-            self.table = tool_table(flat)
-        except BaseException:
-            await self.aclose()
-            raise
+        given = listed_tools(tools)
+        if not any(isinstance(each, ToolSource) for each in given):
+            self.table = tool_table(given)
+            return self
+        sources = OwnedContext(_opened(given), "sources of tools")
+        self.table = await sources.enter()
+        self._sources = sources
         return self
 
     async def aclose(self) -> None:
         """Close the sources."""
-        while self._sources:
-            await self._sources.pop().leave()
+        sources, self._sources = self._sources, None
+        if sources is not None:
+            await sources.leave()
 
 
 class CallerLoops:
@@ -115,7 +110,7 @@ class CallerLoops:
         """
         if tools is None and on_permission is None:
             return None
-        permissions = policy(on_permission)
+        permissions = policy_of(on_permission)
         loop = self._own()
         opened = None if tools is None else await OpenedTools().open(tools)
         return Lending(self, loop, opened, permissions)
@@ -180,24 +175,7 @@ class CallerLoops:
             await tools.aclose()
 
 
-def policy(given: OnPermission | None) -> PermissionRules | None:
-    """Return the rules of an `on_permission`: rules, or a function of the request.
-
-    Raises:
-        InvalidParameter: it is neither.
-    """
-    if not (given is None or isinstance(given, PermissionRules) or callable(given)):
-        raise InvalidParameter(
-            f"on_permission is {given!r}",
-            field="on_permission",
-            hint="oubliette.rules(allow=[…], deny=[…]), or a function of the request",
-        )
-    if given is None or isinstance(given, PermissionRules):
-        return given
-    return rules(otherwise=given)
-
-
 @contextlib.asynccontextmanager
-async def _opened(source: ToolSource) -> AsyncGenerator[list[PreparedTool]]:
+async def _opened(tools: list[object]) -> AsyncGenerator[dict[str, PreparedTool]]:
     async with contextlib.AsyncExitStack() as stack:
-        yield await source.open(stack)
+        yield await opened_table(tools, stack)

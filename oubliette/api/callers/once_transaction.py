@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.from_thread
 
+from oubliette.api.finishing import finish
 from oubliette.api.tools.errors import ToolError
 from oubliette.failpoints import failpoint
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Coroutine
 
     from oubliette.api.callers.once_store import OnceStore
 
@@ -125,7 +125,9 @@ class OnceTransaction:
         """
         with self._guard:
             self._over = True
-        return await _to_the_end(self._keep(request_id, answer, abandoned=abandoned))
+        return await finish(
+            asyncio.ensure_future(self._keep(request_id, answer, abandoned=abandoned))
+        )
 
     async def _keep(
         self, request_id: str, answer: dict[str, Any], *, abandoned: bool
@@ -160,7 +162,7 @@ class OnceTransaction:
         """Undo what was not kept, and let the next call write."""
         with self._guard:
             self._over = True
-        await _to_the_end(self._end(abandoned=abandoned))
+        await finish(asyncio.ensure_future(self._end(abandoned=abandoned)))
 
     async def _end(self, *, abandoned: bool) -> None:
         try:
@@ -183,15 +185,3 @@ class OnceTransaction:
             database.execute("ROLLBACK")
         if not (abandoned and self._in_thread):
             database.close()
-
-
-async def _to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
-    """Do this to its end, also if this task is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
-        raise

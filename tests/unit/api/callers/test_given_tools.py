@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from oubliette.api.callers.caller import Caller
-from oubliette.api.callers.caller_loops import OpenedTools, policy
+from oubliette.api.callers.caller_loops import OpenedTools
+from oubliette.api.permissions import policy_of
 from oubliette.api.tools import BadTool
 from oubliette.errors import InvalidParameter
 
@@ -34,11 +35,11 @@ def test_a_caller_refuses_tools_that_are_no_list_when_it_is_made(tools) -> None:
 @pytest.mark.parametrize("given", ["allow", "deny", True, ["read"]])
 def test_a_policy_that_is_neither_rules_nor_a_function_is_named(given) -> None:
     with pytest.raises(InvalidParameter, match="on_permission") as caught:
-        policy(given)
+        policy_of(given)
     assert caught.value.field == "on_permission"
     assert "rules" in (caught.value.hint or "")
 
 
-def test_a_function_is_a_policy() -> None:
-    assert policy(lambda request: "deny") is not None
-    assert policy(None) is None
+def test_a_function_is_a_policy_of() -> None:
+    assert policy_of(lambda request: "deny") is not None
+    assert policy_of(None) is None

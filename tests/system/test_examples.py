@@ -20,23 +20,23 @@ SECONDS = 120.0
 
 
 async def run(name: str, *arguments: str, **env: str) -> str:
-    """Run an example to its end; what it printed."""
+    """Run an example to its end; what it printed, without the log on its stderr."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(FOLDER / name),
         *arguments,
         env={**os.environ, **env},
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(SECONDS):
-            out, _ = await process.communicate()
+            out, log = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, out.decode()
+    assert process.returncode == 0, (out + log).decode()
     return out.decode()
 
 
@@ -142,7 +142,8 @@ async def test_the_notebook_runs_and_shows_its_results(site: Site, monkeypatch) 
 
 
 def _output(cell) -> str:
-    return "".join(each.get("text") or each["data"]["text/plain"] for each in cell.outputs)
+    shown = [each for each in cell.outputs if each.get("name") != "stderr"]  # the log
+    return "".join(each.get("text") or each["data"]["text/plain"] for each in shown)
 
 
 def test_each_example_is_run_here() -> None:

@@ -63,12 +63,15 @@ class ProvidedTools:
         """Whether it has let a deadline pass, and not listed its tools since."""
         self.awaited_since: float | None = None
         """Wall second since which turns wait for the agent's fetch of its tool list, or None."""
+        self._awaited_revision = 0
+        """First revision that has the tools which turns wait for."""
 
     # ------------------------------------------------------------------ the agent's process
 
     def agent_starting(self) -> None:
         """Record that another process is about to start, which will list its tools on its own."""
         self.awaited_since = None
+        self._awaited_revision = 0
         self._client_runs = self._ignores_changes = False
 
     def client_seen(self) -> None:
@@ -129,6 +132,8 @@ class ProvidedTools:
             return (warning,)
         if self.awaited_since is None:
             self.awaited_since = now
+        # Sent after the commit: until then, the agent may still report the revision before.
+        self._awaited_revision = self._revision + 1
         return ()
 
     def send(self, record: Session) -> Effects:
@@ -167,6 +172,8 @@ class ProvidedTools:
         if params.get("revision") != self._revision:
             return effects
         self._ignores_changes = False
+        if self._revision < self._awaited_revision:
+            return effects
         return effects + self._go_on()
 
     def overdue(self, message: ListingOverdue) -> Effects:

@@ -169,6 +169,22 @@ def test_a_list_of_another_revision_starts_nothing(
     assert session.begun == 0
 
 
+def test_a_list_that_is_reported_before_the_new_tools_are_sent_starts_nothing(
+    session: Session, tools: Provided
+) -> None:
+    before = {"revision": session.sent[-1]["revision"]}
+    provided = session.tools.provide(
+        "shop", (FIND, SEND), session.record, attached=True, now=session.clock.time()
+    )
+    assert provided is not None
+    tools.listed(before)  # the record with the new tools is still being committed
+    assert tools.awaited_since is not None
+    session.apply(provided[0])
+    assert session.begun == 0
+    tools.listed({"revision": session.sent[-1]["revision"]})
+    assert session.begun == 1
+
+
 def test_an_agent_that_does_not_list_in_time_begins_its_turn_and_the_log_says_so(
     session: Session, tools: Provided
 ) -> None:

@@ -23,8 +23,9 @@ import structlog
 from oubliette.errors import ConfigError, InvalidParameter, NotFound, OublietteError
 from oubliette.runtime.files.home import CONTROL_SOCKET
 from oubliette.tools.auth.scopes import Scope
-from oubliette.tools.registry import call, failure
+from oubliette.tools.registry import call
 from oubliette.tools.spec import CallContext
+from oubliette.tools.tool_result import failure
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter

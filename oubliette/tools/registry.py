@@ -6,15 +6,15 @@ import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import structlog
 
-from oubliette.errors import Forbidden, InvalidParameter, NotFound, OublietteError, Unavailable
+from oubliette.errors import Forbidden, NotFound, OublietteError, Unavailable
 from oubliette.ids import shown
 from oubliette.kit import ActorDead
-from oubliette.runtime.store.codec import decode_payload, encode
+from oubliette.runtime.store.codec import encode
 from oubliette.tool_params import json_schema, validation
 from oubliette.tools.audit import note_call
+from oubliette.tools.call_at_home import call_at_home
 from oubliette.tools.handlers import (
     callers,
     containers,
@@ -29,11 +29,15 @@ from oubliette.tools.handlers import (
     tokens,
     workspaces,
 )
+from oubliette.tools.tool_result import failure, success
 
 if TYPE_CHECKING:
+    import msgspec
+
     from oubliette.tools.auth.scopes import Scope
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Tool, Transport
+    from oubliette.tools.tool_result import ToolResult
 
 _log = structlog.get_logger("oubliette.tools")
 
@@ -75,32 +79,6 @@ TABLE: Final[dict[str, Tool]] = {tool.name: tool for tool in _TOOLS}
 """All tools by name, in the order in which they are listed."""
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a call, for every transport."""
-
-    text: str
-    """The result as JSON; of an error, its message."""
-    raw: bytes | None = None
-    """The result as JSON in UTF-8; None for an error."""
-    error: dict[str, Any] | None = None
-    """`{code, message, hint, field}` of an error."""
-
-    @property
-    def structured(self) -> dict[str, Any]:
-        """The result as an object; for an error `{"error": …}`."""
-        return {"error": self.error} if self.raw is None else decode_payload(self.raw)
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the tool failed."""
-        return self.raw is None
-
-    @property
-    def code(self) -> str | None:
-        """The `OublietteError.code` of an error."""
-        return None if self.error is None else self.error["code"]
-
-
 def input_schema(tool: Tool) -> dict[str, Any]:
     """Return the JSON Schema of a tool's arguments; read-only."""
     return validation.schema_of(tool.params)
@@ -135,17 +113,42 @@ def listed(scope: Scope, at: Transport) -> list[Tool]:
 async def call(
     services: ToolServices, context: CallContext, name: str, arguments: dict[str, Any] | None
 ) -> ToolResult:
-    """Call a tool. A failure of the tool is an answer with the remedy.
+    """Call a tool, on whichever machine of a cluster has to carry it out.
+
+    A failure of the tool is an answer with the remedy.
 
     Raises:
         NotFound: there is no such tool on this transport.
     """
     tool = find(context, name)
+    if services.nodes is not None:
+        try:
+            result = await call_at_home(services, context, tool, arguments)
+        except Exception as error:
+            return failure(_shown(error, tool))
+        if result is not None:
+            return result
+    return await _carried_out(services, context, tool, arguments)
+
+
+async def call_here(
+    services: ToolServices, context: CallContext, name: str, arguments: dict[str, Any] | None
+) -> ToolResult:
+    """Call a tool on this machine; otherwise as `call`.
+
+    Raises:
+        NotFound: there is no such tool on this transport.
+    """
+    return await _carried_out(services, context, find(context, name), arguments)
+
+
+async def _carried_out(
+    services: ToolServices, context: CallContext, tool: Tool, arguments: dict[str, Any] | None
+) -> ToolResult:
     try:
-        raw = encode(await carry_out(services, context, tool, arguments))
+        return success(encode(await carry_out(services, context, tool, arguments)))
     except Exception as error:
         return failure(_shown(error, tool))
-    return ToolResult(text=raw.decode(), raw=raw)
 
 
 def find(context: CallContext, name: str) -> Tool:
@@ -216,14 +219,3 @@ def _check_scope(tool: Tool, context: CallContext) -> None:
             "tool not allowed for this token scope",
             hint=f"{tool.name} needs {needed}, this key has {context.scope}",
         )
-
-
-def failure(error: OublietteError) -> ToolResult:
-    """Return an error as the answer of a tool."""
-    body = {
-        "code": error.code,
-        "message": error.message,
-        "hint": error.hint,
-        "field": error.field if isinstance(error, InvalidParameter) else None,
-    }
-    return ToolResult(text=str(error), error=body)

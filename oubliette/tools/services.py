@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from oubliette.tools.auth.api_keys import ApiKeys
     from oubliette.tools.auth.rate_limits import RateLimits
     from oubliette.tools.caller_listen import CallerListen, CallerListenResult
+    from oubliette.tools.home_nodes import HomeNodes
     from oubliette.tools.spec import CallContext
 
 KNOWN_SESSIONS: Final = 10_000
@@ -94,6 +95,8 @@ class ToolServices:
     """Removes the files of a purged session, given project id and session id."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None
     """Serves `caller_listen` (`ListenService`); None until the front is started."""
+    nodes: HomeNodes | None = None
+    """Machines of the cluster; None: this one is the only one."""
     _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])
 
     def session_ref(self, session_id: str) -> Ref | None:

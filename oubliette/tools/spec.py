@@ -19,8 +19,17 @@ CALLERS: Final[frozenset[Transport]] = frozenset({"http", "program"})
 """Transports of those that provide tools and listen to events."""
 
 
-class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Principal, rights and transport of a call."""
+Home = Literal["local", "live", "needed", "new"]
+"""Machine of a cluster on which a tool does its work.
+
+`local`: any, as it only reads or writes what all machines share. `live`: the home of its session or
+project, if that has one. `needed`: the same, and a project without a home gets one. `new`: the home
+of the project that it creates.
+"""
+
+
+class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Principal, rights and transport of a call, as they cross to another machine."""
 
     principal: str
     token_id: str
@@ -32,6 +41,11 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the key was minted for a session's agent."""
     expires_at: float | None = None
     """Expiry of the key, wall seconds; a key that it mints expires no later."""
+
+
+class CallContext(CallerIdentity, frozen=True, kw_only=True):
+    """Identity of a call's caller, and the receiver of the call's progress."""
+
     progress: Callable[[str], object] | None = None
     """Receives progress messages of long calls, from tools that have any; None: they are
     dropped."""
@@ -62,6 +76,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Changes nothing (the MCP annotation `readOnlyHint`)."""
     destructive: bool = False
     """Deletes or ends something (`destructiveHint`)."""
+    home: Home = "local"
+    """Machine that has to carry it out."""
 
     def allowed(self, scope: Scope, transport: Transport) -> bool:
         """Whether a key of this scope may call it on this transport."""
@@ -78,6 +94,7 @@ def tool(
     streamed: bool = False,
     read_only: bool = False,
     destructive: bool = False,
+    home: Home = "local",
 ) -> Callable[[Callable[[Any, CallContext, P], Awaitable[msgspec.Struct]]], Tool]:
     """Make the decorated handler a tool: its name is the tool's, its docstring the description."""
 
@@ -95,6 +112,7 @@ def tool(
             idempotent="idempotency_key" in params.__struct_fields__,
             read_only=read_only,
             destructive=destructive,
+            home=home,
         )
 
     return make

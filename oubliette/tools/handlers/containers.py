@@ -168,7 +168,7 @@ async def _up(services: ToolServices, actor: Ref, lease: str) -> Any:
     return await actor.ask(Acquire(session_id=lease), timeout=limit)
 
 
-@tool(ContainerStart, ContainerState, scope="write")
+@tool(ContainerStart, ContainerState, scope="write", home="needed")
 async def container_start(
     services: ToolServices, context: CallContext, params: ContainerStart
 ) -> ContainerState:
@@ -191,7 +191,7 @@ async def container_start(
     )
 
 
-@tool(ContainerStop, ContainerState, scope="write", destructive=True)
+@tool(ContainerStop, ContainerState, scope="write", destructive=True, home="live")
 async def container_stop(
     services: ToolServices, context: CallContext, params: ContainerStop
 ) -> ContainerState:
@@ -208,7 +208,7 @@ async def container_stop(
     )
 
 
-@tool(ContainerExec, ContainerOutput, scope="write")
+@tool(ContainerExec, ContainerOutput, scope="write", home="needed")
 async def container_exec(
     services: ToolServices, context: CallContext, params: ContainerExec
 ) -> ContainerOutput:
@@ -247,7 +247,7 @@ async def container_exec(
     )
 
 
-@tool(ContainerLogs, ContainerText, scope="write")
+@tool(ContainerLogs, ContainerText, scope="write", home="live")
 async def container_logs(
     services: ToolServices, context: CallContext, params: ContainerLogs
 ) -> ContainerText:
@@ -266,7 +266,7 @@ def _imaging(services: ToolServices) -> Imaging:
     return services.imaging
 
 
-@tool(ContainerRefresh, ImageState, scope="write")
+@tool(ContainerRefresh, ImageState, scope="write", home="needed")
 async def container_refresh(
     services: ToolServices, context: CallContext, params: ContainerRefresh
 ) -> ImageState:

@@ -92,7 +92,7 @@ class EventPiece(Result, frozen=True, kw_only=True):
     total: Annotated[int, Meta(description="Size of the whole text in bytes.")]
 
 
-@tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True)
+@tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True, home="live")
 async def session_events(
     services: ToolServices, context: CallContext, params: SessionEventsParams
 ) -> SessionEventsPage:

@@ -37,7 +37,7 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
     ] = "once"
 
 
-@tool(PermissionResponse, Accepted, scope="write", transports=CALLERS)
+@tool(PermissionResponse, Accepted, scope="write", transports=CALLERS, home="live")
 async def permission_response(
     services: ToolServices, context: CallContext, params: PermissionResponse
 ) -> Accepted:

@@ -140,7 +140,7 @@ class Options(Result, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
 
 
-@tool(ProjectCreate, ProjectView, scope="write", unbound=True)
+@tool(ProjectCreate, ProjectView, scope="write", unbound=True, home="new")
 async def project_create(
     services: ToolServices, context: CallContext, params: ProjectCreate
 ) -> ProjectView:
@@ -211,7 +211,7 @@ async def project_get(
     return project_view(project, await services.reader.containers(project.id))
 
 
-@tool(ProjectOne, ProjectDeleted, scope="write", destructive=True)
+@tool(ProjectOne, ProjectDeleted, scope="write", destructive=True, home="needed")
 async def project_delete(
     services: ToolServices, context: CallContext, params: ProjectOne
 ) -> ProjectDeleted:

@@ -61,7 +61,7 @@ class CleanedUp(Result, frozen=True, kw_only=True):
     deleted: Annotated[int, Meta(description="Number of deleted sessions.")]
 
 
-@tool(SessionOne, SessionStatus, scope="write")
+@tool(SessionOne, SessionStatus, scope="write", home="live")
 async def session_interrupt(
     services: ToolServices, context: CallContext, params: SessionOne
 ) -> SessionStatus:
@@ -73,7 +73,7 @@ async def session_interrupt(
     return SessionStatus(session_id=session.id, status=status)
 
 
-@tool(SessionEnd, SessionStatus, scope="write", destructive=True)
+@tool(SessionEnd, SessionStatus, scope="write", destructive=True, home="live")
 async def session_end(
     services: ToolServices, context: CallContext, params: SessionEnd
 ) -> SessionStatus:

@@ -86,7 +86,7 @@ class MapResults(Result, frozen=True, kw_only=True):
     ]
 
 
-@tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS)
+@tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS, home="needed")
 async def session_map(
     services: ToolServices, context: CallContext, params: SessionMap
 ) -> MapResults:

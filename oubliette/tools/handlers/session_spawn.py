@@ -71,7 +71,7 @@ class Spawned(Result, frozen=True, kw_only=True):
     ] = ()
 
 
-@tool(SessionSpawn, Spawned, scope="write")
+@tool(SessionSpawn, Spawned, scope="write", home="needed")
 async def session_spawn(
     services: ToolServices, context: CallContext, params: SessionSpawn
 ) -> Spawned:
@@ -83,7 +83,7 @@ async def session_spawn(
     return await spawn(services, context, params, project.id, params.prompt, name="session_spawn")
 
 
-@tool(SessionMessage, Spawned, scope="write")
+@tool(SessionMessage, Spawned, scope="write", home="needed")
 async def session_message(
     services: ToolServices, context: CallContext, params: SessionMessage
 ) -> Spawned:

@@ -56,7 +56,7 @@ class SessionPage(Result, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-@tool(SessionOne, SessionDetail, scope="read", read_only=True)
+@tool(SessionOne, SessionDetail, scope="read", read_only=True, home="live")
 async def session_get(
     services: ToolServices, context: CallContext, params: SessionOne
 ) -> SessionDetail:

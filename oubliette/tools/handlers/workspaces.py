@@ -57,7 +57,7 @@ async def workspace_list(
     return Workspaces(workspaces=tuple(workspace_view(each) for each in found))
 
 
-@tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True)
+@tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True, home="needed")
 async def workspace_delete(
     services: ToolServices, context: CallContext, params: WorkspaceOne
 ) -> WorkspaceDeleted:

@@ -57,9 +57,10 @@ from oubliette.runtime.store.reader import Reader
 from oubliette.tools.agent_endpoint import AgentToolEndpoint, context_of
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.api_keys import ApiKeys
-from oubliette.tools.registry import ToolResult, call
+from oubliette.tools.registry import call
 from oubliette.tools.services import ServerCapabilities, ToolServices, commits
 from oubliette.tools.spec import CallContext
+from oubliette.tools.tool_result import ToolResult
 
 Answer = AnswerCallerTool | AnswerPermission | ReportCallProgress
 IDLE = SessionWaits(waits=(Wait(kind="message", what="a message"),))

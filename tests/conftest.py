@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from oubliette.testing import fault_injection
 from tests import requirements, selection
 
+pytest_plugins = ("tests.postgres",)
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 

@@ -140,6 +140,12 @@ def _pykka_sdist() -> str | None:
     return None
 
 
+def _postgres() -> str | None:
+    from tests.postgres import missing
+
+    return missing()
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "apple-standin": _apple_standin,
     "bubblewrap": _bubblewrap,
@@ -148,6 +154,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "node": _node,
     "opencode": functools.partial(_agent, "opencode"),
     "podman": functools.partial(_engine, "podman"),
+    "postgres": _postgres,
     "pykka-sdist": _pykka_sdist,
     "python3.9": _python39,
     "root": _root,
@@ -165,6 +172,7 @@ REMEDIES: dict[str, str] = {
     "node": "apt-get install nodejs (18 or later)",
     "opencode": _AGENTS,
     "podman": _ENGINES,
+    "postgres": "apt-get install postgresql, pip install 'oubliette-agents[postgres]'",
     "pykka-sdist": "a package index that pip reaches",
     "python3.9": "pyenv install 3.9",
     "root": "to be root",

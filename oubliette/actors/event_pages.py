@@ -11,13 +11,13 @@ from oubliette.kit import ActorDead
 from oubliette.runtime.store.codec import decode_payload
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Awaitable, Callable
 
     from oubliette.actors.messages import SessionEvents
     from oubliette.clock import Clock
     from oubliette.kit import Message
     from oubliette.records import Event, Session
+    from oubliette.runtime.store.connection import StoreConnection
     from oubliette.runtime.store.reader import Reader
 
 ASK_MARGIN: Final = 10.0
@@ -165,7 +165,7 @@ async def error_of(reader: Reader, page: EventPage) -> str | None:
     return await reader.run(_last_error, session.id) or turn.result or "the turn failed"
 
 
-def _last_error(connection: sqlite3.Connection, session_id: str) -> str | None:
+def _last_error(connection: StoreConnection, session_id: str) -> str | None:
     """Return the message of a session's newest `error` event."""
     row = connection.execute(
         "SELECT data FROM events WHERE session_id = ? AND type = 'error' ORDER BY idx DESC LIMIT 1",

@@ -13,10 +13,10 @@ from oubliette.runtime.store.codec import decode, decode_payload
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import StoreConnection
 
 _TREE: Final = (
-    "WITH RECURSIVE tree(id) AS (SELECT ?1 UNION"
+    "WITH RECURSIVE tree(id) AS (SELECT id FROM sessions WHERE id = ?1 UNION"
     " SELECT sessions.id FROM sessions JOIN tree ON sessions.parent_session_id = tree.id)"
 )
 
@@ -35,20 +35,21 @@ class TreeSlice(NamedTuple):
 
 
 def tree_log(
-    connection: sqlite3.Connection, root: str, after: int, max_events: int, max_bytes: int
+    connection: StoreConnection, root: str, after: int, max_events: int, max_bytes: int
 ) -> TreeSlice:
     """Return the events with a seq above `after` of the tree below `root`, including `root`."""
     members = [
         decode(Session, row[0])
         for row in connection.execute(
-            f"{_TREE} SELECT data FROM sessions WHERE id IN tree ORDER BY id",  # noqa: S608
+            f"{_TREE} SELECT data FROM sessions WHERE id IN (SELECT id FROM tree) ORDER BY id",  # noqa: S608
             (root,),
         )
     ]
     rows = connection.execute(
         f"{_TREE} SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id,"  # noqa: S608
-        " source FROM events WHERE session_id IN tree AND seq > ?2 ORDER BY seq LIMIT ?3",
-        (root, max(after, 0), max_events + 1),
+        " source FROM events WHERE session_id IN (SELECT id FROM tree) AND seq > ?2 AND seq <= ?4"
+        " ORDER BY seq LIMIT ?3",
+        (root, max(after, 0), max_events + 1, queries.last_seq(connection)),
     )
     events: list[Event] = []
     size = 0
@@ -83,7 +84,7 @@ def tree_log(
 
 
 def _truncated(
-    connection: sqlite3.Connection, members: list[str], after: int, events: list[Event]
+    connection: StoreConnection, members: list[str], after: int, events: list[Event]
 ) -> int | None:
     """Return `truncated_before`: set if in doubt, because deleted events have no seq any more."""
     for session_id in members:
@@ -97,7 +98,7 @@ def _truncated(
 
 
 def listing_facts(
-    connection: sqlite3.Connection, session_ids: list[str]
+    connection: StoreConnection, session_ids: list[str]
 ) -> dict[str, tuple[int, list[str]]]:
     """Return the last index and the ids of the children, by session."""
     return {
@@ -116,7 +117,7 @@ def listing_facts(
 
 
 def event_piece(
-    connection: sqlite3.Connection, session_id: str, index: int, offset: int, most: int
+    connection: StoreConnection, session_id: str, index: int, offset: int, most: int
 ) -> tuple[str, int | None, int] | None:
     """Return (text, next offset, total) of an event's JSON from `offset` on, in bytes of UTF-8.
 

@@ -20,12 +20,11 @@ from oubliette.runtime.guest.messages import ProcessLimits, StartProcess
 from oubliette.runtime.store import queries
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from oubliette.actors.context import ActorContext
     from oubliette.records import Project, Session, Workspace
     from oubliette.runtime.agents.base import AgentCommand
     from oubliette.runtime.containers.base import ContainerInfo
+    from oubliette.runtime.store.connection import StoreConnection
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +63,7 @@ def _read(
 
 
 async def _places(context: ActorContext, session: Session) -> tuple[Project, Workspace | None]:
-    def read(connection: sqlite3.Connection) -> tuple[Project | None, Workspace | None]:
+    def read(connection: StoreConnection) -> tuple[Project | None, Workspace | None]:
         return (
             queries.project(connection, session.project_id),
             queries.workspace(connection, session.workspace_id),

@@ -33,13 +33,13 @@ from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutMeta
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
 
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.messages import LimitAction
     from oubliette.kit import Ref
     from oubliette.records import Limits, Session
+    from oubliette.runtime.store.connection import StoreConnection
 
 WARN_AT: Final = 0.8  # share of a limit
 ASK_SECONDS: Final = 2.0
@@ -95,7 +95,7 @@ class ExplorationActor(Actor):
             self._began = float(reset_at)
         self._time_check(_TimeCheck())
 
-    def _stored(self, connection: sqlite3.Connection) -> tuple[Sequence[Session], str | None]:
+    def _stored(self, connection: StoreConnection) -> tuple[Sequence[Session], str | None]:
         """Return the sessions of this tree, and when its clock was reset, if it was."""
         page = queries.sessions(connection, exploration_id=self._id, limit=100_000)
         return page.records, queries.meta(connection, self._key)

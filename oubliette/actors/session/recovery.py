@@ -16,7 +16,7 @@ from oubliette.records import CallerRequest, Event, PermissionRequest, Session, 
 from oubliette.runtime.store import queries
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import StoreConnection
 
 MAX_ANCESTORS: Final = 100
 _CALLED: Final = "tool_call"
@@ -55,7 +55,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stored(
-    connection: sqlite3.Connection, session_id: str, kept: int, settled_since: float
+    connection: StoreConnection, session_id: str, kept: int, settled_since: float
 ) -> StoredSession | None:
     """Return the stored state of a session; None if it does not live.
 
@@ -99,7 +99,7 @@ def _running(turns: tuple[Turn, ...]) -> Turn | None:
     return next((turn for turn in reversed(turns) if turn.state == "running"), None)
 
 
-def _ancestry(connection: sqlite3.Connection, session: Session) -> tuple[tuple[str, ...], Session]:
+def _ancestry(connection: StoreConnection, session: Session) -> tuple[tuple[str, ...], Session]:
     ids, root = [session.id], session
     parent = session.parent_session_id
     while parent is not None and len(ids) <= MAX_ANCESTORS:
@@ -110,7 +110,7 @@ def _ancestry(connection: sqlite3.Connection, session: Session) -> tuple[tuple[s
     return tuple(ids), root
 
 
-def _last_status(connection: sqlite3.Connection, session_id: str) -> float | None:
+def _last_status(connection: StoreConnection, session_id: str) -> float | None:
     """Return when the status changed last: for a running session, when its turn began."""
     row = connection.execute(
         "SELECT ts FROM events INDEXED BY events_by_session WHERE session_id = ?"
@@ -120,7 +120,7 @@ def _last_status(connection: sqlite3.Connection, session_id: str) -> float | Non
     return None if row is None else float(row[0])
 
 
-def _open_tools(connection: sqlite3.Connection, session_id: str) -> dict[str, tuple[str, float]]:
+def _open_tools(connection: StoreConnection, session_id: str) -> dict[str, tuple[str, float]]:
     """Return the tool calls since the last turn's end that have no result."""
     rows = connection.execute(
         "SELECT type, data, ts FROM events INDEXED BY events_by_session WHERE session_id = ?1"

@@ -20,11 +20,11 @@ from oubliette.errors import OublietteError
 from oubliette.runtime.files import safe_files
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from oubliette.runtime.files.project_dirs import Folders
+    from oubliette.runtime.store.connection import StoreConnection
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Deleted(msgspec.Struct, frozen=True):
     """All existing sessions."""
 
 
-def deleted(connection: sqlite3.Connection) -> Deleted:
+def deleted(connection: StoreConnection) -> Deleted:
     """Read them; for `Reader.run`."""
 
     def column(sql: str) -> frozenset[str]:

@@ -119,6 +119,11 @@ class Database:
         if connection is not self._shared:
             connection.close()
 
+    def lost(self, connection: sqlite3.Connection) -> bool:
+        """Whether a connection cannot be used any more; a file's always can."""
+        del connection
+        return False
+
     def close(self) -> None:
         """Close an in-memory database; files need nothing."""
         if self._shared is not None:

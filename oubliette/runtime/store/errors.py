@@ -22,6 +22,20 @@ _STORAGE: Final = frozenset(
 )
 
 
+class StorageFault(OSError):
+    """PostgreSQL cannot be used now: it is away, full, or ended the transaction."""
+
+
+class UniqueClash(Exception):
+    """In PostgreSQL another row has the same unique value."""
+
+
+CLASHES: Final = (sqlite3.IntegrityError, UniqueClash)
+"""Errors of a statement whose row has the unique value of another one."""
+FAULTS: Final = (sqlite3.Error, OSError)
+"""Errors of a connection that `storage_fault` distinguishes."""
+
+
 def storage_fault(error: BaseException) -> str | None:
     """Return why the storage failed, None if `error` is not about the storage."""
     if isinstance(error, sqlite3.Error):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -11,21 +10,23 @@ from oubliette.errors import AlreadyExists, Conflict, InvalidParameter, NotFound
 from oubliette.records import CallerRequest, IdempotencyKey, Token
 from oubliette.runtime.store import operations as ops
 from oubliette.runtime.store.codec import decode, encode
+from oubliette.runtime.store.errors import CLASHES
 from oubliette.runtime.store.tables import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oubliette.records import Event
+    from oubliette.runtime.store.connection import StoreConnection
 
 IDEMPOTENCY_SECONDS: Final = 24 * 3600.0
 """Lifetime of a key."""
 
 _NEXT_INDEX: Final = """
-SELECT 1 + max(
-  coalesce((SELECT max(idx) FROM events WHERE session_id = ?1), -1),
-  coalesce((SELECT up_to FROM trims WHERE session_id = ?1), -1)
-)"""
+SELECT 1 + coalesce(max(last), -1) FROM (
+  SELECT max(idx) AS last FROM events WHERE session_id = ?1
+  UNION ALL SELECT up_to FROM trims WHERE session_id = ?1
+) AS known"""
 
 _INSERT_EVENT: Final = """
 INSERT INTO events (session_id, idx, ts, type, version, principal, caller_id, source, data)
@@ -33,7 +34,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (session_id, source) WHERE source IS NOT NULL DO NOTHING"""
 
 
-def perform(connection: sqlite3.Connection, operations: tuple[ops.Op, ...]) -> ops.Result:
+def perform(connection: StoreConnection, operations: tuple[ops.Op, ...]) -> ops.Result:
     """Execute `operations` in order; the caller rolls back if one of them raises.
 
     Raises:
@@ -43,30 +44,30 @@ def perform(connection: sqlite3.Connection, operations: tuple[ops.Op, ...]) -> o
     return tuple([_HANDLERS[type(operation)](connection, operation) for operation in operations])
 
 
-def _put(connection: sqlite3.Connection, operation: Any) -> None:
+def _put(connection: StoreConnection, operation: Any) -> None:
     try:
         put(connection, operation.record)
-    except sqlite3.IntegrityError as error:
+    except CLASHES as error:
         raise Conflict(f"clashes with what is stored: {error}") from error
     except UnicodeEncodeError as error:
         raise InvalidParameter(f"cannot be stored: {error}") from error
 
 
-def _put_project(connection: sqlite3.Connection, operation: ops.PutProject) -> None:
+def _put_project(connection: StoreConnection, operation: ops.PutProject) -> None:
     try:
         put(connection, operation.record)
-    except sqlite3.IntegrityError as error:
+    except CLASHES as error:
         raise AlreadyExists("project already exists") from error
     except UnicodeEncodeError as error:
         raise InvalidParameter(f"cannot be stored: {error}", field="name") from error
 
 
-def _token(connection: sqlite3.Connection, token_id: str) -> Token | None:
+def _token(connection: StoreConnection, token_id: str) -> Token | None:
     row = connection.execute("SELECT data FROM tokens WHERE id = ?", (token_id,)).fetchone()
     return decode(Token, row[0]) if row else None
 
 
-def _touch_token(connection: sqlite3.Connection, operation: ops.TouchToken) -> bool:
+def _touch_token(connection: StoreConnection, operation: ops.TouchToken) -> bool:
     token = _token(connection, operation.id)
     if token is None:
         return False
@@ -75,7 +76,7 @@ def _touch_token(connection: sqlite3.Connection, operation: ops.TouchToken) -> b
     return True
 
 
-def _revoke_token(connection: sqlite3.Connection, operation: ops.RevokeToken) -> bool:
+def _revoke_token(connection: StoreConnection, operation: ops.RevokeToken) -> bool:
     token = _token(connection, operation.id)
     if token is None or token.revoked_at is not None:
         return False
@@ -83,11 +84,11 @@ def _revoke_token(connection: sqlite3.Connection, operation: ops.RevokeToken) ->
     return True
 
 
-def _delete_container(connection: sqlite3.Connection, operation: ops.DeleteContainer) -> bool:
+def _delete_container(connection: StoreConnection, operation: ops.DeleteContainer) -> bool:
     return _count(connection, "DELETE FROM containers WHERE id = ?", operation.id) > 0
 
 
-def _purge_session(connection: sqlite3.Connection, operation: ops.PurgeSession) -> bool:
+def _purge_session(connection: StoreConnection, operation: ops.PurgeSession) -> bool:
     session = (operation.session_id,)
     row = connection.execute("SELECT live FROM sessions WHERE id = ?", session).fetchone()
     if row is None:
@@ -100,7 +101,7 @@ def _purge_session(connection: sqlite3.Connection, operation: ops.PurgeSession) 
     return True
 
 
-def _put_request(connection: sqlite3.Connection, operation: ops.PutCallerRequest) -> None:
+def _put_request(connection: StoreConnection, operation: ops.PutCallerRequest) -> None:
     sql = "SELECT outcome FROM caller_requests WHERE id = ?"
     row = connection.execute(sql, (operation.record.id,)).fetchone()
     if row is not None and row[0] is not None:
@@ -108,7 +109,7 @@ def _put_request(connection: sqlite3.Connection, operation: ops.PutCallerRequest
     _put(connection, operation)
 
 
-def _settle(connection: sqlite3.Connection, operation: ops.SettleCallerRequest) -> bool:
+def _settle(connection: StoreConnection, operation: ops.SettleCallerRequest) -> bool:
     row = connection.execute(
         "SELECT data FROM caller_requests WHERE id = ?", (operation.id,)
     ).fetchone()
@@ -130,7 +131,7 @@ def _settle(connection: sqlite3.Connection, operation: ops.SettleCallerRequest) 
     return True
 
 
-def _put_permission(connection: sqlite3.Connection, operation: ops.PutPermission) -> None:
+def _put_permission(connection: StoreConnection, operation: ops.PutPermission) -> None:
     sql = "SELECT decision FROM permissions WHERE id = ?"
     row = connection.execute(sql, (operation.record.id,)).fetchone()
     if row is not None and row[0] is not None:
@@ -138,7 +139,7 @@ def _put_permission(connection: sqlite3.Connection, operation: ops.PutPermission
     _put(connection, operation)
 
 
-def _put_idempotency(connection: sqlite3.Connection, operation: ops.PutIdempotency) -> None:
+def _put_idempotency(connection: StoreConnection, operation: ops.PutIdempotency) -> None:
     new = operation.record
     old = _idempotency(connection, new.principal, new.tool, new.key)
     if old is not None and old.created_at > new.created_at - IDEMPOTENCY_SECONDS:
@@ -147,7 +148,7 @@ def _put_idempotency(connection: sqlite3.Connection, operation: ops.PutIdempoten
 
 
 def _idempotency(
-    connection: sqlite3.Connection, principal: str, tool: str, key: str
+    connection: StoreConnection, principal: str, tool: str, key: str
 ) -> IdempotencyKey | None:
     row = connection.execute(
         "SELECT data FROM idempotency_keys WHERE principal = ? AND tool = ? AND key = ?",
@@ -156,11 +157,12 @@ def _idempotency(
     return decode(IdempotencyKey, row[0]) if row else None
 
 
-def _expire_idempotency(connection: sqlite3.Connection, operation: ops.ExpireIdempotency) -> int:
+def _expire_idempotency(connection: StoreConnection, operation: ops.ExpireIdempotency) -> int:
     return _count(connection, "DELETE FROM idempotency_keys WHERE created_at < ?", operation.before)
 
 
-def _append(connection: sqlite3.Connection, operation: ops.AppendEvents) -> tuple[Event, ...]:
+def _append(connection: StoreConnection, operation: ops.AppendEvents) -> tuple[Event, ...]:
+    """Append in SQLite; in PostgreSQL see `log_batch`."""
     stored: list[Event] = []
     logs: dict[str, tuple[int, int]] = {}
     """Of each session: the next index, and how many events were left out before."""
@@ -191,31 +193,34 @@ def _append(connection: sqlite3.Connection, operation: ops.AppendEvents) -> tupl
             raise Conflict(
                 f"the log of {session} goes on with index {following}, not {event.index}"
             )
-        stored.append(msgspec.structs.replace(event, index=following, seq=cursor.lastrowid))
+        stored.append(
+            msgspec.structs.replace(event, index=following, seq=cast("Any", cursor).lastrowid)
+        )
         logs[session] = (following + 1, known)
     return tuple(stored)
 
 
-def _next_index(connection: sqlite3.Connection, session_id: str) -> int:
+def _next_index(connection: StoreConnection, session_id: str) -> int:
     (index,) = connection.execute(_NEXT_INDEX, (session_id,)).fetchone()
     return index
 
 
-def _delete_events(connection: sqlite3.Connection, operation: ops.DeleteSessionEvents) -> int:
+def _delete_events(connection: StoreConnection, operation: ops.DeleteSessionEvents) -> int:
     session = operation.session_id
     up_to = min(operation.up_to_index, _next_index(connection, session) - 1)
     if up_to < 0:
         return 0
     connection.execute(
         "INSERT INTO trims (session_id, up_to) VALUES (?, ?)"
-        " ON CONFLICT (session_id) DO UPDATE SET up_to = max(up_to, excluded.up_to)",
+        " ON CONFLICT (session_id) DO UPDATE SET up_to = excluded.up_to"
+        " WHERE trims.up_to < excluded.up_to",
         (session, up_to),
     )
     sql = "DELETE FROM events WHERE session_id = ? AND idx <= ?"
     return _count(connection, sql, session, up_to)
 
 
-def _put_meta(connection: sqlite3.Connection, operation: ops.PutMeta) -> None:
+def _put_meta(connection: StoreConnection, operation: ops.PutMeta) -> None:
     connection.execute(
         "INSERT INTO meta (key, value) VALUES (?, ?)"
         " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
@@ -223,21 +228,21 @@ def _put_meta(connection: sqlite3.Connection, operation: ops.PutMeta) -> None:
     )
 
 
-def _bump_meta(connection: sqlite3.Connection, operation: ops.BumpMeta) -> int:
+def _bump_meta(connection: StoreConnection, operation: ops.BumpMeta) -> int:
     connection.execute(
         "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key)"
-        " DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT)",
+        " DO UPDATE SET value = CAST(CAST(meta.value AS INTEGER) + 1 AS TEXT)",
         (operation.key,),
     )
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (operation.key,)).fetchone()
     return int(row[0])
 
 
-def _count(connection: sqlite3.Connection, sql: str, *values: object) -> int:
+def _count(connection: StoreConnection, sql: str, *values: object) -> int:
     return connection.execute(sql, values).rowcount
 
 
-_HANDLERS: Final[dict[type[ops.Operation], Callable[[sqlite3.Connection, Any], Any]]] = {
+_HANDLERS: Final[dict[type[ops.Operation], Callable[[StoreConnection, Any], Any]]] = {
     ops.PutPrincipal: _put,
     ops.PutToken: _put,
     ops.TouchToken: _touch_token,

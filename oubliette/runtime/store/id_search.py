@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import StoreConnection
 
 Kind = Literal["project", "session", "token", "workspace"]
 
@@ -20,7 +20,7 @@ _TABLES: Final[dict[Kind, str]] = {
 }
 
 
-def ids_with(connection: sqlite3.Connection, kind: Kind, beginning: str, end: str) -> list[str]:
+def ids_with(connection: StoreConnection, kind: Kind, beginning: str, end: str) -> list[str]:
     """Return ids of a kind that begin with `beginning` or end with `end`, in their order.
 
     Args:
@@ -43,7 +43,7 @@ def ids_with(connection: sqlite3.Connection, kind: Kind, beginning: str, end: st
     return [each for (each,) in rows]
 
 
-def project_called(connection: sqlite3.Connection, name: str) -> list[str]:
+def project_called(connection: StoreConnection, name: str) -> list[str]:
     """Return the id of the live project of exactly this name, if there is one."""
     rows = connection.execute(
         "SELECT id FROM projects WHERE name = ? AND deleted_at IS NULL", (name,)
@@ -51,11 +51,11 @@ def project_called(connection: sqlite3.Connection, name: str) -> list[str]:
     return [each for (each,) in rows]
 
 
-def token_names(connection: sqlite3.Connection) -> dict[str, str]:
+def token_names(connection: StoreConnection) -> dict[str, str]:
     """Return each key's name by its id; revoked ones too."""
     return dict(connection.execute("SELECT id, json_extract(data, '$.name') FROM tokens"))
 
 
-def project_names(connection: sqlite3.Connection) -> dict[str, str]:
+def project_names(connection: StoreConnection) -> dict[str, str]:
     """Return each project's name by its id; deleted ones too."""
     return dict(connection.execute("SELECT id, name FROM projects"))

@@ -29,9 +29,9 @@ class Migration(NamedTuple):
     sql: str
 
 
-def released() -> list[Migration]:
+def released(package: str = "oubliette.runtime.store") -> list[Migration]:
     """Return the migrations of this release, in order, from version 1 without a gap."""
-    folder = resources.files("oubliette.runtime.store") / "schema"
+    folder = resources.files(package) / "schema"
     found = sorted(
         Migration(int(match[1]), entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()

@@ -17,11 +17,10 @@ from oubliette.runtime.store.errors import storage_fault
 from oubliette.runtime.store.reader_threads import ReaderThreads
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Coroutine
 
     from oubliette.records import Container
-    from oubliette.runtime.store.database import Database
+    from oubliette.runtime.store.connection import StoreConnection, StoreDatabase
     from oubliette.runtime.store.queries import Page
 
 THREADS: Final = 4
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 def _read(
-    query: Callable[Concatenate[sqlite3.Connection, P], T],
+    query: Callable[Concatenate[StoreConnection, P], T],
 ) -> Callable[Concatenate[Reader, P], Coroutine[Any, Any, T]]:
     """Make a method of a Reader that runs this query."""
 
@@ -50,16 +49,16 @@ class Reader:
     All raise StorageUnavailable when the database cannot be read, Unavailable after `aclose`.
     """
 
-    def __init__(self, database: Database, threads: int = THREADS) -> None:
+    def __init__(self, database: StoreDatabase, threads: int = THREADS) -> None:
         self._database = database
         self._threads = ReaderThreads(threads)
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: list[StoreConnection] = []
         self._closed = False
 
     async def run(
         self,
-        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        query: Callable[Concatenate[StoreConnection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -82,26 +81,50 @@ class Reader:
 
     def _view(
         self,
-        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        query: Callable[Concatenate[StoreConnection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         with self._database.lock:
             try:
-                connection = self._connection()
-                connection.execute("BEGIN")
                 try:
-                    return query(connection, *args, **kwargs)
-                finally:
-                    connection.execute("COMMIT")
+                    return self._viewed(self._connection(), query, *args, **kwargs)
+                except Exception:
+                    if not self._forget_lost():
+                        raise
+                # The connection was lost since the last read. A read may be repeated.
+                return self._viewed(self._connection(), query, *args, **kwargs)
             except Exception as error:
                 reason = storage_fault(error)
                 if reason is None:
                     raise
                 raise StorageUnavailable(f"the database cannot be read: {reason}") from error
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+    @staticmethod
+    def _viewed(
+        connection: StoreConnection,
+        query: Callable[Concatenate[StoreConnection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        connection.execute("BEGIN")
+        try:
+            return query(connection, *args, **kwargs)
+        finally:
+            connection.execute("COMMIT")
+
+    def _forget_lost(self) -> bool:
+        """Forget this thread's connection if it was lost; return whether it was."""
+        connection: StoreConnection | None = getattr(self._local, "connection", None)
+        if connection is None or not self._database.lost(connection):
+            return False
+        self._local.connection = None
+        self._connections.remove(connection)
+        self._database.release(connection)
+        return True
+
+    def _connection(self) -> StoreConnection:
+        connection: StoreConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._database.connect_read_only()
             self._local.connection = connection

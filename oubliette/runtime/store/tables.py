@@ -21,8 +21,9 @@ from oubliette.records import (
 from oubliette.runtime.store.codec import encode
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
+
+    from oubliette.runtime.store.connection import StoreConnection
 
 
 class _Table(NamedTuple):
@@ -80,7 +81,7 @@ def _session(record: Session) -> tuple[Any, ...]:
         record.container_id,
         record.depth,
         record.status,
-        record.status not in TERMINAL,
+        int(record.status not in TERMINAL),
         record.ended_by,
         record.updated_at,
     )
@@ -147,11 +148,11 @@ _TABLES: Final[dict[type[Record], _Table]] = {
 }
 
 
-def put(connection: sqlite3.Connection, record: Record) -> None:
+def put(connection: StoreConnection, record: Record) -> None:
     """Insert `record`, or replace the one with its key.
 
     Raises:
-        sqlite3.IntegrityError: another row has the same unique value.
+        sqlite3.IntegrityError, UniqueClash: another row has the same unique value.
     """
     table = _TABLES[type(record)]
     connection.execute(table.upsert, (*table.columns(record), encode(record)))

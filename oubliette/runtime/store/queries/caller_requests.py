@@ -8,17 +8,17 @@ from oubliette.records import CallerRequest, PermissionRequest
 from oubliette.runtime.store.queries.paging import one, records
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import StoreConnection
 
 
-def request(connection: sqlite3.Connection, request_id: str) -> CallerRequest | None:
+def request(connection: StoreConnection, request_id: str) -> CallerRequest | None:
     """Return one request."""
     sql = "SELECT data FROM caller_requests WHERE id = ?"
     return one(CallerRequest, connection.execute(sql, (request_id,)))
 
 
 def open_requests(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     session_id: str | None = None,
     *,
     principal: str | None = None,
@@ -36,7 +36,7 @@ def open_requests(
 
 
 def recent_requests(
-    connection: sqlite3.Connection, session_id: str, since: float
+    connection: StoreConnection, session_id: str, since: float
 ) -> list[CallerRequest]:
     """Return a session's requests that are open, or were settled at `since` or later."""
     sql = (
@@ -46,14 +46,14 @@ def recent_requests(
     return records(CallerRequest, connection.execute(sql, (session_id, since)))
 
 
-def permission(connection: sqlite3.Connection, request_id: str) -> PermissionRequest | None:
+def permission(connection: StoreConnection, request_id: str) -> PermissionRequest | None:
     """Return one permission request."""
     sql = "SELECT data FROM permissions WHERE id = ?"
     return one(PermissionRequest, connection.execute(sql, (request_id,)))
 
 
 def open_permissions(
-    connection: sqlite3.Connection, principal: str, caller_id: str
+    connection: StoreConnection, principal: str, caller_id: str
 ) -> list[PermissionRequest]:
     """Return this caller's undecided permission requests, oldest first."""
     sql = (
@@ -64,7 +64,7 @@ def open_permissions(
 
 
 def permissions(
-    connection: sqlite3.Connection, session_id: str, turn_number: int
+    connection: StoreConnection, session_id: str, turn_number: int
 ) -> list[PermissionRequest]:
     """Return a session's permission requests of this turn, and all open ones; oldest first."""
     sql = (

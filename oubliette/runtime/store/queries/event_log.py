@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oubliette.records import Event
 from oubliette.runtime.store.codec import decode_payload
+from oubliette.runtime.store.connection import is_postgres
+from oubliette.runtime.store.log_order import horizon
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import Rows, StoreConnection
 
 
 MAX_EVENTS: Final = 500
@@ -53,7 +55,7 @@ def _event(row: tuple[Any, ...]) -> Event:
     )
 
 
-def _capped(rows: sqlite3.Cursor, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
+def _capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
     """Return rows up to the limits, but at least one; and whether there are more."""
     events: list[Event] = []
     size = 0
@@ -67,7 +69,7 @@ def _capped(rows: sqlite3.Cursor, max_events: int, max_bytes: int) -> tuple[list
 
 
 def log(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     session_id: str,
     since_index: int = -1,
     max_events: int = MAX_EVENTS,
@@ -83,7 +85,7 @@ def log(
     return LogSlice(events, cut, last, truncated, more)
 
 
-def bounds(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
+def bounds(connection: StoreConnection, session_id: str) -> tuple[int, int]:
     """Return the first index kept and the last index of the log; (0, -1) for a new one."""
     row = connection.execute(
         "SELECT (SELECT up_to FROM trims WHERE session_id = ?1),"
@@ -95,7 +97,7 @@ def bounds(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
 
 
 def events(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     session_id: str,
     since_index: int = -1,
     max_events: int = MAX_EVENTS,
@@ -105,12 +107,12 @@ def events(
     return log(connection, session_id, since_index, max_events, max_bytes).events
 
 
-def last_index(connection: sqlite3.Connection, session_id: str) -> int:
+def last_index(connection: StoreConnection, session_id: str) -> int:
     """Return the index of the last event of a session, -1 if there was never one."""
     return bounds(connection, session_id)[1]
 
 
-def event(connection: sqlite3.Connection, session_id: str, index: int) -> Event | None:
+def event(connection: StoreConnection, session_id: str, index: int) -> Event | None:
     """Return one event."""
     row = connection.execute(
         f"{_EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
@@ -119,7 +121,7 @@ def event(connection: sqlite3.Connection, session_id: str, index: int) -> Event 
 
 
 def caller_events(  # noqa: PLR0917 - the order of the index
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     principal: str,
     caller_id: str,
     after_seq: int = 0,
@@ -128,8 +130,8 @@ def caller_events(  # noqa: PLR0917 - the order of the index
 ) -> list[Event]:
     """Return this caller's events in the order of their commit; at least one if there is any."""
     rows = connection.execute(
-        f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? ORDER BY seq",
-        (principal, caller_id, after_seq),
+        f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? AND seq <= ? ORDER BY seq",
+        (principal, caller_id, after_seq, last_seq(connection)),
     )
     return _capped(rows, limit, max_bytes)[0]
 
@@ -147,7 +149,7 @@ class CommitSlice(NamedTuple):
 
 
 def committed_events(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     after_seq: int,
     project_id: str | None = None,
     max_events: int = MAX_EVENTS,
@@ -155,7 +157,7 @@ def committed_events(
 ) -> CommitSlice:
     """Return events after `after_seq`, of one project or of all; one read walks `WALK` seqs."""
     head = last_seq(connection)
-    until = min(head, max(after_seq, 0) + WALK)
+    until = _walked(connection, after_seq, head)
     only = "" if project_id is None else _OF_PROJECT
     rows = connection.execute(
         f"{_EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq",
@@ -166,7 +168,19 @@ def committed_events(
     return CommitSlice(events, next_seq, next_seq < head, _cuts(connection, events))
 
 
-def _cuts(connection: sqlite3.Connection, events: list[Event]) -> list[tuple[str, int]]:
+def _walked(connection: StoreConnection, after_seq: int, head: int) -> int:
+    """Return the seq up to which one read goes."""
+    if not is_postgres(connection):
+        return min(head, max(after_seq, 0) + WALK)
+    # There, seqs have large gaps: count the events.
+    row = connection.execute(
+        "SELECT seq FROM events WHERE seq > ? AND seq <= ? ORDER BY seq OFFSET ? LIMIT 1",
+        (after_seq, head, WALK - 1),
+    ).fetchone()
+    return row[0] if row else head
+
+
+def _cuts(connection: StoreConnection, events: list[Event]) -> list[tuple[str, int]]:
     """Return the sessions whose log begins with one of these events, though not at index 0."""
     first: dict[str, int] = {}
     for event in events:
@@ -181,15 +195,18 @@ def _cuts(connection: sqlite3.Connection, events: list[Event]) -> list[tuple[str
     ]
 
 
-def last_seq(connection: sqlite3.Connection) -> int:
-    """Return the highest seq that may have been assigned, 0 at first; all later ones are higher."""
+def last_seq(connection: StoreConnection) -> int:
+    """Return the highest seq that may have been assigned, 0 at first; all later ones are higher.
+
+    In PostgreSQL it is the horizon: events of transactions that are still open have a higher seq.
+    """
+    if is_postgres(connection):
+        return horizon(connection)
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row else 0
 
 
-def last_source(
-    connection: sqlite3.Connection, session_id: str, process_id: str
-) -> tuple[int, int]:
+def last_source(connection: StoreConnection, session_id: str, process_id: str) -> tuple[int, int]:
     """Return (offset, ordinal) of the newest event of that process; (-1, -1) if none."""
     # In the order of the log, as text would sort 9 above 10; ';' follows ':'.
     row = connection.execute(

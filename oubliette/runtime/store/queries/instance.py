@@ -8,34 +8,34 @@ from oubliette.records import IdempotencyKey, Principal, Token
 from oubliette.runtime.store.queries.paging import one, records
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import StoreConnection
 
 
-def principal(connection: sqlite3.Connection, principal_id: str) -> Principal | None:
+def principal(connection: StoreConnection, principal_id: str) -> Principal | None:
     """Return one principal."""
     sql = "SELECT data FROM principals WHERE id = ?"
     return one(Principal, connection.execute(sql, (principal_id,)))
 
 
-def token(connection: sqlite3.Connection, token_id: str) -> Token | None:
+def token(connection: StoreConnection, token_id: str) -> Token | None:
     """Return one token, revoked or not."""
     return one(Token, connection.execute("SELECT data FROM tokens WHERE id = ?", (token_id,)))
 
 
-def tokens(connection: sqlite3.Connection) -> list[Token]:
+def tokens(connection: StoreConnection) -> list[Token]:
     """Return all tokens, revoked ones too."""
     return records(Token, connection.execute("SELECT data FROM tokens ORDER BY id"))
 
 
 def idempotency(
-    connection: sqlite3.Connection, principal_id: str, tool: str, key: str
+    connection: StoreConnection, principal_id: str, tool: str, key: str
 ) -> IdempotencyKey | None:
     """Return a claimed key; the caller checks its age."""
     sql = "SELECT data FROM idempotency_keys WHERE principal = ? AND tool = ? AND key = ?"
     return one(IdempotencyKey, connection.execute(sql, (principal_id, tool, key)))
 
 
-def meta(connection: sqlite3.Connection, key: str) -> str | None:
+def meta(connection: StoreConnection, key: str) -> str | None:
     """Return one value of the instance."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None

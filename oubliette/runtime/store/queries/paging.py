@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from oubliette.runtime.store.codec import decode
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Sequence
 
     from oubliette.records import Record
+    from oubliette.runtime.store.connection import Rows, StoreConnection
 
 
 class Page(NamedTuple):
@@ -26,7 +26,7 @@ def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
     return [decode(kind, row[0]) for row in rows]
 
 
-def one(kind: type[Record], rows: sqlite3.Cursor) -> Any:
+def one(kind: type[Record], rows: Rows) -> Any:
     """Return the record of the first row, None if there is no row."""
     row = rows.fetchone()
     rows.close()
@@ -34,7 +34,7 @@ def one(kind: type[Record], rows: sqlite3.Cursor) -> Any:
 
 
 def listing(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     kind: type[Record],
     table: str,
     conditions: Sequence[tuple[str, Any]],
@@ -47,7 +47,7 @@ def listing(
     wanted = [(sql, value) for sql, value in conditions if value is not None]
     if cursor is not None:
         wanted.append(("id < ?" if newest_first else "id > ?", cursor))
-    where = " AND ".join(sql for sql, _ in wanted) or "1"
+    where = " AND ".join(sql for sql, _ in wanted) or "1 = 1"
     order = "DESC" if newest_first else "ASC"
     rows = connection.execute(
         f"SELECT data, id FROM {table} WHERE {where} ORDER BY id {order} LIMIT ?",  # noqa: S608

@@ -8,34 +8,34 @@ from oubliette.records import Container, Project, Workspace
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
 if TYPE_CHECKING:
-    import sqlite3
+    from oubliette.runtime.store.connection import StoreConnection
 
 
-def project(connection: sqlite3.Connection, project_id: str) -> Project | None:
+def project(connection: StoreConnection, project_id: str) -> Project | None:
     """Return one project, deleted or not."""
     return one(Project, connection.execute("SELECT data FROM projects WHERE id = ?", (project_id,)))
 
 
-def project_named(connection: sqlite3.Connection, name: str) -> Project | None:
+def project_named(connection: StoreConnection, name: str) -> Project | None:
     """Return the live project of that name."""
     sql = "SELECT data FROM projects WHERE name = ? AND deleted_at IS NULL"
     return one(Project, connection.execute(sql, (name,)))
 
 
 def projects(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     name_contains: str | None = None,
     limit: int = 100,
     cursor: str | None = None,
 ) -> Page:
     """Return live projects, oldest first; `name_contains` is case-insensitive."""
     part = name_contains.casefold() if name_contains else None
-    conditions = [("deleted_at IS NULL AND ?", 1), ("instr(folded, ?) > 0", part)]
+    conditions = [("deleted_at IS NULL AND 1 = ?", 1), ("instr(folded, ?) > 0", part)]
     return listing(connection, Project, "projects", conditions, limit=limit, cursor=cursor)
 
 
 def projects_with_containers(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     name_contains: str | None = None,
     limit: int = 100,
     cursor: str | None = None,
@@ -44,14 +44,14 @@ def projects_with_containers(
     return projects(connection, name_contains, limit, cursor), containers(connection)
 
 
-def workspace(connection: sqlite3.Connection, workspace_id: str) -> Workspace | None:
+def workspace(connection: StoreConnection, workspace_id: str) -> Workspace | None:
     """Return one workspace, deleted or not."""
     return one(
         Workspace, connection.execute("SELECT data FROM workspaces WHERE id = ?", (workspace_id,))
     )
 
 
-def workspaces(connection: sqlite3.Connection, project_id: str) -> list[Workspace]:
+def workspaces(connection: StoreConnection, project_id: str) -> list[Workspace]:
     """Return the project's workspaces that were not deleted, oldest first."""
     sql = (
         "SELECT data FROM workspaces WHERE project_id = ? AND deleted_at IS NULL"
@@ -60,7 +60,7 @@ def workspaces(connection: sqlite3.Connection, project_id: str) -> list[Workspac
     return records(Workspace, connection.execute(sql, (project_id,)))
 
 
-def containers(connection: sqlite3.Connection, project_id: str | None = None) -> list[Container]:
+def containers(connection: StoreConnection, project_id: str | None = None) -> list[Container]:
     """Return all containers that were not removed yet, or those of one project."""
     sql = "SELECT data FROM containers WHERE ?1 IS NULL OR project_id = ?1 ORDER BY id"
     return records(Container, connection.execute(sql, (project_id,)))

@@ -8,17 +8,18 @@ from oubliette.records import Session, Turn
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
 
+    from oubliette.runtime.store.connection import StoreConnection
 
-def session(connection: sqlite3.Connection, session_id: str) -> Session | None:
+
+def session(connection: StoreConnection, session_id: str) -> Session | None:
     """Return one session."""
     return one(Session, connection.execute("SELECT data FROM sessions WHERE id = ?", (session_id,)))
 
 
 def sessions(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     project_id: str | None = None,
     status: str | None = None,
     exploration_id: str | None = None,
@@ -47,7 +48,7 @@ def sessions(
 
 
 def live_sessions(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     project_id: str | None = None,
     container_id: str | None = None,
     workspace_id: str | None = None,
@@ -71,7 +72,7 @@ def live_sessions(
 
 
 def count_live_sessions(
-    connection: sqlite3.Connection, project_id: str, *, top_level: bool = True
+    connection: StoreConnection, project_id: str, *, top_level: bool = True
 ) -> int:
     """Return how many sessions of a project are live; children only count without `top_level`."""
     sql = "SELECT count(*) FROM sessions WHERE live = 1 AND project_id = ?"
@@ -81,7 +82,7 @@ def count_live_sessions(
 
 
 def ended_sessions(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     before: float,
     project_id: str | None = None,
     limit: int = 1000,
@@ -95,14 +96,14 @@ def ended_sessions(
     return [row[0] for row in rows]
 
 
-def children(connection: sqlite3.Connection, session_id: str) -> list[Session]:
+def children(connection: StoreConnection, session_id: str) -> list[Session]:
     """Return the session's direct children, oldest first."""
     sql = "SELECT data FROM sessions WHERE parent_session_id = ? ORDER BY id"
     return records(Session, connection.execute(sql, (session_id,)))
 
 
 def latest_session(
-    connection: sqlite3.Connection,
+    connection: StoreConnection,
     workspace_id: str,
     principal: str,
     parent_session_id: str | None = None,
@@ -122,7 +123,7 @@ def latest_session(
 
 
 def turns(
-    connection: sqlite3.Connection, session_id: str, states: Sequence[str] | None = None
+    connection: StoreConnection, session_id: str, states: Sequence[str] | None = None
 ) -> list[Turn]:
     """Return the session's turns in order, or those in one of `states`."""
     if states is None:
@@ -133,13 +134,13 @@ def turns(
     return records(Turn, connection.execute(sql, (session_id, *states)))
 
 
-def turn(connection: sqlite3.Connection, session_id: str, number: int) -> Turn | None:
+def turn(connection: StoreConnection, session_id: str, number: int) -> Turn | None:
     """Return one turn."""
     sql = "SELECT data FROM turns WHERE session_id = ? AND number = ?"
     return one(Turn, connection.execute(sql, (session_id, number)))
 
 
-def turn_of_call(connection: sqlite3.Connection, call_id: str) -> Turn | None:
+def turn_of_call(connection: StoreConnection, call_id: str) -> Turn | None:
     """Return the newest turn made by an agent's call (`{parent session}/{call id}`)."""
     sql = "SELECT data FROM turns WHERE call_id = ? ORDER BY rowid DESC LIMIT 1"
     return one(Turn, connection.execute(sql, (call_id,)))

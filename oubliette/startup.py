@@ -40,7 +40,7 @@ from oubliette.runtime.containers.selection import choose
 from oubliette.runtime.files.home import DATABASE, HomeLock, close, prepare
 from oubliette.runtime.files.instance import INSTANCE, PLACE, check_place, held
 from oubliette.runtime.files.project_dirs import Folders
-from oubliette.runtime.store.database import Database
+from oubliette.runtime.store.opening import open_database
 from oubliette.runtime.store.operations import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
@@ -163,8 +163,12 @@ class Startup:
     async def open_store(self) -> None:
         """Open the database, start the actor in front of it, and count this start."""
         async with starting("store"):
+            settings = self.config.store
             database = await asyncio.to_thread(
-                Database, self.home / DATABASE, durability=self.config.store.durability
+                open_database,
+                settings.database,
+                self.home / DATABASE,
+                durability=settings.durability,
             )
             self._reader = Reader(database)
             stack = self._stack

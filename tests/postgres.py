@@ -186,6 +186,13 @@ class PostgresServer:
             cursor = connection.execute(sql, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
+    def end_connections(self) -> None:
+        """End all other connections."""
+        self.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
     def log(self) -> str:
         """What the server has said."""
         return (self.folder / "log").read_text(errors="replace")

@@ -26,7 +26,7 @@ def show(
 
     from oubliette.config.loader import find_home, flat, load
     from oubliette.config.schema import SECTIONS_OF_PACKAGES, SECTIONS_OF_TABLES
-    from oubliette.config.secret_names import value_to_show, without_secrets
+    from oubliette.config.secret_names import url_to_show, value_to_show, without_secrets
 
     place = find_home(home)
     loaded = load(place)
@@ -37,6 +37,7 @@ def show(
         else value
         for key, value in flat(loaded.config).items()
     }
+    values["store.database"] = url_to_show(loaded.config.store.database)
     if output is Format.json:
         if sources:
             print_json(

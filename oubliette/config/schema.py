@@ -58,6 +58,9 @@ class ServerConfig(_Section, frozen=True, kw_only=True):
 class StoreConfig(_Section, frozen=True, kw_only=True):
     """The database."""
 
+    database: Annotated[str, msgspec.Meta(pattern=r"^($|postgres(ql)?://)")] = ""
+    """URL of a PostgreSQL database, as `postgresql://user:password@host/name`; empty: a file of
+    SQLite in the home. A password is better kept in `~/.pgpass` or in PGPASSWORD."""
     durability: Literal["process", "power"] = "process"
     """`process`: acknowledged writes survive the end of the process; `power`: also a power
     failure."""

@@ -26,6 +26,8 @@ _SECRET_NAME: Final = re.compile(
     r"(?i)(^|_)(api_?key|key|token|secret|password|passwd|pat|credentials?)$"
 )
 _OTHER_SPELLING: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]+")
+_IN_QUERY: Final = re.compile(r"(?i)(?<=[?&])((?:ssl)?password)=[^&#]*")
+_BEFORE_LAST_AT: Final = re.compile(r"(?<=://)([^/@\s:]*):.*(?=@)", re.DOTALL)
 _IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
 
 
@@ -35,8 +37,14 @@ def looks_secret(name: str) -> bool:
 
 
 def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration of plain values, with the secrets in tables of packages hidden."""
+    """Return a configuration of plain values, with its secrets hidden.
+
+    They are those in tables of packages, and the password in the URL of the database.
+    """
     shown = dict(tree)
+    if "store" in tree:
+        store = cast("Mapping[str, Any]", tree["store"])
+        shown["store"] = {**store, "database": url_to_show(str(store["database"]))}
     for section in SECTIONS_OF_PACKAGES & tree.keys():
         tables = cast("Mapping[str, Mapping[str, Any]]", tree[section])
         shown[section] = {
@@ -44,6 +52,11 @@ def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
             for table, keys in tables.items()
         }
     return shown
+
+
+def url_to_show(url: str) -> str:
+    """Return the URL of a database with (hidden) in place of its password."""
+    return _IN_QUERY.sub(rf"\1={HIDDEN}", _BEFORE_LAST_AT.sub(rf"\1:{HIDDEN}", url))
 
 
 def value_to_show(key: str, value: object) -> object:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 import msgspec
 import structlog
 
 from oubliette.actors.messages import EventsCommitted, caller_key
+from oubliette.errors import Unavailable
 from oubliette.kit import Actor, ActorDead, Deferred, Down, MailboxFull, Message, Reply, handles
+from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import AppendEvents, Op, Result
 from oubliette.runtime.store.writer import HOLD_SECONDS, Writer
 
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
     from oubliette.kit import Reason, Ref
     from oubliette.records import Event
     from oubliette.runtime.store.batch_commits import Request
-    from oubliette.runtime.store.database import Database
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
+    from oubliette.runtime.store.postgres.log_tail import LogTail
     from oubliette.runtime.store.writer import State
 
 CLOSE_SECONDS: Final = 1.0
 """Seconds that the end waits for the last commit."""
+TAIL_SECONDS: Final = 10.0
+"""Seconds for the tail of a shared log to find its place at the start."""
 MAX_BEHIND: Final = 10_000
 """Events kept for a subscriber whose mailbox is full; then it is cut off."""
 
@@ -122,7 +128,9 @@ class StoreActor(Actor):
     mailbox_size: ClassVar[int] = 20_000
     shutdown: ClassVar[float] = 2 * CLOSE_SECONDS
 
-    def __init__(self, database: Database, *, hold_seconds: float = HOLD_SECONDS) -> None:
+    def __init__(
+        self, database: Database | PostgresDatabase, *, hold_seconds: float = HOLD_SECONDS
+    ) -> None:
         super().__init__()
         self._database = database
         self._hold_seconds = hold_seconds
@@ -134,11 +142,15 @@ class StoreActor(Actor):
         """By session, None for all sessions: names of the actors that get `LogGrew`."""
         self._state_subscribers: set[str] = set()
         self._watched: set[str] = set()
+        self._tail: LogTail | None = None
+        """Of a database that other machines write to: what it reads is published, in its order."""
+        self._wanted = threading.Event()
+        """Set while anybody follows the log; for the thread of the tail."""
         self._behind: dict[str, list[Event]] = {}
         """By name of a subscriber whose mailbox is full: the events that it still has to get."""
 
-    def on_start(self) -> None:
-        """Start the writer."""
+    async def on_start(self) -> None:
+        """Start the writer, and the reader of what other machines write."""
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._writer = Writer(
@@ -148,13 +160,23 @@ class StoreActor(Actor):
             hold_seconds=self._hold_seconds,
         )
         self._writer.start()
+        if not isinstance(self._database, Database):
+            tail = self._tail = self._database.tail(
+                on_events=self._from_writer(self._publish), wanted=self._wanted.is_set
+            )
+            tail.start()
+            if not await asyncio.to_thread(tail.ready.wait, TAIL_SECONDS):
+                raise Unavailable("the log cannot be read: the database does not answer")
 
     async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
         """Commit and answer the accepted transactions, then end the writer; within a second."""
         del reason, error
         self._closing = True
         closed = asyncio.wrap_future(self._writer.close())
-        await asyncio.wait({closed}, timeout=CLOSE_SECONDS)
+        ending = {closed}
+        if self._tail is not None:
+            ending.add(asyncio.ensure_future(asyncio.to_thread(self._tail.close)))
+        await asyncio.wait(ending, timeout=CLOSE_SECONDS)
         if not closed.done():
             log.error("store writer does not end", seconds=CLOSE_SECONDS)
         elif (failure := closed.exception()) is not None:
@@ -181,10 +203,8 @@ class StoreActor(Actor):
 
     def _committed(self, batch: list[Request]) -> None:
         self._under_way -= len(batch)
-        if self._subscribers:
-            self._publish(batch)
-        if self._followers:
-            self._notify_followers(batch)
+        if self._tail is None and (self._subscribers or self._followers):
+            self._publish(_appended(batch))
         for request in batch:
             deferred = cast("Deferred", request.tag)
             if request.error is None:
@@ -198,6 +218,7 @@ class StoreActor(Actor):
     def _subscribe(self, message: Subscribe) -> None:
         self._subscribers.setdefault(message.caller_key, set()).add(message.name)
         self._watch(message.name)
+        self._wanted.set()
 
     @handles(Unsubscribe)
     def _unsubscribe(self, message: Unsubscribe) -> None:
@@ -206,11 +227,13 @@ class StoreActor(Actor):
             names.discard(message.name)
             if not names:
                 del self._subscribers[message.caller_key]
+        self._note_wanted()
 
     @handles(FollowLog)
     def _follow(self, message: FollowLog) -> None:
         self._followers.setdefault(message.session_id, set()).add(message.name)
         self._watch(message.name)
+        self._wanted.set()
 
     def _watch(self, name: str) -> None:
         if name not in self._watched:
@@ -233,39 +256,35 @@ class StoreActor(Actor):
             self._followers[followed].discard(name)
             if not self._followers[followed]:
                 del self._followers[followed]
+        self._note_wanted()
 
-    def _notify_followers(self, batch: list[Request]) -> None:
-        names: set[str] = set()
-        of_all = self._followers.get(None, ())
-        for request in batch:
-            if request.error is None:
-                for operation in request.ops:
-                    if type(operation) is AppendEvents and operation.events:
-                        names.update(of_all)
-                        for session_id in {event.session_id for event in operation.events}:
-                            names.update(self._followers.get(session_id, ()))
+    def _note_wanted(self) -> None:
+        if not self._subscribers and not self._followers:
+            self._wanted.clear()
+
+    def _publish(self, events: list[Event]) -> None:
+        """Send events that were committed, in their order, to those that follow them."""
+        if self._followers:
+            self._notify_followers({event.session_id for event in events})
+        news: dict[str, list[Event]] = {}
+        for event in events if self._subscribers else ():
+            if event.caller_id is not None:
+                key = caller_key(event.principal, event.caller_id)
+                for name in self._subscribers.get(key, ()):
+                    news.setdefault(name, []).append(event)
+        for name, its in news.items():
+            self._tell(name, its)
+
+    def _notify_followers(self, sessions: set[str]) -> None:
+        names = set(self._followers.get(None, ())) if sessions else set[str]()
+        for session_id in sessions:
+            names.update(self._followers.get(session_id, ()))
         for name in names:
             ref = self.system.lookup(name)
             if ref is not None:
                 # A full mailbox contains an earlier notice, which serves for this commit too.
                 with contextlib.suppress(MailboxFull):
                     ref.tell(LogGrew())
-
-    def _publish(self, batch: list[Request]) -> None:
-        news: dict[str, list[Event]] = {}
-        for request in batch:
-            if request.error is not None:
-                continue
-            for operation, result in zip(request.ops, request.result, strict=True):
-                if type(operation) is not AppendEvents:
-                    continue
-                for event in cast("tuple[Event, ...]", result):
-                    if event.caller_id is not None:
-                        key = caller_key(event.principal, event.caller_id)
-                        for name in self._subscribers.get(key, ()):
-                            news.setdefault(name, []).append(event)
-        for name, events in news.items():
-            self._tell(name, events)
 
     def _tell(self, name: str, events: list[Event]) -> None:
         behind = self._behind.get(name)
@@ -343,3 +362,15 @@ class StoreActor(Actor):
     @handles(_WriterEnded)
     def _writer_ended(self, message: _WriterEnded) -> Any:
         raise RuntimeError(f"the writer of the store ended: {message.reason}")
+
+
+def _appended(batch: list[Request]) -> list[Event]:
+    """Return the events that the requests of a batch have added to logs."""
+    return [
+        event
+        for request in batch
+        if request.error is None
+        for operation, result in zip(request.ops, request.result, strict=True)
+        if type(operation) is AppendEvents
+        for event in cast("tuple[Event, ...]", result)
+    ]

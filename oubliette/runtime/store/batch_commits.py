@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from oubliette.errors import OublietteError
 from oubliette.failpoints import failpoint
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 class Request:
     """Transaction on its way through the writer, then with its outcome."""
 
-    __slots__ = ("deadline", "error", "future", "ops", "result", "tag")
+    __slots__ = ("deadline", "error", "future", "in_doubt", "ops", "result", "stored", "tag")
 
     def __init__(
         self, ops: tuple[Op, ...], deadline: float, future: Future[Result] | None, tag: object
@@ -54,6 +54,54 @@ class Request:
         self.result: Result = ()
         self.error: BaseException | None = None
         """Set if it failed; then nothing of it is stored."""
+        self.in_doubt = False
+        """Whether its commit was begun and not answered."""
+        self.stored = False
+        """Whether that commit turned out to have succeeded; then it has its result."""
+
+
+class Commits(Protocol):
+    """Commits of the writer's batches, as `BatchCommits` makes them in SQLite.
+
+    Only the writer's thread calls it after `start`.
+    """
+
+    @property
+    def shrinkable(self) -> bool:
+        """Whether there may be free pages to return to the file system."""
+        ...
+
+    def start(self) -> None:
+        """Start what it needs."""
+        ...
+
+    def close(self) -> None:
+        """End that, and close the connection."""
+        ...
+
+    def commit(self, batch: list[Request]) -> None:
+        """Commit the batch; afterwards each request has its result or its error.
+
+        Raises:
+            sqlite3.Error, OSError: the storage failed; nothing was stored.
+        """
+        ...
+
+    def disconnect(self) -> None:
+        """Close the connection, which may be broken; the next commit opens another."""
+        ...
+
+    def probe(self) -> None:
+        """Write and delete a value, to check whether the storage works again."""
+        ...
+
+    def after_commit(self, batch: list[Request]) -> None:
+        """Run the follow-up work of a commit, after its requests are answered."""
+        ...
+
+    def shrink(self) -> None:
+        """Free some pages; only while the queue is empty."""
+        ...
 
 
 class BatchCommits:

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from oubliette.errors import StorageUnavailable, Unavailable
 from oubliette.failpoints import failpoint
-from oubliette.runtime.store.batch_commits import BatchCommits, Request
-from oubliette.runtime.store.errors import storage_fault
+from oubliette.runtime.store.batch_commits import BatchCommits, Commits, Request
+from oubliette.runtime.store.database import Database
+from oubliette.runtime.store.errors import FAULTS, storage_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oubliette.runtime.store.database import Database
     from oubliette.runtime.store.operations import Op, Result
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
 
 State = Literal["running", "paused", "closed"]
 
@@ -51,7 +52,7 @@ class Writer:
 
     def __init__(
         self,
-        database: Database,
+        database: Database | PostgresDatabase,
         *,
         on_batch: Callable[[list[Request]], object] | None = None,
         on_state: Callable[[State, str], object] | None = None,
@@ -71,7 +72,9 @@ class Writer:
         self._closing = False
         self._admission = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="oubliette-store", daemon=True)
-        self._commits = BatchCommits(database)
+        self._commits: Commits = (
+            BatchCommits(database) if isinstance(database, Database) else database.commits()
+        )
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -167,7 +170,7 @@ class Writer:
                 batch.append(following)
             try:
                 self._commits.commit(batch)
-            except (sqlite3.Error, OSError) as error:
+            except FAULTS as error:
                 ending = self._hold(error, ending=ending)
             else:
                 failpoint("store.after_commit")
@@ -194,7 +197,7 @@ class Writer:
                     self._waiting = self._waiting[MAX_BATCH:]
                     self._deliver(batch)
                 self._commits.probe()
-            except (sqlite3.Error, OSError) as again:
+            except FAULTS as again:
                 error = again
                 self._refuse(float("inf") if ending else time.monotonic())
                 if ending:
@@ -235,10 +238,13 @@ class Writer:
             return
         self._waiting = [request for request in self._waiting if request.deadline > now]
         for request in refused:
+            if request.stored:
+                continue
             request.result = ()
+            said = "it may be stored or not" if request.in_doubt else "nothing can be stored"
             request.error = StorageUnavailable(
-                f"nothing can be stored: {self.reason}",
-                hint="free space or mend the disk; the server then goes on without a restart",
+                f"{said}: {self.reason}",
+                hint="mend the disk or the database; the server then goes on without a restart",
             )
         self._deliver(refused)
 

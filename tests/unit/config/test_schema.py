@@ -72,6 +72,8 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = str(value + 1), value + 1
     elif key == "containers.uid":
         text, wanted = "5", 5
+    elif key == "store.database":
+        text, wanted = "postgresql://db/name", "postgresql://db/name"
     elif key == "containers.ipc":
         text, wanted = "host", "host"
     elif key == "acp.hears_tool_changes":

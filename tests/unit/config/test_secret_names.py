@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oubliette.config.secret_names import HIDDEN, value_to_show
+from oubliette.config.secret_names import HIDDEN, url_to_show, value_to_show, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,22 @@ def test_a_reference_and_a_switch_are_shown(value: object) -> None:
 def test_other_values_are_shown_without_the_secrets_in_them(value: object, shown: object) -> None:
     assert value_to_show("setting", value) == shown
     assert value_to_show("settings", [value]) == [shown]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("", ""),
+        ("postgresql://db/name", "postgresql://db/name"),
+        ("postgresql://me@db/name", "postgresql://me@db/name"),
+        ("postgresql://me:hunter2@db:5432/name", f"postgresql://me:{HIDDEN}@db:5432/name"),
+        ("postgresql://me:hun/ter@2@db/name", f"postgresql://me:{HIDDEN}@db/name"),
+        (
+            "postgresql:///name?host=/tmp&password=hunter2&user=me",
+            f"postgresql:///name?host=/tmp&password={HIDDEN}&user=me",
+        ),
+    ],
+)
+def test_the_url_of_a_database_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert url_to_show(url) == shown
+    assert without_secrets({"store": {"database": url}})["store"]["database"] == shown

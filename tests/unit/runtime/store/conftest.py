@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
+
 WAIT = 10.0
 """Seconds that any single wait in these tests may take."""
 
@@ -23,7 +25,7 @@ WAIT = 10.0
 class Store:
     """A database with both its ends, for tests without a loop."""
 
-    def __init__(self, database: Database, **options) -> None:
+    def __init__(self, database: Database | PostgresDatabase, **options) -> None:
         self.database = database
         self.writer = Writer(database, **options)
         self.reader = Reader(database, threads=2)
@@ -50,8 +52,18 @@ class Store:
         self.database.close()
 
 
-@pytest.fixture(params=["file", "memory"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+@pytest.fixture(
+    params=[
+        "file",
+        "memory",
+        pytest.param("postgres", marks=pytest.mark.requires("postgres")),
+    ]
+)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database | PostgresDatabase:
+    if request.param == "postgres":
+        from oubliette.runtime.store.postgres.database import PostgresDatabase
+
+        return PostgresDatabase(request.getfixturevalue("postgres_url"))
     return Database(MEMORY if request.param == "memory" else tmp_path / "store.db")
 
 

@@ -14,7 +14,7 @@ WAIT = 20.0
 
 
 class WritingProcess:
-    def __init__(self, path: Path, *options: str, failpoint: str = "") -> None:
+    def __init__(self, path: Path | str, *options: str, failpoint: str = "") -> None:
         environ = {**os.environ, "OUBLIETTE_FAILPOINTS": failpoint}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.unit.runtime.store.writing_process", str(path), *options],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from oubliette.records import (
     CallerRequest,
     Container,
@@ -13,6 +16,18 @@ from oubliette.records import (
     Turn,
     Workspace,
 )
+from oubliette.runtime.store.database import Database
+from oubliette.runtime.store.opening import open_database
+
+if TYPE_CHECKING:
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
+
+
+def opened(where: Path | str) -> Database | PostgresDatabase:
+    """The database in a file, or at a URL."""
+    if isinstance(where, str) and "://" in where:
+        return open_database(where, Path())
+    return Database(where)
 
 
 def event(index: int, session: str = "s1", **changes) -> Event:

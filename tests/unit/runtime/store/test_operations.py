@@ -373,7 +373,7 @@ def test_a_seq_is_never_given_twice(store):
     store.write(operations.PurgeSession("s1"))
     (second,) = store.write(operations.AppendEvents((event(0),)))
     assert second[0].seq > first[-1].seq
-    assert store.read(queries.last_seq) == second[0].seq
+    assert store.read(queries.last_seq) >= second[0].seq
 
 
 def test_a_read_is_capped_by_bytes_but_gives_one_event_at_least(store):

@@ -49,7 +49,9 @@ async def test_a_listing_is_not_read_again_while_nothing_of_it_changes(store):
     store.write(operations.PutProject(samples.project(1, name="A")))
     first = await store.reader.projects_with_containers(None, 100, None)
     store.write(operations.AppendEvents((samples.event(0),)))
-    assert await store.reader.projects_with_containers(None, 100, None) is first
+    # Another machine may change what PostgreSQL keeps: there nothing is remembered.
+    alone = isinstance(store.database, Database)
+    assert (await store.reader.projects_with_containers(None, 100, None) is first) is alone
 
 
 async def test_readers_beside_a_busy_writer_never_see_the_past(store):

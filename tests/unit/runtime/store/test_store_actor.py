@@ -105,15 +105,18 @@ async def test_a_transaction_is_answered_once_it_can_be_read(store, reader):
             )
         )
     )
+    first, second = (stored.seq for stored in answer[1])
+    assert 0 < first < second
     assert answer == (
         None,
-        (mine(0, seq=1), event(1, data={"a": [None, 1.5, "x"]}, seq=2)),
+        (mine(0, seq=first), event(1, data={"a": [None, 1.5, "x"]}, seq=second)),
         1,
         False,
     )
     assert await reader.events("s1") == list(answer[1])
     assert await reader.session("s1") == samples.session()
-    assert (await reader.last_index("s1"), await reader.last_seq()) == (1, 2)
+    assert await reader.last_index("s1") == 1
+    assert await reader.last_seq() >= second
 
 
 async def test_an_operation_that_cannot_be_done_is_the_askers_error_and_the_store_lives(store):
@@ -129,7 +132,7 @@ async def test_many_askers_at_once_get_each_their_own_answer(store, reader):
             assert (stored.session_id, stored.index) == (f"s{number}", index)
 
     await asyncio.gather(*(write(number) for number in range(20)))
-    assert await reader.last_seq() == 400
+    assert len((await reader.committed_events(0, max_events=1000)).events) == 400
 
 
 async def test_a_transaction_may_be_told_without_waiting(store, reader):

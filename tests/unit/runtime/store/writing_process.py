@@ -1,6 +1,6 @@
 """A process of the crash and disk tests: writes transactions and prints what was acknowledged.
 
-    python -m tests.unit.runtime.store.writing_process PATH [--bytes N] [--limit BYTES] [--hold SECONDS]
+    python -m tests.unit.runtime.store.writing_process PATH|URL [--bytes N] [--limit BYTES] [--hold SECONDS]
 
 Each transaction appends two events to one of four logs and settles nothing else; a line
 `ack SESSION INDEX SEQ` is printed for each event once the answer is there.
@@ -17,8 +17,9 @@ import threading
 
 from oubliette.errors import StorageUnavailable
 from oubliette.records import Event
-from oubliette.runtime.store import Database, Reader, Writer, operations, queries
+from oubliette.runtime.store import Reader, Writer, operations, queries
 from tests.unit.runtime.store import blocking
+from tests.unit.runtime.store.samples import opened
 
 
 def say(*words: object) -> None:
@@ -54,7 +55,7 @@ def main() -> None:
         say("state", state, reason)
 
     room = threading.Semaphore(8)
-    database = Database(options.path)
+    database = opened(options.path)
     writer = Writer(database, on_batch=on_batch, on_state=on_state, hold_seconds=options.hold)
     reader = Reader(database, 1)
     following = [blocking.read(reader, queries.bounds, f"s{n}")[1] + 1 for n in range(4)]

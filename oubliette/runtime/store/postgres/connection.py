@@ -1,0 +1,154 @@
+"""PostgresConnection, which takes the store's SQL and gives PostgreSQL's errors a meaning."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import psycopg
+from psycopg import errors
+
+from oubliette.errors import InvalidParameter
+from oubliette.runtime.store.errors import StorageFault, UniqueClash
+from oubliette.runtime.store.postgres.sql_text import numbered, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+
+_FAULTS: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.InsufficientResources,
+    errors.ReadOnlySqlTransaction,
+    errors.TransactionRollback,
+    errors.IdleInTransactionSessionTimeout,
+)
+"""The database cannot do anything now: connection lost, server stopping or starting, disk full,
+too many connections, a standby, a deadlock with another transaction."""
+
+
+@contextlib.contextmanager
+def translated_errors() -> Generator[None]:
+    """Give errors of the database the types that the store distinguishes.
+
+    Raises:
+        StorageFault: the database cannot be used now.
+        UniqueClash: another row has the same unique value.
+        InvalidParameter: a text has a character that cannot be stored.
+    """
+    try:
+        yield
+    except errors.PipelineAborted:
+        raise  # an earlier statement failed, whose error comes first
+    except errors.UniqueViolation as error:
+        raise UniqueClash(_said(error)) from error
+    except _FAULTS as error:
+        raise StorageFault(_said(error)) from error
+    except psycopg.DataError as error:
+        raise InvalidParameter(f"cannot be stored: {_said(error)}") from error
+
+
+def _said(error: psycopg.Error) -> str:
+    primary = error.diag.message_primary
+    # libpq adds lines of advice.
+    return primary or str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+class PostgresConnection:
+    """A `StoreConnection` to PostgreSQL.
+
+    Args:
+        connection: In autocommit mode: BEGIN and COMMIT are statements of the store.
+        client_side: Whether parameters are put into the text of statements here. A value without a
+            type (`?1 IS NULL`) then needs no cast; a pipeline cannot have it.
+    """
+
+    dialect = "postgresql"
+
+    def __init__(
+        self, connection: psycopg.Connection[tuple[Any, ...]], *, client_side: bool
+    ) -> None:
+        self.raw = connection
+        self._cursors = psycopg.ClientCursor if client_side else psycopg.Cursor
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection was not lost."""
+        return not self.raw.closed and not self.raw.broken
+
+    def execute(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /
+    ) -> PostgresRows:
+        """Execute one statement of the store; see `translated_errors`."""
+        given: Any = parameters
+        if numbered(sql):
+            values = cast("Sequence[Any]", parameters)
+            given = {f"p{number}": value for number, value in enumerate(values, 1)}
+        cursor = self._cursors(self.raw)
+        with translated_errors():
+            # Without parameters psycopg leaves % as it is.
+            cursor.execute(cast("Any", translated(sql)), given or {})
+        return PostgresRows(cursor)
+
+    def close(self) -> None:
+        """Close the connection, in any state."""
+        with contextlib.suppress(psycopg.Error):
+            self.raw.close()
+
+
+class Fence(Protocol):
+    """Right of this machine to write, which another may have taken."""
+
+    def check(self, connection: PostgresConnection) -> Callable[[], None]:
+        """Execute the check in a transaction; the result raises if the right is lost."""
+        ...
+
+
+class Connects(Protocol):
+    """Maker of connections to one database; see `PostgresDatabase`."""
+
+    @property
+    def fence(self) -> Fence | None:
+        """Checked in each transaction that writes; None: this machine is the only one."""
+        ...
+
+    def connect(self) -> PostgresConnection:
+        """Return a connection that may write."""
+        ...
+
+    def connect_read_only(self) -> PostgresConnection:
+        """Return a connection that cannot write."""
+        ...
+
+
+class PostgresRows:
+    """Result of a statement; in a pipeline it is awaited when it is used."""
+
+    def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        """Number of rows that the statement changed."""
+        if self._cursor.rowcount < 0:
+            with translated_errors(), self._cursor.connection.pipeline():
+                pass  # the end of the inner pipeline fetches all results
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Any:
+        """Return the next row, None after the last one."""
+        with translated_errors():
+            return self._cursor.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        """Return the remaining rows."""
+        with translated_errors():
+            return self._cursor.fetchall()
+
+    def close(self) -> None:
+        """Discard the remaining rows."""
+        self._cursor.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        with translated_errors():
+            yield from self._cursor

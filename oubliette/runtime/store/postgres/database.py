@@ -1,0 +1,168 @@
+"""PostgresDatabase, the URL of a database and the connections to it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import conninfo
+
+from oubliette.errors import ConfigError
+from oubliette.runtime.store.errors import StorageFault
+from oubliette.runtime.store.postgres.commits import PostgresCommits
+from oubliette.runtime.store.postgres.connection import PostgresConnection, translated_errors
+from oubliette.runtime.store.postgres.log_tail import LogTail
+from oubliette.runtime.store.postgres.migrations import migrate
+from oubliette.runtime.store.remembered import Remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from oubliette.records import Event
+    from oubliette.runtime.store.postgres.connection import Fence
+
+CONNECT_SECONDS: Final = 5
+"""Seconds for a connection to be made."""
+OPEN_SECONDS: Final = 10
+"""Seconds after which the server ends a transaction of ours that does nothing: readers of other
+machines wait for it."""
+SILENT_SECONDS: Final = 10
+"""Seconds without a sign of life of the server after which a connection is lost (TCP)."""
+MIN_VERSION: Final = 130000  # xid8 and its functions
+APPLICATION: Final = "oubliette"
+"""Name by which the server shows our connections."""
+_ALIVE: Final[dict[str, Any]] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": SILENT_SECONDS // 2,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": SILENT_SECONDS * 1000,
+    "application_name": APPLICATION,
+}
+_WRITING: Final = (
+    f"SET idle_in_transaction_session_timeout = {OPEN_SECONDS * 1000}",
+    f"SET lock_timeout = {OPEN_SECONDS * 1000}",
+)
+_READING: Final = (
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+    "SET default_transaction_read_only = on",
+    f"SET idle_in_transaction_session_timeout = {OPEN_SECONDS * 1000}",
+)
+
+
+class PostgresDatabase:
+    """One database on a PostgreSQL server, migrated to this release's schema.
+
+    Opening runs the migrations, so errors of the address appear at once. It is thread-safe; a
+    connection is used by one thread at a time.
+
+    Args:
+        url: `postgresql://…`, as libpq takes it.
+        durability: `power` waits for synchronous standbys as well, where the server has them.
+        fence: Checked in each transaction that writes.
+
+    Raises:
+        DatabaseTooNew: a later release wrote it.
+        ConfigError: it cannot be reached or used; names the remedy.
+    """
+
+    dialect = "postgresql"
+    application_name = APPLICATION
+    path = None
+    """It has no file here."""
+
+    def __init__(self, url: str, *, durability: str = "power", fence: Fence | None = None) -> None:
+        self.durability = durability
+        self.fence = fence
+        self.lock: AbstractContextManager[object] = contextlib.nullcontext()
+        self.remembered = Remembered(alone=False)
+        self._url = url
+        self.shown = shown(url)
+        """The URL without a password."""
+        try:
+            connection = self.connect()
+        except StorageFault as error:
+            raise ConfigError(
+                f"store.database: {self.shown} cannot be reached: {error}",
+                hint="look whether the server runs, and try the URL with psql",
+            ) from error
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(
+                f"store.database: {self.shown} is no URL of a database: {error}"
+            ) from error
+        with contextlib.closing(connection):
+            version = connection.raw.info.server_version
+            if version < MIN_VERSION:
+                raise ConfigError(
+                    f"store.database: PostgreSQL {version // 10000} is too old, 13 is needed"
+                )
+            try:
+                self.version = migrate(connection)
+            except StorageFault as error:
+                raise ConfigError(
+                    f"store.database: {self.shown} cannot be used: {error}"
+                ) from error
+
+    def connect(self) -> PostgresConnection:
+        """Return a connection that may write; return it with `release`.
+
+        Raises:
+            StorageFault: none can be made now.
+        """
+        # `on` waits for the flush of the commit, here and on a synchronous standby.
+        level = "on" if self.durability == "power" else "local"
+        return self._connect(*_WRITING, f"SET synchronous_commit = {level}", client_side=False)
+
+    def connect_read_only(self) -> PostgresConnection:
+        """Return a connection that cannot write, for views; return it with `release`.
+
+        Raises:
+            StorageFault: none can be made now.
+        """
+        return self._connect(*_READING, client_side=True)
+
+    def release(self, connection: PostgresConnection) -> None:
+        """Close a connection of `connect` or `connect_read_only`."""
+        connection.close()
+
+    def lost(self, connection: PostgresConnection) -> bool:
+        """Whether a connection was lost: the server was restarted, for example."""
+        return not connection.usable
+
+    def commits(self) -> PostgresCommits:
+        """Return what commits the writer's batches."""
+        return PostgresCommits(self)
+
+    def tail(
+        self, *, on_events: Callable[[list[Event]], object], wanted: Callable[[], bool]
+    ) -> LogTail:
+        """Return a thread that reads what all machines store; see `LogTail`."""
+        return LogTail(self, on_events=on_events, wanted=wanted)
+
+    def close(self) -> None:
+        """Do nothing: the connections are closed by those who opened them."""
+
+    def _connect(self, *settings: str, client_side: bool) -> PostgresConnection:
+        with translated_errors():
+            raw = psycopg.connect(self._url, autocommit=True, **_ALIVE)
+        connection = PostgresConnection(raw, client_side=client_side)
+        try:
+            for sql in settings:
+                connection.execute(sql)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def shown(url: str) -> str:
+    """Return a URL of a database without its password, for people and logs."""
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return urlsplit(url).scheme + "://…"
+    parts.pop("password", None)
+    return "postgresql:" + " ".join(f"{name}={value}" for name, value in sorted(parts.items()))

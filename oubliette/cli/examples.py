@@ -33,6 +33,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "image list": "oubliette image list",
     "image rebuild": "oubliette image rebuild dev",
     "image refresh": "oubliette image refresh base",
+    "store migrate": "oubliette store migrate --to postgresql://db/oubliette",
     "config show": "oubliette config show --sources",
     "config schema": "oubliette config schema",
 }

@@ -21,6 +21,7 @@ from oubliette.cli import (
     restore,
     serve,
     session,
+    store,
     token,
     workspace,
 )
@@ -50,6 +51,7 @@ app.add_typer(project.app, name="project")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(session.app, name="session")
 app.add_typer(image.app, name="image")
+app.add_typer(store.app, name="store")
 app.add_typer(config.app, name="config")
 
 

@@ -121,6 +121,22 @@ class StorageUnavailable(Unavailable, OSError):
     code = "storage_unavailable"
 
 
+class StaleNode(OublietteError):
+    """The node's epoch has ended: it stores nothing more and must start again with a new one."""
+
+    code = "stale_node"
+
+
+class NotHere(Conflict):
+    """The project's home is another node, `node`, if it has one at all."""
+
+    code = "not_here"
+
+    def __init__(self, message: str, *, node: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.node = node
+
+
 class DatabaseTooNew(ConfigError):
     """The database was written by a later release."""
 

@@ -10,7 +10,8 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError, DatabaseTooNew
-from oubliette.runtime.store.migrations import released, statements
+from oubliette.runtime.store.migrations import released
+from oubliette.runtime.store.postgres.connection import translated_errors
 
 if TYPE_CHECKING:
     from oubliette.runtime.store.postgres.connection import PostgresConnection
@@ -38,8 +39,9 @@ def migrate(connection: PostgresConnection) -> int:
             connection.execute(f"CREATE TABLE {_VERSIONS} (version BIGINT NOT NULL)")
             connection.execute(f"INSERT INTO {_VERSIONS} VALUES (0)")  # noqa: S608 - ours
         for step in steps[version:]:
-            for statement in statements(step.sql):
-                connection.execute(statement)
+            with translated_errors():
+                # Whole: where a statement ends, the server knows best (bodies of functions).
+                connection.raw.execute(step.sql.encode())
             sql = f"UPDATE {_VERSIONS} SET version = ?"  # noqa: S608 - ours
             connection.execute(sql, (step.version,))
         connection.execute("COMMIT")

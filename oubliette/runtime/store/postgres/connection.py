@@ -10,6 +10,7 @@ from psycopg import errors
 
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.store.errors import StorageFault, UniqueClash
+from oubliette.runtime.store.postgres.fence import refusal
 from oubliette.runtime.store.postgres.sql_text import numbered, translated
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def translated_errors() -> Generator[None]:
         StorageFault: the database cannot be used now.
         UniqueClash: another row has the same unique value.
         InvalidParameter: a text has a character that cannot be stored.
+        StaleNode, NotHere: the fence of a node refuses (see `fence`).
     """
     try:
         yield
@@ -46,6 +48,11 @@ def translated_errors() -> Generator[None]:
         raise StorageFault(_said(error)) from error
     except psycopg.DataError as error:
         raise InvalidParameter(f"cannot be stored: {_said(error)}") from error
+    except psycopg.DatabaseError as error:
+        refused = refusal(error)
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def _said(error: psycopg.Error) -> str:

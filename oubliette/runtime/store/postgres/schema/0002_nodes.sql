@@ -28,9 +28,10 @@ BEGIN
   IF lock_number IS NULL THEN
     RAISE EXCEPTION 'epoch % of node % has ended', held, node USING ERRCODE = 'ND001';
   END IF;
-  -- The row lock decides. This one names the sessions that have it, for end_transactions.
-  PERFORM pg_advisory_xact_lock_shared(1852793957, lock_number);
-  PERFORM set_config('oubliette.node', node, true); -- for check_home
+  -- The row lock decides. The other one names the sessions that have it, for end_transactions, and
+  -- the setting names the node, for check_home.
+  PERFORM pg_advisory_xact_lock_shared(1852793957, lock_number),
+    set_config('oubliette.node', node, true);
 END
 $$;
 
@@ -132,7 +133,7 @@ CREATE TABLE listeners (
 CREATE INDEX listeners_by_node ON listeners (node);
 CREATE INDEX listeners_by_age ON listeners (seen_until);
 
--- How many hold each scope, such as the open calls of a principal. Rows of nobody are deleted.
+-- How many hold each scope, such as the open calls of a principal. A row without holders may be deleted.
 CREATE TABLE limit_counts (
   scope text PRIMARY KEY,
   used bigint NOT NULL CHECK (used >= 0)

@@ -19,6 +19,9 @@ from oubliette.runtime.store.postgres.node_lease import since_boot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
+
+    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 IDLE_SECONDS: Final = 4
 """Time without a sign of life after which the server ends the holder's session."""
@@ -29,6 +32,8 @@ SIGN_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 1.0
 """Time until a failed connection is made again."""
 _JOIN_SECONDS: Final = 10.0
+_LIMIT_WORK: Final = "SET statement_timeout = '2s'"
+"""Time limit of a statement of the work: the next sign of life waits for it."""
 _LOCK_CLASS: Final = 1868722281
 """First half of the keys of our locks; the second is made of the duty's name."""
 _SETTINGS: Final = {
@@ -51,6 +56,9 @@ class Duty:
         on_begin: Called, on the duty's thread, when this candidate has the duty.
         on_end: Called, on the duty's thread, when it has it no more, also by `close`. What it does
             for the duty must have stopped before: see `held`.
+        work: Called, on the duty's thread, after each sign of life, with the session that has the
+            duty: what fails with it is no longer the holder's to do. It must be done in a second or
+            two; an error of it is logged.
     """
 
     def __init__(
@@ -60,16 +68,18 @@ class Duty:
         *,
         on_begin: Callable[[], object],
         on_end: Callable[[], object],
+        work: Callable[[Connection], object] | None = None,
     ) -> None:
         self.name = name
         self._url = url
         self._on_begin = on_begin
         self._on_end = on_end
+        self._work = work
         self._sure_until = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"duty-{name}", daemon=True)
         self._lock = threading.Lock()
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._connection: Connection | None = None
 
     @property
     def held(self) -> bool:
@@ -113,8 +123,10 @@ class Duty:
             _log.info("this node has a duty: %s", self.name)
             self._on_begin()
             try:
+                connection.execute(_LIMIT_WORK)
                 while not self._closing.wait(SIGN_SECONDS):
                     self._sign(connection)
+                    self._do_work(connection)
             finally:
                 self._sure_until = 0.0
                 self._on_end()
@@ -123,7 +135,17 @@ class Duty:
                 self._connection = None
             connection.close()
 
-    def _sign(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def _do_work(self, connection: Connection) -> None:
+        if self._work is None:
+            return
+        try:
+            self._work(connection)
+        except Exception:
+            if connection.closed or connection.broken:
+                raise
+            _log.exception("the work of a duty failed")
+
+    def _sign(self, connection: Connection) -> None:
         asked = since_boot()
         connection.execute("SELECT 1")
         self._sure_until = asked + SURE_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,6 +25,8 @@ RENEW_SECONDS: Final = 2.0
 """Time between two renewals."""
 LATE_SECONDS: Final = 2 * RENEW_SECONDS
 """A renewal this long after the one before it is late: the database, or the node, was away."""
+_log = logging.getLogger(__name__)
+
 _ATTEMPTS: Final = 3
 """Attempts at an epoch, while transactions of the one before it begin."""
 
@@ -143,6 +146,24 @@ def declare_gone(connection: Connection, name: str, by: NodeFence) -> None:
         raise
     if reason is not None:
         raise Conflict(f"node {name} cannot be declared gone: {reason}")
+
+
+def declare_ended(connection: Connection, by: NodeFence) -> list[str]:
+    """Declare all nodes gone whose lease has ended and that may be declared so; return them.
+
+    Raises:
+        StaleNode: as for `declare_gone`.
+        psycopg.Error: the database failed.
+    """
+    gone: list[str] = []
+    for name in ended_leases(connection):
+        try:
+            declare_gone(connection, name, by)
+        except Conflict as refused:  # in a moment it may be so
+            _log.debug("a node is not declared gone: %s", refused)
+        else:
+            gone.append(name)
+    return gone
 
 
 def set_draining(connection: Connection, name: str, *, draining: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from oubliette.runtime.store.postgres import nodes
 from oubliette.runtime.store.postgres.duty import Duty
+from tests.unit.runtime.store.postgres.cluster_rows import let_lease_end, state_of, take
 from tests.unit.runtime.store.postgres.conftest import WAIT
 
 if TYPE_CHECKING:
@@ -33,10 +36,10 @@ sys.stdin.read()
 
 
 class Candidate:
-    def __init__(self, url: str, name: str = "reap") -> None:
+    def __init__(self, url: str, name: str = "reap", work=None) -> None:
         self.begun = threading.Event()
         self.ended = threading.Event()
-        self.duty = Duty(url, name, on_begin=self.begun.set, on_end=self.ended.set)
+        self.duty = Duty(url, name, on_begin=self.begun.set, on_end=self.ended.set, work=work)
         self.duty.start()
 
 
@@ -44,8 +47,8 @@ class Candidate:
 def candidate(url: str) -> Iterator[Callable[..., Candidate]]:
     made: list[Candidate] = []
 
-    def make(name: str = "reap") -> Candidate:
-        made.append(Candidate(url, name))
+    def make(name: str = "reap", work=None) -> Candidate:
+        made.append(Candidate(url, name, work))
         return made[-1]
 
     yield make
@@ -128,3 +131,33 @@ def test_the_duty_of_a_process_that_is_stopped_or_killed_is_taken_over_in_five_s
         process.kill()
         process.wait(WAIT)
         process.stdout.close()
+
+
+def test_the_work_of_a_duty_is_done_again_after_an_error_of_it(candidate):
+    done = threading.Semaphore(0)
+
+    def work(connection) -> None:
+        done.release()
+        connection.execute("SELECT 1 / 0")
+
+    candidate(work=work)
+    for _ in range(2):
+        assert done.acquire(timeout=WAIT)
+
+
+def test_a_node_whose_lease_has_ended_is_declared_gone_by_the_one_that_has_the_duty(
+    candidate, connection
+):
+    take(connection, "a")
+    by = take(connection, "b")
+    gone: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def work(session) -> None:
+        for name in nodes.declare_ended(session, by):
+            gone.put(name)
+
+    candidate(work=work)
+    let_lease_end(connection, "a")
+    assert gone.get(timeout=WAIT) == "a"
+    assert state_of(connection, "a").state == "gone"
+    assert state_of(connection, "b").state == "running"

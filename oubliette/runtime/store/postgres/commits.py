@@ -36,7 +36,6 @@ _NOTIFY: Final = f"NOTIFY {CHANNEL}"
 _BEGIN: Final = """
 SELECT pg_current_xact_id()::text::bigint, (SELECT "offset" FROM log_order)"""
 _PROBE: Final = (
-    "BEGIN",
     "DELETE FROM meta WHERE key = 'probe'",
     "INSERT INTO meta (key, value) VALUES ('probe', repeat('0', 65536))",
     "DELETE FROM meta WHERE key = 'probe'",
@@ -97,6 +96,10 @@ class PostgresCommits:
         """Write and delete a value, to check whether the database works again."""
         try:
             connection = self._connected()
+            connection.execute("BEGIN")
+            fence = self._database.fence
+            if fence is not None:  # a node that may have lost its right to write stays paused
+                fence.check(connection)()
             for sql in _PROBE:
                 connection.execute(sql)
         except BaseException:

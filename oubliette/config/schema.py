@@ -59,8 +59,9 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     """The database."""
 
     database: Annotated[str, msgspec.Meta(pattern=r"^($|postgres(ql)?://)")] = ""
-    """URL of a PostgreSQL database, as `postgresql://user:password@host/name`; empty: a file of
-    SQLite in the home. A password is better kept in `~/.pgpass` or in PGPASSWORD."""
+    """URL of a PostgreSQL database (13 or later), as `postgresql://user:password@host/name`; empty:
+    a file of SQLite in the home. A password is better kept in `~/.pgpass`. The driver comes with
+    `pip install 'oubliette-agents[postgres]'`."""
     durability: Literal["process", "power"] = "process"
     """`process`: acknowledged writes survive the end of the process; `power`: also a power
     failure."""

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from oubliette.runtime.store import operations, queries
-from oubliette.runtime.store.postgres.log_order import EVENTS
+from oubliette.runtime.store.log_order import EVENTS
 from oubliette.runtime.store.postgres.log_tail import LogTail
 from tests.unit.runtime.store.conftest import WAIT, Store
 from tests.unit.runtime.store.samples import event, opened

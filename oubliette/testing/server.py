@@ -273,6 +273,12 @@ class ServerProcess:
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Read the database; also while no server runs."""
+        if url := str(self._settings.get("store.database", "")):
+            from oubliette.runtime.store.postgres.database import PostgresDatabase
+
+            database = PostgresDatabase(url)
+            with contextlib.closing(database.connect_read_only()) as rows:
+                return rows.execute(sql, values).fetchall()
         with contextlib.closing(
             sqlite3.connect(f"file:{self.home / DATABASE}?mode=ro", uri=True)
         ) as connection:
@@ -280,7 +286,7 @@ class ServerProcess:
 
     def instance(self) -> str:
         """Return the id of this server's instance; empty before the first start."""
-        if not (self.home / DATABASE).exists():
+        if "store.database" not in self._settings and not (self.home / DATABASE).exists():
             return ""
         with contextlib.suppress(sqlite3.Error):
             for (value,) in self.query("SELECT value FROM meta WHERE key = 'instance'"):

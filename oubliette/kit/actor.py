@@ -174,17 +174,11 @@ class Actor(PlacedActor):
         """Request exactly one `Down` for the end of the actor of `ref`; at once if it has ended."""
         if Down not in self._actor_handlers:
             raise ActorError(f"{type(self).__name__} watches, so it needs a handler for Down")
-        target = ref.resolve()
-        if target is None:
-            self.actor_inbox.deliver(Down(name=ref.name, reason="noproc"))
-        else:
-            target.actor_inbox.watch(self.actor_inbox)
+        ref.watch(self.actor_inbox)
 
     def unwatch(self, ref: Ref) -> None:
         """Cancel a watch; a `Down` that was already sent still arrives."""
-        target = ref.resolve()
-        if target is not None:
-            target.actor_inbox.unwatch(self.actor_inbox)
+        ref.unwatch(self.actor_inbox)
 
     def after(self, delay: float, message: Message) -> ActorTimer:
         """Send `message` to this actor in `delay` seconds, unless cancelled or ended before."""

@@ -143,7 +143,24 @@ def round_trip(message: Message) -> Message:
 
 
 def _through_msgpack(value: Any, kind: Any) -> Any:
-    encoded = msgspec.msgpack.encode(value, enc_hook=_path_to_text)
+    return from_msgpack(to_msgpack(value), kind)
+
+
+def to_msgpack(value: Any) -> bytes:
+    """Return the bytes in which a message or an answer leaves its process.
+
+    Raises:
+        TypeError: a part of it does not encode to msgpack.
+    """
+    return msgspec.msgpack.encode(value, enc_hook=_path_to_text)
+
+
+def from_msgpack(encoded: bytes, kind: Any) -> Any:
+    """Return the value of type `kind` that these bytes describe.
+
+    Raises:
+        msgspec.DecodeError: they describe none.
+    """
     return msgspec.msgpack.decode(encoded, type=kind, dec_hook=_path_from_text)
 
 

@@ -9,7 +9,7 @@ import pykka
 
 from oubliette.kit.errors import ActorDead, AskTimeout, WouldBlockError
 from oubliette.kit.mailbox import Envelope, Mailbox
-from oubliette.kit.messages import Message, Reply, round_trip_answer
+from oubliette.kit.messages import Down, Message, Reply, round_trip_answer
 from oubliette.kit.pykka_future import AsyncioFuture, on_a_loop
 from oubliette.kit.replies import LoopReply
 from oubliette.kit.shutdown import end_actor, within
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from oubliette.clock import Clock
+    from oubliette.kit.mailbox import EndObserver
     from oubliette.kit.shutdown import RunningActor
     from oubliette.kit.trace_context import TraceScope
     from oubliette.kit.wait_graph import WaitGraph
@@ -268,6 +269,20 @@ class Ref:
         if on_a_loop():
             raise WouldBlockError(f"{self.name}: await ref.stop() on a loop's thread")
         return self._system.run_blocking(self.stop(timeout), timeout + 30)
+
+    def watch(self, observer: EndObserver) -> None:
+        """Notify `observer` once of the actor's end, at once if there is none of that name."""
+        target = self._system.actor(self.name)
+        if target is None:
+            observer.deliver(Down(name=self.name, reason="noproc"))
+        else:
+            target.actor_inbox.watch(observer)
+
+    def unwatch(self, observer: EndObserver) -> None:
+        """Stop notifying `observer`; a notice that was already sent still arrives."""
+        target = self._system.actor(self.name)
+        if target is not None:
+            target.actor_inbox.unwatch(observer)
 
     # ------------------------------------------------------------ inside
     async def _end(self, timeout: float) -> bool:

@@ -74,6 +74,18 @@ class SystemActor(RunningActor, Protocol):
         ...
 
 
+class OtherNodes(Protocol):
+    """The nodes that a System is connected to (`oubliette.kit.remote.connect`)."""
+
+    def ref(self, name: str) -> Ref:
+        """Return the ref of `NODE!name`."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection, and with it every wait for another node."""
+        ...
+
+
 class System:
     """Owner of a loop's actors; entered with `async with System() as system` on that loop.
 
@@ -105,6 +117,8 @@ class System:
         self._open = False
         self._watchdog_limit = watchdog
         self._watchdog: Watchdog | None = None
+        self.nodes: OtherNodes | None = None
+        """The other nodes; None unless this System is connected to any."""
 
     # ------------------------------------------------------------ life
     async def __aenter__(self) -> Self:
@@ -134,6 +148,8 @@ class System:
                 self._top.pop(actor.name, None)
             for actor in list(self._live.values()):  # orphans of an exit that was cancelled
                 await end_actor(actor, 0, loop.call_later)
+            if self.nodes is not None:
+                await self.nodes.close()
         finally:
             for actor in list(self._live.values()):
                 actor.actor_cancel()
@@ -209,9 +225,16 @@ class System:
         return None if actor is None or actor.actor_inbox.closed else actor.ref
 
     def ref(self, name: str) -> Ref:
-        """Return the ref of a name, whether or not such an actor is alive now."""
+        """Return the ref of a name, whether or not such an actor is alive now.
+
+        On a System that is connected to other nodes, `NODE!name` is the actor of that node.
+        """
         actor = self._live.get(name)
-        return Ref(self, name) if actor is None else actor.ref
+        if actor is not None:
+            return actor.ref
+        if self.nodes is not None and "!" in name:
+            return self.nodes.ref(name)
+        return Ref(self, name)
 
     @property
     def names(self) -> dict[str, Ref]:

@@ -86,7 +86,7 @@ class NodeLink:
         self.outbound.post(parcel)
 
     def post_from_afar(self, parcel: Parcel) -> None:
-        """Send a message of another thread; a `tell` for which there is no room is a dead letter."""
+        """Send a message of another thread; a `tell` without room becomes a dead letter."""
         try:
             self.post(parcel)
         except MailboxFull as full:

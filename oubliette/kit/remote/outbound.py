@@ -305,7 +305,7 @@ class Outbound:
 
     # ------------------------------------------------------------ the end
     def lose(self, error: PeerGone) -> list[Parcel]:
-        """End everything that waits; return the messages without an asker that were not handed over for certain."""
+        """End everything that waits; return each `tell` that may not have arrived."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None

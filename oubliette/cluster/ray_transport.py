@@ -80,6 +80,7 @@ class RayTransport:
         self._links = itertools.count(1)
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
+        self._handles: dict[str, Any] = {}  # kept over a loss: to find one needs Ray's head
         self._alive: dict[str, int] = {}  # epoch of each peer that was not reported as gone
         self._started = asyncio.Event()
         self._receive: Receive
@@ -131,7 +132,7 @@ class RayTransport:
         retry_until = asyncio.get_running_loop().time() + RETRY_SECONDS
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                handle = await find_actor(node)
+                handle = self._handles.get(node) or await find_actor(node)
                 while True:
                     link = next(self._links)
                     try:
@@ -139,6 +140,9 @@ class RayTransport:
                         epoch = await result_of(greeting, OPEN_SECONDS)
                         break
                     except RayCallFailed as failed:
+                        if self._handles.pop(node, None) is not None:
+                            handle = await find_actor(node)  # it may be another actor by now
+                            continue
                         now = asyncio.get_running_loop().time()
                         if not failed.passing or now > retry_until:
                             raise
@@ -148,6 +152,7 @@ class RayTransport:
             raise PeerGone(node, f"no answer to a greeting in {OPEN_SECONDS:g} s") from None
         except RayCallFailed as failed:
             raise PeerGone(node, str(failed)) from failed
+        self._handles[node] = handle
         self._meet(node, epoch)
         peer = self._outgoing[node] = _Outgoing(handle, epoch, link)
         peer.notice = asyncio.create_task(self._await_death(node, peer), name=f"notice of {node}")

@@ -33,6 +33,9 @@ INSERT INTO events (session_id, idx, ts, type, version, principal, caller_id, so
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (session_id, source) WHERE source IS NOT NULL DO NOTHING"""
 
+_SETTLE: Final = "UPDATE caller_requests SET settled_at = ?, outcome = ?, data = ? WHERE id = ?"
+"""Not the upsert of the table: SQLite writes each index that has a column of the SET list."""
+
 
 def perform(connection: StoreConnection, operations: tuple[ops.Op, ...]) -> ops.Result:
     """Execute `operations` in order; the caller rolls back if one of them raises.
@@ -127,7 +130,9 @@ def _settle(connection: StoreConnection, operation: ops.SettleCallerRequest) -> 
         error=operation.error,
         settled_at=operation.settled_at,
     )
-    put(connection, settled)
+    connection.execute(
+        _SETTLE, (settled.settled_at, settled.outcome, encode(settled), settled.id)
+    )
     return True
 
 

@@ -35,7 +35,8 @@ class _Table(NamedTuple):
 def _table(name: str, key: str, others: str, columns: Callable[[Any], tuple[Any, ...]]) -> _Table:
     names = f"{key} {others} data".split()
     holes = ", ".join("?" * len(names))
-    changed = ", ".join(f"{column} = excluded.{column}" for column in names)
+    # Not the key, which is the same: SQLite writes each index that has a column of this list.
+    changed = ", ".join(f"{column} = excluded.{column}" for column in f"{others} data".split())
     # Not INSERT OR REPLACE: that would delete another row with the same unique value.
     return _Table(
         f"INSERT INTO {name} ({', '.join(names)}) VALUES ({holes})"  # noqa: S608 - names are ours

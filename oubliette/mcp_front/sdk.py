@@ -108,6 +108,8 @@ class Sdk:
 
     async def stop(self, seconds: float) -> None:
         """End its sessions, within `seconds`."""
+        if self.sessions is not None:
+            self.sessions.stop()
         self._end.set()
         if self._run is not None:
             await asyncio.wait([self._run], timeout=seconds)

@@ -9,11 +9,11 @@ change.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-import anyio
 from mcp.server.auth.middleware.bearer_auth import authorization_context
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp.server.streamable_http import StreamableHTTPServerTransport
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+SETTLING: Final = 1.0
+"""Seconds after a call within which its session gets its deadline; the timeout is in minutes."""
 
 
 class SdkSessions:
@@ -38,6 +41,11 @@ class SdkSessions:
         self._manager = manager
         self._user = user
         self._begun: WeakSet[StreamableHTTPServerTransport] = WeakSet()
+        self._left: dict[StreamableHTTPServerTransport, float] = {}
+        """Sessions that have yet to get their deadline → end of their last call on the loop's
+        clock."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     def begun(self, session_id: str) -> None:
         """Record that the handshake of this session is complete."""
@@ -57,14 +65,39 @@ class SdkSessions:
         if idle is None or idle.cancel_called or session._idle_timeout is None:
             return None
         session._requests_in_flight += 1
-        idle.deadline = math.inf
+        if idle.deadline != math.inf:
+            idle.deadline = math.inf
         return session
 
-    @staticmethod
-    def leave(session: StreamableHTTPServerTransport) -> None:
-        """Release a session after a call in it was answered."""
+    def leave(self, session: StreamableHTTPServerTransport) -> None:
+        """Release a session after a call in it was answered.
+
+        Its deadline is set soon, together with those of others: that costs as much as a check of a
+        key, and is in vain in a session that makes its next call.
+        """
         session._requests_in_flight -= 1
-        if not session._requests_in_flight:
-            assert session.idle_scope is not None
+        if session._requests_in_flight:
+            return
+        loop = asyncio.get_running_loop()
+        self._left[session] = loop.time()
+        if self._timer is None and not self._stopped:
+            self._timer = loop.call_later(SETTLING, self._set_deadlines)
+
+    def stop(self) -> None:
+        """Set no further deadlines: the SDK ends its sessions."""
+        self._stopped = True
+        self._left.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_deadlines(self) -> None:
+        self._timer = None
+        left, self._left = self._left, {}
+        for session, since in left.items():
+            idle = session.idle_scope
+            assert idle is not None
             assert session._idle_timeout is not None
-            session.idle_scope.deadline = anyio.current_time() + session._idle_timeout
+            # The SDK may be answering a request in it, or have set a later one after that.
+            if not session._requests_in_flight and idle.deadline == math.inf:
+                idle.deadline = since + session._idle_timeout

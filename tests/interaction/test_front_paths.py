@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from oubliette.mcp_front import sdk_sessions
 from oubliette.mcp_front.direct_path import handler as direct_path
 from oubliette.mcp_front.direct_path import plain_call
 from tests.interaction.frontkit import World, world
@@ -543,6 +544,38 @@ async def test_a_call_in_hand_keeps_its_session_from_growing_old():
         async with asyncio.timeout(2):
             while session.idle_scope.deadline == float("inf"):
                 await asyncio.sleep(0.01)
+
+
+async def test_a_sessions_deadline_counts_from_the_end_of_its_last_call(monkeypatch):
+    monkeypatch.setattr(sdk_sessions, "SETTLING", 0.2)
+    async with world() as w, asyncio.timeout(10):
+        wire = await Wire(w, "legacy").start()
+        (session,) = w.front._sdk.sessions._manager._server_instances.values()
+        while session.idle_scope.deadline == float("inf"):
+            await asyncio.sleep(0.01)  # that of the calls with which it began
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await wire.send(wire.call())
+        assert session.idle_scope.deadline == float("inf")
+        while session.idle_scope.deadline == float("inf"):
+            await asyncio.sleep(0.01)
+        ended = session.idle_scope.deadline - session._idle_timeout
+        assert began <= ended <= loop.time() - 0.2 + 0.001
+
+
+async def test_a_deadline_of_the_sdks_own_is_not_brought_forward(monkeypatch):
+    monkeypatch.setattr(sdk_sessions, "SETTLING", 0.1)
+    async with world() as w, asyncio.timeout(10):
+        wire = await Wire(w, "legacy").start()
+        (session,) = w.front._sdk.sessions._manager._server_instances.values()
+        await wire.send(wire.call())
+        await wire.send({"jsonrpc": "2.0", "id": 99, "method": "ping"})
+        while session.idle_scope.deadline == float("inf"):
+            await asyncio.sleep(0.01)  # the SDK sets it when its own clean-up is over
+        of_the_sdk = session.idle_scope.deadline
+        while w.front._sdk.sessions._left:
+            await asyncio.sleep(0.01)
+        assert session.idle_scope.deadline == of_the_sdk
 
 
 @modes

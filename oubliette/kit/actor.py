@@ -271,14 +271,15 @@ class Actor(PlacedActor):
         except ActorDead as error:
             answer.set_error(error)
             return
-        answer.within(
-            ActorTimer(
-                self._actor_timers,
-                self.clock,
-                timeout,
-                lambda: answer.give_up(ref.late(kind, timeout)),
+        if not answer.done:  # an idle actor may have answered at once
+            answer.within(
+                ActorTimer(
+                    self._actor_timers,
+                    self.clock,
+                    timeout,
+                    lambda: answer.give_up(ref.late(kind, timeout)),
+                )
             )
-        )
 
     def defer(self) -> Deferred:
         """Defer the answer to the ask being handled; the handler's return value is ignored.

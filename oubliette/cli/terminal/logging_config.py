@@ -44,7 +44,7 @@ def configure(level: str = "info", *, as_json: bool) -> None:
         processors=[*shared, *rest, black_out, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", stream)),
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=True,  # else each call of a logger builds another one
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

@@ -130,9 +130,7 @@ def _settle(connection: StoreConnection, operation: ops.SettleCallerRequest) -> 
         error=operation.error,
         settled_at=operation.settled_at,
     )
-    connection.execute(
-        _SETTLE, (settled.settled_at, settled.outcome, encode(settled), settled.id)
-    )
+    connection.execute(_SETTLE, (settled.settled_at, settled.outcome, encode(settled), settled.id))
     return True
 
 

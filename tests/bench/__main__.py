@@ -21,6 +21,8 @@ NAMES = (
     "engines",
     "agents",
     "embedding",
+    "postgres_store",
+    "cluster",
 )
 
 

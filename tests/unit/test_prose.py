@@ -20,6 +20,7 @@ DONE = (
     "oubliette/actors",
     "oubliette/api",
     "oubliette/cli",
+    "oubliette/cluster",
     "oubliette/config",
     "oubliette/incontainer",
     "oubliette/kit",

@@ -18,7 +18,8 @@ from oubliette.runtime.audit_log import AuditLog
 from oubliette.runtime.files import home as homes
 from oubliette.runtime.files.instance import INSTANCE, PLACE
 from oubliette.runtime.store import Database, Reader, Writer
-from oubliette.runtime.store.migrations import released
+from oubliette.runtime.store.migrations import MIGRATIONS, POSTGRES_MIGRATIONS, released
+from oubliette.runtime.store.opening import open_database
 from oubliette.runtime.store.operations import DeleteContainer, PutMeta, RevokeToken
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.registry import call
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from oubliette.kit import Ref
     from oubliette.runtime.store.operations import Op, Result
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
 
 
 def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -40,9 +42,10 @@ def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
         OublietteError: the tool failed; of the class of its code.
     """
     _check(home)
-    database = Database(home / homes.DATABASE, read_only=True)
-    if database.version < released()[-1].version:
-        raise OutOfDate(f"{database.path} has schema {database.version}")
+    database = _opened(home, read_only=True)
+    package = MIGRATIONS if isinstance(database, Database) else POSTGRES_MIGRATIONS
+    if database.version < released(package)[-1].version:
+        raise OutOfDate(f"the database of {home} has schema {database.version}")
     return asyncio.run(_call(home, database, tool, arguments, read_only=True))
 
 
@@ -62,8 +65,7 @@ def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, 
 def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Call as `call_offline` does, for a caller that holds the home's lock."""
     _check(home, makes=tool == "token_create")
-    durability = load(home).config.store.durability
-    database = Database(home / homes.DATABASE, durability=durability)
+    database = _opened(home)
     return asyncio.run(_call(home, database, tool, arguments, read_only=False))
 
 
@@ -77,7 +79,7 @@ async def take_identity(home: Path) -> str:
     _check(home)
     instance, place = ids.new_id(ids.INSTANCE), str(home.resolve())  # noqa: ASYNC240 -- no server
     with homes.HomeLock(home):
-        database = Database(home / homes.DATABASE, durability=load(home).config.store.durability)
+        database = _opened(home)
         reader, writer = Reader(database, threads=1), Writer(database)
         writer.start()
         try:
@@ -95,8 +97,15 @@ class OutOfDate(ConfigError):
     """The database must be migrated before this release can read it."""
 
 
+def _opened(home: Path, *, read_only: bool = False) -> Database | PostgresDatabase:
+    store = load(home).config.store
+    path = home / homes.DATABASE
+    return open_database(store.database, path, durability=store.durability, read_only=read_only)
+
+
 def _check(home: Path, *, makes: bool = False) -> None:
-    if not makes and not (home / homes.DATABASE).exists():
+    there = (home / homes.DATABASE).exists() or load(home).config.store.database
+    if not makes and not there:
         raise NotFound(
             f"{home} has no database yet",
             hint="oubliette serve and oubliette token create create it",
@@ -105,7 +114,12 @@ def _check(home: Path, *, makes: bool = False) -> None:
 
 
 async def _call(
-    home: Path, database: Database, tool: str, arguments: dict[str, Any], *, read_only: bool
+    home: Path,
+    database: Database | PostgresDatabase,
+    tool: str,
+    arguments: dict[str, Any],
+    *,
+    read_only: bool,
 ) -> dict[str, Any]:
     config = load(home).config
     writer = None if read_only else Writer(database)

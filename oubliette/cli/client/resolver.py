@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter, NotFound
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Generator, Iterable
     from pathlib import Path
+
+    from oubliette.runtime.store.connection import StoreConnection, StoreDatabase
 
 Kind = Literal["project", "session", "token", "workspace"]
 
@@ -118,18 +119,23 @@ def the_one(kind: Kind, given: str, found: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Generator[sqlite3.Connection]:
-    """Open a read-only connection to a home's database, without a lock.
+def reading(path: Path) -> Generator[StoreConnection]:
+    """Open a read-only connection to the database of a home, without a lock.
+
+    Args:
+        path: of the home's file, which is read unless the configuration names a database.
 
     Raises:
         NotFound: the database is missing.
         ConfigError: the file is no database of ours, or of a later release.
     """
-    from oubliette.runtime.store.database import Database
+    from oubliette.config.loader import load
+    from oubliette.runtime.store.opening import open_database
 
-    if not path.exists():
+    url = load(path.parent).config.store.database
+    if not url and not path.exists():
         raise NotFound(f"{path.parent} has no database yet", hint="oubliette serve creates it")
-    database = Database(path, read_only=True)
+    database = cast("StoreDatabase", open_database(url, path, read_only=True))
     connection = database.connect_read_only()
     try:
         yield connection

@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -17,7 +18,6 @@ from oubliette.errors import HomeInUse, OublietteError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from oubliette.config.schema import Config
 
@@ -180,6 +180,17 @@ def database(path: Path) -> Check:
     return ok("database", f"schema {version}")
 
 
+def postgres(url: str) -> Check:
+    """Check that the configured database can be read, without changing it."""
+    from oubliette.runtime.store.opening import open_database
+
+    try:
+        version = open_database(url, Path(), read_only=True).version
+    except OublietteError as error:
+        return failed("database", error, "look whether its server runs, and try it with psql")
+    return ok("database", f"PostgreSQL, schema {version}" if version else "PostgreSQL, empty yet")
+
+
 def zipapp() -> tuple[Check, Path | None]:
     """Check the program for containers: present, and it starts."""
     from oubliette.runtime.zipapp import zipapp_path
@@ -227,6 +238,9 @@ def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check |
         yield port(config, running=running)
     from oubliette.runtime.files.home import DATABASE
 
-    yield database(place / DATABASE)
+    if config is not None and config.store.database:
+        yield postgres(config.store.database)
+    else:
+        yield database(place / DATABASE)
     if config is not None:
         yield config

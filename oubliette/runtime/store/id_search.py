@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from oubliette.runtime.store.connection import is_postgres
+
 if TYPE_CHECKING:
     from oubliette.runtime.store.connection import StoreConnection
 
@@ -31,7 +33,8 @@ def ids_with(connection: StoreConnection, kind: Kind, beginning: str, end: str) 
     """
     rows = connection.execute(
         f"SELECT id FROM {_TABLES[kind]} "  # noqa: S608 - one of four texts of ours
-        "(substr(id, 1, :first) = :beginning OR substr(id, -:last) = :end) ORDER BY id LIMIT :most",
+        f"(substr(id, 1, :first) = :beginning OR {_end(connection)} = :end)"
+        " ORDER BY id LIMIT :most",
         {
             "first": len(beginning) or 1,
             "beginning": beginning,
@@ -41,6 +44,10 @@ def ids_with(connection: StoreConnection, kind: Kind, beginning: str, end: str) 
         },
     )
     return [each for (each,) in rows]
+
+
+def _end(connection: StoreConnection) -> str:
+    return "right(id, :last)" if is_postgres(connection) else "substr(id, -:last)"
 
 
 def project_called(connection: StoreConnection, name: str) -> list[str]:
@@ -53,7 +60,10 @@ def project_called(connection: StoreConnection, name: str) -> list[str]:
 
 def token_names(connection: StoreConnection) -> dict[str, str]:
     """Return each key's name by its id; revoked ones too."""
-    return dict(connection.execute("SELECT id, json_extract(data, '$.name') FROM tokens"))
+    name = "json_extract(data, '$.name')"
+    if is_postgres(connection):
+        name = "convert_from(data, 'UTF8')::json ->> 'name'"
+    return dict(connection.execute(f"SELECT id, {name} FROM tokens"))  # noqa: S608 - ours
 
 
 def project_names(connection: StoreConnection) -> dict[str, str]:

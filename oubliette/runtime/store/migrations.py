@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
 APPLICATION_ID: Final = 0x4F75624C  # "OubL"; identifies our databases (file(1), sqlite.org)
+MIGRATIONS: Final = "oubliette.runtime.store"
+POSTGRES_MIGRATIONS: Final = "oubliette.runtime.store.postgres"
+"""Packages with the schemas' files."""
 _NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 
@@ -29,7 +32,7 @@ class Migration(NamedTuple):
     sql: str
 
 
-def released(package: str = "oubliette.runtime.store") -> list[Migration]:
+def released(package: str = MIGRATIONS) -> list[Migration]:
     """Return the migrations of this release, in order, from version 1 without a gap."""
     folder = resources.files(package) / "schema"
     found = sorted(

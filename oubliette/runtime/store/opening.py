@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_database(
-    url: str, path: Path, *, durability: Durability = "process"
+    url: str, path: Path, *, durability: Durability = "process", read_only: bool = False
 ) -> Database | PostgresDatabase:
     """Open the database at `url`, or the file at `path` if that is empty. Blocks.
 
@@ -24,7 +24,7 @@ def open_database(
         ConfigError: it cannot be used, or the driver is not installed; names the remedy.
     """
     if not url:
-        return Database(path, durability=durability)
+        return Database(path, durability=durability, read_only=read_only)
     try:
         # Slow to import, and not installed where it was not asked for.
         from oubliette.runtime.store.postgres.database import PostgresDatabase
@@ -33,4 +33,4 @@ def open_database(
             f"store.database: the driver of PostgreSQL is missing: {error}",
             hint="pip install 'oubliette-agents[postgres]'",
         ) from error
-    return PostgresDatabase(url, durability=durability)
+    return PostgresDatabase(url, durability=durability, read_only=read_only)

@@ -14,7 +14,7 @@ from oubliette.runtime.store.errors import StorageFault
 from oubliette.runtime.store.postgres.commits import PostgresCommits
 from oubliette.runtime.store.postgres.connection import PostgresConnection, translated_errors
 from oubliette.runtime.store.postgres.log_tail import LogTail
-from oubliette.runtime.store.postgres.migrations import migrate
+from oubliette.runtime.store.postgres.migrations import check, migrate
 from oubliette.runtime.store.remembered import Remembered
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class PostgresDatabase:
         url: `postgresql://…`, as libpq takes it.
         durability: `power` waits for synchronous standbys as well, where the server has them.
         fence: Checked in each transaction that writes.
+        read_only: Leave its schema as it is; see `version`.
 
     Raises:
         DatabaseTooNew: a later release wrote it.
@@ -74,7 +75,14 @@ class PostgresDatabase:
     path = None
     """It has no file here."""
 
-    def __init__(self, url: str, *, durability: str = "power", fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: str = "power",
+        fence: Fence | None = None,
+        read_only: bool = False,
+    ) -> None:
         self.durability = durability
         self.fence = fence
         self.lock: AbstractContextManager[object] = contextlib.nullcontext()
@@ -100,7 +108,7 @@ class PostgresDatabase:
                     f"store.database: PostgreSQL {version // 10000} is too old, 13 is needed"
                 )
             try:
-                self.version = migrate(connection)
+                self.version = (check if read_only else migrate)(connection)
             except StorageFault as error:
                 raise ConfigError(
                     f"store.database: {self.shown} cannot be used: {error}"

@@ -10,13 +10,12 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError, DatabaseTooNew
-from oubliette.runtime.store.migrations import released
+from oubliette.runtime.store.migrations import POSTGRES_MIGRATIONS, released
 from oubliette.runtime.store.postgres.connection import translated_errors
 
 if TYPE_CHECKING:
     from oubliette.runtime.store.postgres.connection import PostgresConnection
 
-PACKAGE: Final = "oubliette.runtime.store.postgres"
 LOCK: Final = zlib.crc32(b"oubliette schema")
 """Key of the advisory lock."""
 _VERSIONS: Final = "oubliette_schema"
@@ -30,7 +29,7 @@ def migrate(connection: PostgresConnection) -> int:
         DatabaseTooNew: a later release wrote it.
         ConfigError: the database is another program's, or does not keep text as UTF-8.
     """
-    steps = released(PACKAGE)
+    steps = released(POSTGRES_MIGRATIONS)
     connection.execute("BEGIN")
     try:
         connection.execute("SELECT pg_advisory_xact_lock(?)", (LOCK,))
@@ -50,6 +49,16 @@ def migrate(connection: PostgresConnection) -> int:
             connection.execute("ROLLBACK")
         raise
     return steps[-1].version
+
+
+def check(connection: PostgresConnection) -> int:
+    """Return the version of the database; 0 for an empty one.
+
+    Raises:
+        DatabaseTooNew: a later release wrote it.
+        ConfigError: the database is another program's, or does not keep text as UTF-8.
+    """
+    return _check(connection, released(POSTGRES_MIGRATIONS)[-1].version)
 
 
 def _check(connection: PostgresConnection, newest: int) -> int:

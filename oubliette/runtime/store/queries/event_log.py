@@ -19,7 +19,7 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 WALK: Final = 20_000
 """Seqs that one read of several sessions walks, however few of them it returns."""
-_OF_PROJECT: Final = " AND session_id IN (SELECT id FROM sessions WHERE project_id = ?3)"
+_OF_PROJECT: Final = " AND session_id IN (SELECT id FROM sessions WHERE project_id = ?4)"
 _EVENT: Final = (
     "SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id, source FROM events"
 )
@@ -78,7 +78,8 @@ def log(
     """Return events after `since_index`, at least one if there is any, else up to the limits."""
     cut, last = bounds(connection, session_id)
     rows = connection.execute(
-        f"{_EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx", (session_id, since_index)
+        f"{_EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx LIMIT ?",
+        (session_id, since_index, max_events + 1),
     )
     events, more = _capped(rows, max_events, max_bytes)
     truncated = cut if since_index < cut - 1 else None
@@ -130,8 +131,9 @@ def caller_events(  # noqa: PLR0917 - the order of the index
 ) -> list[Event]:
     """Return this caller's events in the order of their commit; at least one if there is any."""
     rows = connection.execute(
-        f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? AND seq <= ? ORDER BY seq",
-        (principal, caller_id, after_seq, last_seq(connection)),
+        f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        " LIMIT ?",
+        (principal, caller_id, after_seq, last_seq(connection), limit + 1),
     )
     return _capped(rows, limit, max_bytes)[0]
 
@@ -160,8 +162,8 @@ def committed_events(
     until = _walked(connection, after_seq, head)
     only = "" if project_id is None else _OF_PROJECT
     rows = connection.execute(
-        f"{_EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq",
-        (after_seq, until) if project_id is None else (after_seq, until, project_id),
+        f"{_EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq LIMIT ?3",
+        (after_seq, until, max_events + 1, *([] if project_id is None else [project_id])),
     )
     events, capped = _capped(rows, max_events, max_bytes)
     next_seq = events[-1].seq if capped else max(until, after_seq)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "OUBLIETTE_SUITE"
 ENGINES = {"apple-standin", "docker", "podman"}
-EXPENSIVE = ENGINES | requirements.AGENT_PROGRAMS.keys()
+CLUSTER = {"postgres", "ray"}
+EXPENSIVE = ENGINES | CLUSTER | requirements.AGENT_PROGRAMS.keys()
 """Requirements that the core uses only where they are demanded."""
 KINDS = {"sdk-auto", "sdk-legacy", "http-auto", "http-legacy"}
 """Kinds of caller, values of the parameter `kind`: the core has one of them per test."""

@@ -115,6 +115,12 @@ class _WriterEnded(Message):
     reason: str
 
 
+class _TailFailed(Message):
+    """The tail of the log has ended, and subscribers would be sent nothing more."""
+
+    reason: str
+
+
 class _Sent(Message):
     """A subscriber whose mailbox was full has taken the events kept for it, or has ended."""
 
@@ -162,7 +168,9 @@ class StoreActor(Actor):
         self._writer.start()
         if not isinstance(self._database, Database):
             tail = self._tail = self._database.tail(
-                on_events=self._from_writer(self._publish), wanted=self._wanted.is_set
+                on_events=self._from_writer(self._publish),
+                on_failed=self._from_writer(self._tail_failed),
+                wanted=self._wanted.is_set,
             )
             tail.start()
             if not await asyncio.to_thread(tail.ready.wait, TAIL_SECONDS):
@@ -362,6 +370,14 @@ class StoreActor(Actor):
     @handles(_WriterEnded)
     def _writer_ended(self, message: _WriterEnded) -> Any:
         raise RuntimeError(f"the writer of the store ended: {message.reason}")
+
+    def _tail_failed(self, reason: str) -> None:
+        if not self._closing:
+            self.ref.tell(_TailFailed(reason=reason))
+
+    @handles(_TailFailed)
+    def _end_without_tail(self, message: _TailFailed) -> Any:
+        raise RuntimeError(f"the tail of the log ended: {message.reason}")
 
 
 def _appended(batch: list[Request]) -> list[Event]:

@@ -145,10 +145,14 @@ class PostgresDatabase:
         return PostgresCommits(self)
 
     def tail(
-        self, *, on_events: Callable[[list[Event]], object], wanted: Callable[[], bool]
+        self,
+        *,
+        on_events: Callable[[list[Event]], object],
+        on_failed: Callable[[str], object],
+        wanted: Callable[[], bool],
     ) -> LogTail:
         """Return a thread that reads what all machines store; see `LogTail`."""
-        return LogTail(self, on_events=on_events, wanted=wanted)
+        return LogTail(self, on_events=on_events, on_failed=on_failed, wanted=wanted)
 
     def close(self) -> None:
         """Do nothing: the connections are closed by those who opened them."""

@@ -45,6 +45,7 @@ class LogTail:
     Args:
         database: Of the log.
         on_events: Called on the thread with the next events; must be quick.
+        on_failed: Called on the thread with the reason if it ends without `close`.
         wanted: Whether events are wanted now; otherwise they are passed over unread.
     """
 
@@ -53,6 +54,7 @@ class LogTail:
         database: Connects,
         *,
         on_events: Callable[[list[Event]], object],
+        on_failed: Callable[[str], object],
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self.cursor = -1
@@ -61,6 +63,7 @@ class LogTail:
         """Set once it has its place in the log: later events are given."""
         self._database = database
         self._on_events = on_events
+        self._on_failed = on_failed
         self._wanted = wanted
         self._closing = False
         self._wake, self._woken = socket.socketpair()
@@ -79,6 +82,14 @@ class LogTail:
         self._woken.close()
 
     def _run(self) -> None:
+        try:
+            self._follow_on()
+        except Exception as error:
+            _log.exception("the tail of the log failed")
+            self._on_failed(f"{type(error).__name__}: {error}")
+
+    def _follow_on(self) -> None:
+        """Read the log until it is closed, over any number of connections."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._closing:

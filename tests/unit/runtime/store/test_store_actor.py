@@ -26,7 +26,7 @@ from oubliette.kit import Actor, ActorDead, ChildSpec, Message, Supervisor, Syst
 from oubliette.records import Event
 from oubliette.runtime.store import Database, Reader, operations
 from tests.unit.runtime.store import samples
-from tests.unit.runtime.store.samples import event
+from tests.unit.runtime.store.samples import event, opened
 
 pytestmark = pytest.mark.anyio
 ME = caller_key("p", "me")
@@ -391,3 +391,15 @@ async def test_an_answer_that_was_lost_after_the_commit_does_not_lose_the_write(
     assert await store.ask(lost) == ((),)  # sent again: it is there already
     ((stored,),) = await store.ask(append(event(1)))
     assert stored.seq > 1
+
+
+@pytest.mark.requires("postgres")
+async def test_a_log_that_cannot_be_followed_any_more_ends_the_store(system, postgres_url):
+    database = opened(postgres_url)
+    store = system.spawn(StoreActor, database, name="store")
+    await store.ask(FollowLog(name="nobody"))
+    connection = database.connect()
+    connection.execute("ALTER TABLE log_order RENAME TO elsewhere")
+    connection.execute("NOTIFY oubliette_log")
+    database.release(connection)
+    await until(lambda: not store.is_alive())

@@ -47,6 +47,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.seqs: list[int] = []
+        self.failures: list[str] = []
         self._more = threading.Condition()
 
     def __call__(self, events) -> None:
@@ -107,7 +108,7 @@ def test_a_transaction_whose_machine_hangs_is_ended_by_the_server(store):
         held.connection.execute("SET LOCAL idle_in_transaction_session_timeout = 300")
         store.write(operations.AppendEvents((mine(0),)))
         heard = Heard()
-        tail = LogTail(store.database, on_events=heard)
+        tail = LogTail(store.database, on_events=heard, on_failed=heard.failures.append)
         tail.cursor = 0
         tail.start()
         try:
@@ -120,7 +121,7 @@ def test_a_transaction_whose_machine_hangs_is_ended_by_the_server(store):
 def test_a_tail_tells_each_event_of_all_machines_once_and_in_order(postgres_url):
     machines = [Store(opened(postgres_url)).start() for _ in range(3)]
     heard = Heard()
-    tail = LogTail(machines[0].database, on_events=heard)
+    tail = LogTail(machines[0].database, on_events=heard, on_failed=heard.failures.append)
     tail.start()
     try:
         assert tail.ready.wait(WAIT)
@@ -149,9 +150,29 @@ def test_a_tail_tells_each_event_of_all_machines_once_and_in_order(postgres_url)
 
 
 def test_a_tail_ends_at_once_and_leaves_no_thread(store):
-    tail = LogTail(store.database, on_events=lambda _: None)
+    failures: list[str] = []
+    tail = LogTail(store.database, on_events=lambda _: None, on_failed=failures.append)
     tail.start()
     assert tail.ready.wait(WAIT)
     began = time.monotonic()
     tail.close()
     assert time.monotonic() - began < 2
+    assert failures == []
+
+
+def test_a_tail_that_cannot_read_the_log_any_more_reports_it(store):
+    heard = Heard()
+    reported = threading.Event()
+    tail = LogTail(
+        store.database,
+        on_events=heard,
+        on_failed=lambda why: (heard.failures.append(why), reported.set()),
+    )
+    tail.start()
+    assert tail.ready.wait(WAIT)
+    with contextlib.closing(store.database.connect()) as other:
+        other.execute("ALTER TABLE log_order RENAME TO elsewhere")
+        other.execute("NOTIFY oubliette_log")
+    assert reported.wait(WAIT)
+    assert "log_order" in heard.failures[0]
+    tail.close()

@@ -50,6 +50,7 @@ OWN = {
     "OpenCallTable": "OpenCallsActor",
     "CallerMemory": "CallerActor",
     "Database": "StoreActor",
+    "PostgresDatabase": "StoreActor",
     "GuestConnectionState": "SocketActor",
     "LinkMemory": "SocketActor",
     "LeaseMemory": "ContainerActor",

@@ -197,16 +197,16 @@ async def test_a_newer_attach_takes_the_streams_over(bench: Bench) -> None:
     process = running.process("cat")
     async with asyncio.timeout(SECONDS):
         await running.link.start(process)
-        async with (
-            await running.link.attach(process.proc) as older,
-            await running.link.attach(process.proc) as newer,
-        ):
-            with pytest.raises((LinkClosed, GuestRefused)):
-                await read_all(older)
-            assert await newer.read() == StdinOk(0)
-            await newer.write(1, b"still here")
-            await newer.write_eof(2)
-            assert (await read_all(newer)).out == b"still here"
+        async with await running.link.attach(process.proc) as older:
+            # Each has a connection of its own: without this, either may be the newer one.
+            assert await older.read() == StdinOk(0)
+            async with await running.link.attach(process.proc) as newer:
+                with pytest.raises((LinkClosed, GuestRefused)):
+                    await read_all(older)
+                assert await newer.read() == StdinOk(0)
+                await newer.write(1, b"still here")
+                await newer.write_eof(2)
+                assert (await read_all(newer)).out == b"still here"
 
 
 async def test_an_attach_to_a_process_that_is_not_there_is_refused(bench: Bench) -> None:

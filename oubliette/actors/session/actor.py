@@ -508,7 +508,8 @@ class SessionActor(Actor):
 
     @handles(IdleCheck)
     def _idle_check(self, _: IdleCheck) -> None:
-        left = self.idle.left(self.writer.record.status, self.clock.monotonic())
+        busy = self.writer.record.status == "running" or not self.state.quiet
+        left = self.idle.left(self.clock.monotonic(), busy=busy)
         if left > 0:
             self.after(left, IdleCheck())
         elif not self.stopping:

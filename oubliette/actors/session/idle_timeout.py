@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from oubliette.actors.session.session_end import EndOfSession
 from oubliette.kit import Message
 
-if TYPE_CHECKING:
-    from oubliette.records import SessionStatus
-
 RUNNING_CHECK: Final = 60.0
-"""Seconds between checks, at most the timeout itself, while a turn runs: it is never idle."""
+"""Seconds between checks, at most the timeout itself, of a session that is busy."""
 
 
 class IdleCheck(Message):
@@ -36,10 +33,14 @@ class IdleTimeout:
         """Return the seconds since the last activity."""
         return now - self._last
 
-    def left(self, status: SessionStatus, now: float) -> float:
-        """Return the seconds until the next `IdleCheck`; 0 or less if the session is to end."""
+    def left(self, now: float, *, busy: bool) -> float:
+        """Return the seconds until the next `IdleCheck`; 0 or less if the session is to end.
+
+        It is not idle while it is `busy`: a turn runs, or waits for a container or an agent that
+        takes longer to start than the timeout.
+        """
         left = self._last + self._limit - now
-        if status == "running":
+        if busy:
             left = max(left, min(self._limit, RUNNING_CHECK))
         return left
 

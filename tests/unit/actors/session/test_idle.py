@@ -59,6 +59,24 @@ async def test_a_session_idles_out_though_nothing_ever_happened_to_its_actor() -
             assert await ended == "idled_out timed_out idle for 60 seconds"
 
 
+class Starting(TakenOver):
+    """A session whose first turn waits for a container that takes its time."""
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        self.writer.record.status = "created"  # type: ignore[misc] - of the namespace above
+        self.state.submit("prompt", None, 0.0)
+
+
+async def test_a_session_is_not_idle_while_its_turn_waits_for_a_slow_start() -> None:
+    clock = VirtualClock()
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with System(clock=clock) as system:
+        system.spawn(Starting, ended, name="session")
+        await clock.elapse(10 * LIMIT)
+        assert not ended.done()
+
+
 class Socket:
     """A SocketActor that answers the second request."""
 
@@ -99,18 +117,18 @@ async def test_the_guest_forgets_the_process_of_a_session_that_is_woken_up_at_on
 def test_activity_puts_the_end_off_by_the_whole_timeout() -> None:
     idle = IdleTimeout(LIMIT)
     idle.active(100.0)
-    assert idle.left("idle", 130.0) == LIMIT - 30.0
+    assert idle.left(130.0, busy=False) == LIMIT - 30.0
     idle.active(130.0)
-    assert idle.left("idle", 130.0) == LIMIT
-    assert idle.left("idle", 130.0 + LIMIT) == 0.0
+    assert idle.left(130.0, busy=False) == LIMIT
+    assert idle.left(130.0 + LIMIT, busy=False) == 0.0
     assert idle.since(150.0) == 20.0
 
 
 @pytest.mark.parametrize(("limit", "left"), [(30.0, 30.0), (600.0, 60.0)])
-def test_a_session_whose_turn_runs_is_checked_again_and_does_not_end(
+def test_a_session_that_is_busy_is_checked_again_and_does_not_end(
     limit: float, left: float
 ) -> None:
     idle = IdleTimeout(limit)
     idle.active(0.0)
-    assert idle.left("running", 10_000.0) == left
-    assert idle.left("idle", 10_000.0) < 0
+    assert idle.left(10_000.0, busy=True) == left
+    assert idle.left(10_000.0, busy=False) < 0

@@ -268,6 +268,8 @@ class SessionActor(Actor):
 
     def _begin_turn(self) -> None:
         """Begin the next turn, if there is one and nothing is in its way."""
+        if self.stopping:
+            return  # turns that wait are not run any more, as the end of the session records
         self._apply(self.state.begin(self.writer.record.status, held_up=self._held_up))
 
     def _apply(self, effects: Effects) -> None:

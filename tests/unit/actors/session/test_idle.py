@@ -132,3 +132,26 @@ def test_a_session_that_is_busy_is_checked_again_and_does_not_end(
     idle.active(0.0)
     assert idle.left(10_000.0, busy=True) == left
     assert idle.left(10_000.0, busy=False) < 0
+
+
+class Ending(TakenOver):
+    """A session whose end was requested while a turn waits behind the running one."""
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        self.state.agent_attached(0, started=True)
+        self.state.submit("never", None, 0.0)
+        self.requested_end.reason = "ended"
+        self._begin_turn()  # as when the running turn has been interrupted
+
+
+async def test_a_session_that_is_ending_begins_no_turn() -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with System(clock=VirtualClock()) as system, asyncio.timeout(5):
+        ref = system.spawn(Ending, ended, name="session")
+        actor = cast("Ending", system.actor("session"))
+        while actor.requested_end.reason is None:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert ref.is_alive()
+        assert actor.state.turn is None

@@ -9,7 +9,8 @@ import msgspec
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL, Event, Session
 from oubliette.runtime.store import queries
-from oubliette.runtime.store.codec import decode, decode_payload
+from oubliette.runtime.store.codec import decode
+from oubliette.runtime.store.queries.event_log import EVENT, capped
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
@@ -46,33 +47,12 @@ def tree_log(
         )
     ]
     rows = connection.execute(
-        f"{_TREE} SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id,"  # noqa: S608
-        " source FROM events WHERE session_id IN (SELECT id FROM tree) AND seq > ?2 AND seq <= ?4"
+        f"{_TREE} {EVENT} WHERE session_id IN (SELECT id FROM tree)"  # noqa: S608 - ours
+        " AND seq > ?2 AND seq <= ?4"
         " ORDER BY seq LIMIT ?3",
         (root, max(after, 0), max_events + 1, queries.last_seq(connection)),
     )
-    events: list[Event] = []
-    size = 0
-    more = False
-    for session_id, index, ts, kind, data, version, seq, principal, caller_id, source in rows:
-        size += len(data)
-        if events and (len(events) >= max_events or size > max_bytes):
-            more = True
-            break
-        events.append(
-            Event(
-                session_id=session_id,
-                index=index,
-                ts=ts,
-                type=kind,
-                data=decode_payload(data),
-                version=version,
-                seq=seq,
-                principal=principal,
-                caller_id=caller_id,
-                source=source,
-            )
-        )
+    events, more = capped(rows, max_events, max_bytes)
     rows.close()
     return TreeSlice(
         events=events,

@@ -20,9 +20,10 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 WALK: Final = 20_000
 """Seqs that one read of several sessions walks, however few of them it returns."""
 _OF_PROJECT: Final = " AND session_id IN (SELECT id FROM sessions WHERE project_id = ?4)"
-_EVENT: Final = (
+EVENT: Final = (
     "SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id, source FROM events"
 )
+"""Beginning of each query whose rows `capped` takes."""
 
 
 class LogSlice(NamedTuple):
@@ -40,6 +41,7 @@ class LogSlice(NamedTuple):
 
 
 def _event(row: tuple[Any, ...]) -> Event:
+    """Return the event in a row of `EVENT`."""
     session_id, index, ts, kind, data, version, seq, principal, caller_id, source = row
     return Event(
         session_id=session_id,
@@ -55,7 +57,7 @@ def _event(row: tuple[Any, ...]) -> Event:
     )
 
 
-def _capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
+def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
     """Return rows up to the limits, but at least one; and whether there are more."""
     events: list[Event] = []
     size = 0
@@ -78,10 +80,10 @@ def log(
     """Return events after `since_index`, at least one if there is any, else up to the limits."""
     cut, last = bounds(connection, session_id)
     rows = connection.execute(
-        f"{_EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx LIMIT ?",
+        f"{EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx LIMIT ?",
         (session_id, since_index, max_events + 1),
     )
-    events, more = _capped(rows, max_events, max_bytes)
+    events, more = capped(rows, max_events, max_bytes)
     truncated = cut if since_index < cut - 1 else None
     return LogSlice(events, cut, last, truncated, more)
 
@@ -116,7 +118,7 @@ def last_index(connection: StoreConnection, session_id: str) -> int:
 def event(connection: StoreConnection, session_id: str, index: int) -> Event | None:
     """Return one event."""
     row = connection.execute(
-        f"{_EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
+        f"{EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
     ).fetchone()
     return _event(row) if row else None
 
@@ -131,11 +133,11 @@ def caller_events(  # noqa: PLR0917 - the order of the index
 ) -> list[Event]:
     """Return this caller's events in the order of their commit; at least one if there is any."""
     rows = connection.execute(
-        f"{_EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        f"{EVENT} WHERE principal = ? AND caller_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
         " LIMIT ?",
         (principal, caller_id, after_seq, last_seq(connection), limit + 1),
     )
-    return _capped(rows, limit, max_bytes)[0]
+    return capped(rows, limit, max_bytes)[0]
 
 
 class CommitSlice(NamedTuple):
@@ -162,11 +164,11 @@ def committed_events(
     until = _walked(connection, after_seq, head)
     only = "" if project_id is None else _OF_PROJECT
     rows = connection.execute(
-        f"{_EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq LIMIT ?3",
+        f"{EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq LIMIT ?3",
         (after_seq, until, max_events + 1, *([] if project_id is None else [project_id])),
     )
-    events, capped = _capped(rows, max_events, max_bytes)
-    next_seq = events[-1].seq if capped else max(until, after_seq)
+    events, cut_off = capped(rows, max_events, max_bytes)
+    next_seq = events[-1].seq if cut_off else max(until, after_seq)
     return CommitSlice(events, next_seq, next_seq < head, _cuts(connection, events))
 
 

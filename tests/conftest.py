@@ -28,6 +28,9 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci", max_examples=60, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
+settings.register_profile(  # of `.ci/run`: the same examples each time
+    "gate", settings.get_profile("ci"), derandomize=True, database=None
+)
 settings.register_profile(
     "soak", max_examples=1000, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
@@ -107,12 +110,12 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not of the core, where that alone is asked for."""
-    if not selection.is_core():
-        return
-    kept, without = selection.choose(items)
-    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
-    items[:] = kept
+    """Leave out what is not of the core, or of a part of it, where that alone is asked for."""
+    kept, without = selection.choose(items) if selection.is_core() else (items, Counter())
+    kept = selection.part(kept)
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
     config.stash[LEFT_OUT] = without
     if hasattr(config, "workeroutput"):  # every worker of xdist collects all
         config.workeroutput["left_out"] = dict(without)

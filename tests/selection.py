@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
 VARIABLE = "OUBLIETTE_SUITE"
+PART = "OUBLIETTE_PART"
+"""`2/3`: of the tests the second third, always the same ones."""
 ENGINES = {"apple-standin", "docker", "podman"}
 CLUSTER = {"postgres", "ray"}
 EXPENSIVE = ENGINES | CLUSTER | requirements.AGENT_PROGRAMS.keys()
@@ -71,6 +73,14 @@ def choose(items: list[pytest.Item]) -> tuple[list[pytest.Item], Counter[str]]:
     return kept, without
 
 
+def part(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests of the part that is asked for, by the checksum of their names; all where none is."""
+    number, _, of = os.environ.get(PART, "1/1").partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise pytest.UsageError(f"{PART} is a part of all, such as 2/3, not {os.environ[PART]!r}")
+    return [item for item in items if zlib.crc32(item.nodeid.encode()) % int(of) == int(number) - 1]
+
+
 def kind_of(item: pytest.Item) -> tuple[str, str]:
     """The test without the kind of its caller, and that kind; empty for one that has none."""
     callspec = getattr(item, "callspec", None)
@@ -80,7 +90,8 @@ def kind_of(item: pytest.Item) -> tuple[str, str]:
 
 def without_sandbox() -> list[pytest.MarkDecorator]:
     """Marks of a variant without a sandbox: the core has it on machines that have none."""
-    return [] if requirements.missing("bubblewrap") else [pytest.mark.whole]
+    marks = [] if requirements.missing("bubblewrap") else [pytest.mark.whole]
+    return [pytest.mark.sandboxless, *marks]
 
 
 def core(of: Container[str], values: Iterable[str]) -> list[Any]:

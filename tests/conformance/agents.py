@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import secrets
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
 from oubliette import ids
 from oubliette.runtime.agents import (
@@ -137,8 +139,10 @@ def gateway() -> str:
     """This machine's address on docker's bridge: nobody else can reach it there."""
     api = DockerEngine("docker").connect()
     try:
-        (found,) = api.inspect_network("bridge")["IPAM"]["Config"]
-        return str(found["Gateway"])
+        # Its network names a gateway from dockerd's second start on a machine on, not at the first.
+        interface = api.inspect_network("bridge")["Options"]["com.docker.network.bridge.name"]
+        addresses = psutil.net_if_addrs()[interface]
+        return next(each.address for each in addresses if each.family == socket.AF_INET)
     finally:
         api.close()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from oubliette.testing.fork_server import Zygote
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless, pytest.mark.timeout(120)]
 
 LONG = 60.0  # seconds
 

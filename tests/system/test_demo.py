@@ -25,7 +25,7 @@ from tests import requirements
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless, pytest.mark.timeout(400)]
 
 SECONDS = 360.0  # for three cold agents on a busy machine
 

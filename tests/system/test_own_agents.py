@@ -32,7 +32,7 @@ from tests.system.site import TURN, Site
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless]
 
 SANDBOXES = [pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")), "best-effort"]
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import oubliette
 from oubliette.api.tools import PreparedTool, ToolSource, tool_table
 from tests.system.python_api import DOORS, Awaited, opened, settings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless, pytest.mark.timeout(120)]
 
 SETTINGS = {"agents.default": "scripted"}
 SOON = 30.0

@@ -33,6 +33,8 @@ from oubliette.errors import ConfigError
 from oubliette.runtime.containers.process import unsandboxed
 from oubliette.runtime.files.home import HomeLock
 
+pytestmark = pytest.mark.sandboxless
+
 
 def told(check: Check, status: str) -> str:
     assert check.status == status, check

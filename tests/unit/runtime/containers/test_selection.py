@@ -22,7 +22,7 @@ from oubliette.runtime.containers import registry, remembered, selection
 from oubliette.runtime.containers.base import Capabilities, Logs, Progress, RuntimeStatus
 from oubliette.runtime.containers.image_errors import ImageError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless]
 
 HERE = Path()
 

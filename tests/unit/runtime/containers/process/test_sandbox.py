@@ -43,6 +43,8 @@ from tests.conformance.engines import ENGINES, Bench, zipapp_cache
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+pytestmark = pytest.mark.sandboxless
+
 SANDBOX = bubblewrap.Sandbox(
     bwrap="bwrap",
     root=True,

@@ -59,5 +59,8 @@ def _download(version: str, folder: str) -> None:
 def unpack(folder: Path) -> Path:
     """Unpack the archive below `folder`; the root of Pykka's sources there."""
     with tarfile.open(fetch()) as archive:
-        archive.extractall(folder, filter="data")
+        # Debian 12's Python is 3.11.2; filters came with 3.11.4.
+        archive.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
     return next(folder.glob("pykka-*"))

@@ -44,7 +44,7 @@ def _download(version: str, folder: str) -> None:
         if uv is None:
             raise OSError("neither pip nor uv is there to download pykka's source distribution")
         pip = [uv, "tool", "run", "pip"]
-    command = [*pip, "download", "-q", "--no-binary", ":all:", "--no-deps", "-d", folder]
+    command = [*pip, "download", "-q", "--no-binary", "pykka", "--no-deps", "-d", folder]
     try:
         done = subprocess.run(
             [*command, f"pykka=={version}"], capture_output=True, timeout=FETCH_TIMEOUT, check=False

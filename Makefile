@@ -9,13 +9,19 @@ unexport PYTHONDONTWRITEBYTECODE
 # Trusts and asks whom pip is set up to trust and ask.
 UV := $(BIN)/python .ci/uv_as_pip.py $(BIN)/uv
 
-.PHONY: help setup demo test test-all lint format bench soak lock clean
+comma := ,
+# By module, as each worker has a cluster of its own, and each module its nodes.
+ON_NODES = OUBLIETTE_TEST_NODES=3 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(CLUSTER_SUITES)
+CLUSTER_SUITES := $(patsubst %,tests/system/test_%.py,caller_tool_relay listening caller_presence sessions \
+	children map permissions minted_keys session_limits shared_trees python_api python_endings)
+
+.PHONY: help setup demo test test-all test-cluster lint format bench soak lock clean
 
 help:
 	@echo "make demo   the main job, in under a minute      make test      the tests, in a few minutes"
 	@echo "make lint   ruff, pyright, import-linter         make test-all  all that the machine can run"
 	@echo "make bench  what it costs, as ratios             make soak      the long versions"
-	@echo "make setup  install into .venv"
+	@echo "make setup  install into .venv                   make test-cluster  one server's tests on three nodes"
 
 setup: $(STAMP)
 
@@ -28,7 +34,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 
 demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them
-	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT)) $(if $(KEEP),--keep)
+	@PATH="$$PATH:$${XDG_CACHE_HOME:-$$HOME/.cache}/oubliette-tests/agents/node_modules/.bin" $(BIN)/oubliette demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(if $(AGENT),--agent $(AGENT)) $(if $(KEEP),--keep) $(if $(CLUSTER),--cluster $(CLUSTER))
 
 # Both: REQUIRE=docker,... fails where one of them is missing, WITHOUT=docker,... leaves one out.
 # One worker more than cores, as tests wait for processes, engines and agents.
@@ -37,6 +43,10 @@ test: $(STAMP) # the core, which anybody can run in a few minutes (docs/testing.
 
 test-all: $(STAMP) # the whole of it
 	@OUBLIETTE_REQUIRE="$(REQUIRE)" OUBLIETTE_WITHOUT="$(WITHOUT)" $(PYTEST) -n 3 $(ARGS)
+	@$(if $(or $(ARGS),$(filter postgres ray,$(subst $(comma), ,$(WITHOUT)))),:,OUBLIETTE_REQUIRE="$(REQUIRE)" $(ON_NODES))
+
+test-cluster: $(STAMP) # suites of one server, unchanged, on three nodes; needs ray and postgres
+	@OUBLIETTE_REQUIRE=postgres,ray $(ON_NODES) $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

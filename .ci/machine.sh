@@ -15,7 +15,7 @@ apt() { apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"; }
 install_packages() {
     export DEBIAN_FRONTEND=noninteractive
     apt update -qq
-    apt install -y -qq bubblewrap git docker.io podman catatonit runc make
+    apt install -y -qq bubblewrap git git-lfs docker.io podman catatonit runc make
     if ! postgres; then # without a database that runs: each test makes its own
         mkdir -p /etc/postgresql-common
         echo 'create_main_cluster = false' >>/etc/postgresql-common/createcluster.conf
@@ -33,7 +33,7 @@ quietly() { # COMMAND...: its output only where it fails
 prepare() { # NAME: everything up to an environment in $house, the user's clone of that name
     id oubliette-ci >/dev/null 2>&1 || useradd --create-home --shell /bin/bash oubliette-ci
     house=$(getent passwd oubliette-ci | cut -d: -f6)/$1
-    if lacks bwrap git dockerd podman catatonit runc npm make || ! postgres || ! has_python python3; then
+    if lacks bwrap git git-lfs dockerd podman catatonit runc npm make || ! postgres || ! has_python python3; then
         quietly install_packages
     fi
     for python in python3 python3.13 python3.12 python3.11; do

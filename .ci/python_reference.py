@@ -34,7 +34,10 @@ from a method are shown without their constructor.
 """
 PARTS = {
     "Opening": ("open", "connect"),
-    "The system": ("Oubliette", "Project", "Session", "Turn", "Tree", "Caller"),
+    "The system": (
+        *("Oubliette", "Project", "Session", "Turn", "Tree", "WorkspaceFiles", "BrowserPort"),
+        "Caller",
+    ),
     "Options and records": ("SpawnOptions", "TurnResult", "ToolCallRecord", "Usage"),
     "Tools": ("tool", "mcp", "Call"),
     "Permissions": ("rules", "PermissionRules"),

@@ -15,8 +15,19 @@ if TYPE_CHECKING:
     from oubliette.api.bad_agent import (
         BadAgent,
     )
+    from oubliette.api.browser_port import (
+        BrowserPort,
+    )
     from oubliette.api.callers.caller import (
         Caller,
+    )
+    from oubliette.api.changes import (
+        CheckpointInfo,
+        Diff,
+        ExportInfo,
+        FileDiff,
+        RestoreInfo,
+        TurnLog,
     )
     from oubliette.api.client import (
         Oubliette,
@@ -53,6 +64,22 @@ if TYPE_CHECKING:
         TurnResult,
         UnknownEvent,
         Usage,
+        WorkspaceSnapshot,
+    )
+    from oubliette.api.files.records import (
+        CopiedFiles,
+        FileInfo,
+    )
+    from oubliette.api.files.workspace_files import (
+        WorkspaceFiles,
+    )
+    from oubliette.api.forks import (
+        ForkInfo,
+    )
+    from oubliette.api.merging import (
+        ConflictInfo,
+        MergeInfo,
+        PushInfo,
     )
     from oubliette.api.opening import (
         connect,
@@ -69,6 +96,11 @@ if TYPE_CHECKING:
     )
     from oubliette.api.project import (
         Project,
+    )
+    from oubliette.api.repositories import (
+        BranchInfo,
+        FetchedBranches,
+        RepositoryInfo,
     )
     from oubliette.api.session import (
         Session,
@@ -104,6 +136,7 @@ if TYPE_CHECKING:
         NotFound,
         NotHere,
         OublietteError,
+        ProjectMoves,
         ProtocolViolation,
         RateLimited,
         RuntimeFailure,
@@ -122,28 +155,40 @@ __all__ = (
     "BadAgent",
     "BadResultType",
     "BadTool",
+    "BranchInfo",
+    "BrowserPort",
     "Call",
     "Caller",
     "CallerToolProgress",
     "CallerToolRequest",
     "CallerToolSettled",
+    "CheckpointInfo",
     "Closed",
     "Completion",
     "ConfigError",
     "Conflict",
+    "ConflictInfo",
     "ContainerLost",
+    "CopiedFiles",
     "DatabaseTooNew",
     "DeadlineExceeded",
     "Delta",
+    "Diff",
     "ErrorEvent",
     "Event",
     "EventsMissing",
+    "ExportInfo",
+    "FetchedBranches",
+    "FileDiff",
+    "FileInfo",
     "Forbidden",
+    "ForkInfo",
     "HomeInUse",
     "InvalidParameter",
     "LargeEvent",
     "LimitExceeded",
     "MapProgress",
+    "MergeInfo",
     "Message",
     "NotFound",
     "NotHere",
@@ -155,8 +200,12 @@ __all__ = (
     "PermissionSettled",
     "Project",
     "ProjectInfo",
+    "ProjectMoves",
     "ProtocolViolation",
+    "PushInfo",
     "RateLimited",
+    "RepositoryInfo",
+    "RestoreInfo",
     "ResultInvalid",
     "RuntimeFailure",
     "Session",
@@ -175,11 +224,14 @@ __all__ = (
     "Tree",
     "Turn",
     "TurnInterrupted",
+    "TurnLog",
     "TurnResult",
     "Unauthenticated",
     "Unavailable",
     "UnknownEvent",
     "Usage",
+    "WorkspaceFiles",
+    "WorkspaceSnapshot",
     "__version__",
     "agent",
     "connect",
@@ -195,7 +247,16 @@ __all__ = (
 
 _NAMES = {
     "oubliette.api.bad_agent": ("BadAgent",),
+    "oubliette.api.browser_port": ("BrowserPort",),
     "oubliette.api.callers.caller": ("Caller",),
+    "oubliette.api.changes": (
+        "CheckpointInfo",
+        "Diff",
+        "ExportInfo",
+        "FileDiff",
+        "RestoreInfo",
+        "TurnLog",
+    ),
     "oubliette.api.client": ("Oubliette",),
     "oubliette.api.errors": (
         "AgentNeverSawTools",
@@ -229,6 +290,18 @@ _NAMES = {
         "TurnResult",
         "UnknownEvent",
         "Usage",
+        "WorkspaceSnapshot",
+    ),
+    "oubliette.api.files.records": (
+        "CopiedFiles",
+        "FileInfo",
+    ),
+    "oubliette.api.forks": ("ForkInfo",),
+    "oubliette.api.files.workspace_files": ("WorkspaceFiles",),
+    "oubliette.api.merging": (
+        "ConflictInfo",
+        "MergeInfo",
+        "PushInfo",
     ),
     "oubliette.api.opening": (
         "connect",
@@ -244,6 +317,11 @@ _NAMES = {
         "rules",
     ),
     "oubliette.api.project": ("Project",),
+    "oubliette.api.repositories": (
+        "BranchInfo",
+        "FetchedBranches",
+        "RepositoryInfo",
+    ),
     "oubliette.api.session": ("Session",),
     "oubliette.api.tools": (
         "BadTool",
@@ -272,6 +350,7 @@ _NAMES = {
         "NotFound",
         "NotHere",
         "OublietteError",
+        "ProjectMoves",
         "ProtocolViolation",
         "RateLimited",
         "RuntimeFailure",

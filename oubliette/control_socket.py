@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 import structlog
 
-from oubliette.errors import ConfigError, InvalidParameter, NotFound, OublietteError
-from oubliette.runtime.files.home import CONTROL_SOCKET
+from oubliette.errors import ConfigError, HomeInUse, InvalidParameter, NotFound, OublietteError
+from oubliette.kit.retry import ask_with_retry
+from oubliette.runtime.files.home import CONTROL_SOCKET, HomeLock
 from oubliette.tools.auth.scopes import Scope
 from oubliette.tools.registry import call
 from oubliette.tools.spec import CallContext
@@ -38,6 +39,8 @@ MAX_LINE: Final = 8 * 1024 * 1024  # bytes
 MAX_LINKS: Final = 32
 MAX_UNREAD: Final = 64 * 1024  # bytes of unread answers above which no progress is sent
 MAX_SOCKET_PATH: Final = 103  # bytes; see containers/folders.py
+LOCK_SECONDS: Final = 10.0
+"""Time for a command that looks whether a server runs, or for one that ends, to release a lock."""
 IDLE_SECONDS: Final = 900.0
 """Seconds after which a silent link is closed; longer than any wait of a tool."""
 OPERATOR: Final = CallContext(
@@ -107,6 +110,49 @@ def listening(home: Path) -> Generator[socket.socket]:
     finally:
         listener.close()
         place.unlink(missing_ok=True)
+
+
+class _HeldBriefly(Exception):
+    """A process that serves nothing holds the home's lock: a command, or a server that stops."""
+
+
+async def locked(home: Path) -> HomeLock:
+    """Take the lock of a home; wait for one that a command or a server that stops still holds.
+
+    Raises:
+        HomeInUse: a server runs on it, or another process holds it for longer.
+    """
+    lock = HomeLock(home)
+
+    async def acquire() -> None:
+        try:
+            lock.acquire()
+        except HomeInUse as error:
+            if _is_listening(home):
+                raise
+            raise _HeldBriefly from error
+
+    try:
+        await ask_with_retry(acquire, _HeldBriefly, seconds=LOCK_SECONDS)
+    except _HeldBriefly as held:
+        raise held.__cause__ or held from None
+    return lock
+
+
+def _is_listening(home: Path) -> bool:
+    """Return whether a server of this home takes connections."""
+    with (
+        contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link,
+        socket_path(home) as path,
+    ):
+        link.setblocking(False)
+        try:
+            link.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # so many wait that there is no room, or it is another user's
+            return True
+    return True
 
 
 class ControlSocket:

@@ -115,6 +115,12 @@ class Unavailable(OublietteError):
     code = "unavailable"
 
 
+class ProjectMoves(Unavailable):
+    """A project is on its way to another node of a cluster; nothing was done for the request."""
+
+    code = "project_moves"
+
+
 class StorageUnavailable(Unavailable, OSError):
     """The log cannot be written (disk full, I/O error); nothing was lost, writes are refused."""
 

@@ -25,9 +25,16 @@ EventType = Literal[
     "caller_tool_progress",
     "caller_tool_settled",
     "session_map",
+    "snapshot",
     "permission_request",
     "permission_settled",
 ]
+
+
+Conversation = Literal["native", "transcript"]
+"""Origin of what a fork knows: its agent's own files, or a text before its first prompt."""
+Forks = Literal["turn", "end"]
+"""Place where an agent can fork a conversation: at the end of any turn, or of the last one."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +92,31 @@ class Token(Record, frozen=True):
     """Transports over which the key is valid, of `http` and `socket`."""
 
 
+class ProjectRepository(Record, frozen=True):
+    """The repository that a project was cloned from."""
+
+    url: str | None = None
+    """Its URL, without a password; None: it is a folder."""
+    path: str | None = None
+    """Its folder on the machine of the project's home."""
+    branch: str | None = None
+    """Branch that workspaces begin at; None: the one that was HEAD there."""
+    depth: int | None = None
+    """Commits of each branch that are fetched; None: all."""
+    submodules: bool = False
+    """Whether workspaces have its submodules too."""
+    lfs: bool = False
+    """Whether Git LFS keeps some of its files."""
+    fetch_lfs: bool = False
+    """Whether workspaces have the content of those files, and not pointers to it."""
+    dirty: bool = False
+    """Whether uncommitted changes of the folder come too."""
+    push: bool = False
+    """Whether branches may be pushed to it."""
+    ready: bool = False
+    """Whether it has been cloned."""
+
+
 class Project(Record, frozen=True):
     """A project; its folder is a view of this record."""
 
@@ -107,6 +139,14 @@ class Project(Record, frozen=True):
     mcp_servers: dict[str, Any] = {}
     owner: str = ""
     deleted_at: float | None = None
+    labels: dict[str, str] = {}
+    """Labels that its node must have, in a cluster."""
+    runtime: str | None = None
+    """Container runtime that its node must have, in a cluster; None: any."""
+    repository: ProjectRepository | None = None
+    """Repository that it was cloned from; None: it began empty."""
+    image: str | None = None
+    """Image of its containers that `container_snapshot` made; None: that of its container type."""
 
 
 class Workspace(Record, frozen=True):
@@ -193,6 +233,18 @@ class Session(Record, frozen=True):
     given_key: bool = False
     agent_ready: bool = True
     """Whether the agent was ready."""
+    forked_from: str | None = None
+    """Session that it is a fork of; None: of none."""
+    forked_at: str | None = None
+    """Snapshot with whose files it began; None: a fork of a workspace that always was empty."""
+    forked_at_turn: int | None = None
+    """Last turn of that session whose conversation it knows."""
+    conversation: Conversation | None = None
+    """Origin of what it knows; None: it is no fork."""
+    forked_conversation: str | None = None
+    """Agent's own id of the conversation that its agent is to fork; None: there is no such one."""
+    agent_forks: Forks | None = None
+    """Place where its agent, when it was last ready, could fork the conversation; None: nowhere."""
     agent_contacted: bool = True
     """Whether the agent has started our MCP server; True too for agents that do so on demand."""
     remembered: dict[str, Literal["allow", "deny"]] = {}
@@ -213,6 +265,8 @@ class Turn(Record, frozen=True):
     """`{parent session}/{call id}` of the agent's call that waits for it."""
     outcome: str | None = None
     result: str | None = None
+    context: str = ""
+    """Text that the agent gets before the prompt: the conversation that a fork begins with."""
 
 
 class Event(Record, frozen=True):

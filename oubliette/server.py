@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.clock import Clock
+    from oubliette.node.spec import NodeSpec
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.containers.runtime_spec import RuntimeSpec
 
@@ -38,7 +39,9 @@ class Server:
         self.keys = parts.keys
         self.url = parts.url
         """URL that clients connect to; empty without HTTP."""
-        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.node = parts.node
+        """Its membership of a cluster; None: it is alone."""
+        self.failed = parts.failed
         """Done when a critical part has failed permanently; the result describes which."""
 
     async def loaded(self) -> None:
@@ -48,10 +51,7 @@ class Server:
 
     def fail(self, reason: str) -> None:
         """Record that this server cannot continue."""
-        log.critical("critical part failed", reason=reason)
-        self._parts.keep_agents = True
-        if not self.failed.done():
-            self.failed.set_result(reason)
+        self._parts.fail(reason)
 
 
 @contextlib.asynccontextmanager
@@ -63,6 +63,7 @@ async def running(
     agents: Sequence[object] = (),
     runtime: ContainerRuntime | RuntimeSpec | None = None,
     clock: Clock | None = None,
+    node: NodeSpec | None = None,
 ) -> AsyncGenerator[Server]:
     """Run a server on `home` for the time of the `with` block.
 
@@ -74,6 +75,7 @@ async def running(
             `auto` selects the first one.
         runtime: The container runtime, or the spec of one; None: as configured.
         clock: Time of its deadlines and timers; None: the machine's.
+        node: The node of a cluster that it runs; None: it is alone.
 
     Raises:
         BadAgent: the function of an agent cannot be one.
@@ -91,6 +93,7 @@ async def running(
             agents=agents,
             runtime=runtime,
             clock=clock,
+            node=node,
         )
         await parts.run()
         server = Server(parts)

@@ -9,44 +9,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from oubliette import ids
 from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
-from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
+from oubliette.actors.instance_start import identify
 from oubliette.actors.root import end_sessions, remove_containers, start_root
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
-from oubliette.actors.store.actor import GetStoreState, StoreActor, Transact
+from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetSessionFiles
+from oubliette.actors.store.actor import StoreActor
 from oubliette.clock import SystemClock
-from oubliette.control_socket import ControlSocket, listening
-from oubliette.errors import Unauthenticated
+from oubliette.control_socket import ControlSocket, listening, locked
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.actor import FrontActor, GetUrl
-from oubliette.mcp_front.app import McpApp
-from oubliette.mcp_front.tool_adapter import ToolAdapter
+from oubliette.mcp_front.opening import front_of
+from oubliette.node.server_node import ServerNode
 from oubliette.runtime.agents.registry import installed
 from oubliette.runtime.audit_log import AuditLog
-from oubliette.runtime.containers import guest_bundle, options, registry, remembered
+from oubliette.runtime.containers import guest_bundle, options, registry
 from oubliette.runtime.containers.availability import EngineAvailability
 from oubliette.runtime.containers.host_paths import runtime_base
 from oubliette.runtime.containers.images import Imaging
 from oubliette.runtime.containers.process.unsandboxed import stranger
-from oubliette.runtime.containers.selection import choose
-from oubliette.runtime.files.home import DATABASE, HomeLock, close, prepare
-from oubliette.runtime.files.instance import INSTANCE, PLACE, check_place, held
+from oubliette.runtime.containers.server_runtime import open_runtime
+from oubliette.runtime.files.home import DATABASE, close, prepare
+from oubliette.runtime.files.instance import held
 from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store.opening import open_database
-from oubliette.runtime.store.operations import BumpMeta, ExpireIdempotency, PutMeta
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.start_and_stop import STAGE_SECONDS, starting, stopping
 from oubliette.tools.agent_endpoint import AgentToolEndpoint
-from oubliette.tools.audit import note_refused_key
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.auth.rate_limits import RateLimits
 from oubliette.tools.services import ServerCapabilities, ToolServices, commits
@@ -57,19 +53,23 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from oubliette.actors.claims import Claims
+    from oubliette.actors.shares import Shares
     from oubliette.clock import Clock
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
-    from oubliette.records import Token
+    from oubliette.mcp_front.app import McpApp
+    from oubliette.node.spec import NodeSpec
     from oubliette.runtime.agents.registry import Installed
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.containers.runtime_spec import RuntimeSpec
+    from oubliette.runtime.store.database import Database
     from oubliette.runtime.store.operations import Commit
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
 
 STORE_SECONDS: Final = 2.0  # for the pending writes
 FRONT_SECONDS: Final = 5.0  # for open requests of clients to be answered at a stop
 STORES: Final = "stores"
-_EPOCH: Final = "epoch"
 
 log = structlog.get_logger("oubliette.server")
 
@@ -85,6 +85,7 @@ class Startup:
         agents: Agents of the program that runs it, beside those that are installed.
         runtime: Its container runtime, or a spec that makes one; None: as configured.
         clock: Time of its deadlines and timers; None: the machine's.
+        node: The node of a cluster that it runs; None: it is alone.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Startup:
         agents: Sequence[object] = (),
         runtime: ContainerRuntime | RuntimeSpec | None = None,
         clock: Clock | None = None,
+        node: NodeSpec | None = None,
     ) -> None:
         self.home = home
         self.http = http
@@ -104,6 +106,9 @@ class Startup:
         self.clock: Clock = clock or SystemClock()
         self.keep_agents = config.server.on_stop == "keep"
         """Whether agents outlive the server, as they do when it fails too."""
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the server cannot continue; the result is the reason."""
+        self.node = None if node is None else ServerNode(node, config, self.fail)
         self._stack = stack
         self._passed_agents = agents
         self._passed_runtime = runtime
@@ -121,7 +126,7 @@ class Startup:
         self._instance: str
         self._epoch: int
         self._audit: AuditLog
-        self._sessions: SessionTable
+        self._sessions = SessionTable()
         self.system: System
         self.keys: ApiKeys
         self.context: ActorContext
@@ -129,6 +134,13 @@ class Startup:
         self.front: McpApp
         """Only with `http`."""
         self.url = ""
+
+    def fail(self, reason: str) -> None:
+        """Record that the server cannot continue; its agents live on."""
+        log.critical("critical part failed", reason=reason)
+        self.keep_agents = True
+        if not self.failed.done():
+            self.failed.set_result(reason)
 
     async def find_agents(self) -> None:
         """Find the agents. It is the first stage, so an error in it leaves nothing behind."""
@@ -139,7 +151,7 @@ class Startup:
         """Lock the home, and listen on its control socket."""
         async with starting("home"):
             prepare(self.home)
-            self._stack.enter_context(HomeLock(self.home))
+            self._stack.push(await locked(self.home))
             self._listener = self._stack.enter_context(listening(self.home))
             self._folders = Folders(self.home)
             await asyncio.to_thread(self._folders.prepare)
@@ -157,21 +169,17 @@ class Startup:
             )
             self._zipapp = await asyncio.to_thread(zipapp_path)
             passed = self._stack.enter_context(registry.passed(self._passed_runtime))
-            self._runtime = await _runtime(self.config, base, self._zipapp, self.home, passed)
+            self._runtime = await open_runtime(self.config, base, self._zipapp, self.home, passed)
             self._stack.push_async_callback(stopping, "runtime", self._runtime.aclose)
+            if self._runtime.capabilities.isolation != "none":
+                await asyncio.to_thread(close, self.home)
 
     async def open_store(self) -> None:
         """Open the database, start the actor in front of it, and count this start."""
         async with starting("store"):
-            settings = self.config.store
-            database = await asyncio.to_thread(
-                open_database,
-                settings.database,
-                self.home / DATABASE,
-                durability=settings.durability,
-            )
-            self._reader = Reader(database)
             stack = self._stack
+            database = await self._database()
+            self._reader = Reader(database)
             stack.push_async_callback(stopping, "reader", self._reader.aclose)
             self._without_actors = await stack.enter_async_context(contextlib.AsyncExitStack())
             self.system = await stack.enter_async_context(System("oubliette", clock=self.clock))
@@ -179,11 +187,25 @@ class Startup:
             spec = ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=STORE_SECONDS)
             self.system.spawn(Supervisor, [spec], name=STORES, shutdown=STORE_SECONDS)
             self._store = self.system.ref(f"{STORES}/store")
-            self._instance, self._epoch = await _identify(
-                self._store, self._reader, self._folders.home
-            )
+            self._instance, self._epoch = await self._identity()
             # Held as long as an actor is left that uses resources of the instance.
             self._without_actors.enter_context(held(self._base, self._instance, self._folders.home))
+
+    async def _database(self) -> Database | PostgresDatabase:
+        if self.node is not None:
+            return await self.node.join(self._stack, self._runtime)
+        settings = self.config.store
+        return await asyncio.to_thread(
+            open_database,
+            settings.database,
+            self.home / DATABASE,
+            durability=settings.durability,
+        )
+
+    async def _identity(self) -> tuple[str, int]:
+        if self.node is not None:
+            return await self.node.identity()
+        return await identify(self._store, self._reader, self._folders.home)
 
     async def load_keys(self) -> None:
         """Open the audit log and load the keys."""
@@ -198,11 +220,12 @@ class Startup:
         self.keys = ApiKeys(self._commit, self._reader, self.clock)
         await self.keys.load()
         self._stack.push_async_callback(stopping, "keys", self.keys.aclose)
+        if self.node is not None:
+            self.node.share_keys(self._stack, self.keys)
 
     async def build_tools(self) -> None:
         """Build the services of the tools' handlers, and the agents' endpoint to the tools."""
         config, system = self.config, self.system
-        self._sessions = SessionTable()
         sessions = SessionRegistry(self._sessions)
         calls = config.callers
         self.services = ToolServices(
@@ -218,14 +241,20 @@ class Startup:
             appears=sessions.appears,
             imaging=Imaging(self._runtime, config),
             audit=self._audit,
-            rates=RateLimits(calls.calls_per_second, calls.calls_burst, self.clock),
+            rates=RateLimits(calls.calls_per_second, calls.calls_burst, self.clock, self._shares),
             find_actor=system.lookup,
             name_actor=system.ref,
-            forget_session=lambda project_id, session_id: asyncio.to_thread(
-                self._folders.remove_session, project_id, session_id
-            ),
+            spawn=system.spawn,
+            forget_session=self._forget_session,
             offers=self._capabilities(),
+            nodes=None if self.node is None else self.node.open_homes(system, self._reader),
         )
+
+    async def _forget_session(self, project_id: str, session_id: str) -> None:
+        await asyncio.to_thread(self._folders.remove_session, project_id, session_id)
+        snapshots = self.system.lookup(SNAPSHOTS)
+        if snapshots is not None:
+            snapshots.tell(ForgetSessionFiles(project_id=project_id, session_id=session_id))
 
     def _capabilities(self) -> ServerCapabilities:
         images = self._runtime.capabilities.images
@@ -257,6 +286,10 @@ class Startup:
             missing_agents=MappingProxyType(self._installed.missing),
             zipapp=self._zipapp,
             keys=self.keys,
+            homes=None if self.node is None else self.node.homes,
+            copies=None if self.node is None else self.node.copies(),
+            claims=self._claims,
+            caller_board=None if self.node is None else self.node.callers,
             agent_tools=AgentToolEndpoint(self.services),
             session_registry=SessionRegistry(self._sessions),
         )
@@ -268,6 +301,7 @@ class Startup:
                 store=self._store,
                 instance=self._instance,
                 folders=self._folders,
+                here=await self.context.projects_here(),
             )
             self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
 
@@ -278,13 +312,25 @@ class Startup:
         async with starting("front"):
             availability = EngineAvailability(self._runtime)
             self._stack.push_async_callback(stopping, "presence", availability.aclose)
-            self.front = _front(self.config, self.services, self.system, self._store, availability)
+            self.front = front_of(
+                self.services, self._store, availability, self._claims, self._shares
+            )
             self.front.bind()
+
+    @property
+    def _claims(self) -> Claims | None:
+        return None if self.node is None else self.node.claims
+
+    @property
+    def _shares(self) -> Shares | None:
+        return None if self.node is None else self.node.shares
 
     async def start_actors(self) -> None:
         """Start the domain actors, which recover the live sessions."""
         async with starting("sessions"):
             start_root(self.system, self.context, self._sessions)
+            if self.node is not None:
+                self.node.connect(self.services, self.context)
         # Runs after the last actor that could start another one.
         self._without_actors.push_async_callback(self._unless_kept, remove_containers)
         self._stack.push_async_callback(self._unless_kept, end_sessions)
@@ -297,9 +343,12 @@ class Startup:
         """Serve HTTP, if it is wanted, and the control socket."""
         if self.http:
             self.services.listen = self.front.listening
+            self.services.port_address = self.front.port_address
             front = self.system.spawn(FrontActor, self.front, name="front")
             self.url = await front.ask(GetUrl())
             self._stack.push_async_callback(self.system.ref("front").stop, FRONT_SECONDS)
+        if self.node is not None:
+            await self.node.serve(self.url)
         status = {"pid": os.getpid(), "url": self.url, "version": __version__}
         control = ControlSocket(self.services, self.home, status, self._listener)
         await control.start()
@@ -320,71 +369,3 @@ class Startup:
             self.serve,
         ):
             await stage()
-
-
-async def _runtime(
-    config: Config, base: Path, zipapp: Path, home: Path, passed: RuntimeSpec | None
-) -> ContainerRuntime:
-    runtime, why = await choose(config, base, zipapp, home, passed)
-    try:
-        if passed is None:
-            remembered.check(home, runtime.name, config, why)
-        await asyncio.to_thread(remembered.remember, home, runtime.name, config)
-    except BaseException:
-        await runtime.aclose()
-        raise
-    log.info("container runtime chosen", runtime=runtime.name, why=why)
-    if runtime.capabilities.isolation == "none":
-        log.warning(
-            "NO ISOLATION: agents run as plain child processes of this user",
-            setting="process.sandbox = best-effort",
-        )
-    else:
-        await asyncio.to_thread(close, home)
-    return runtime
-
-
-async def _identify(store: Any, reader: Reader, home: Path) -> tuple[str, int]:
-    """Return the instance's id, which is made once, and the number of this start.
-
-    Raises:
-        HomeInUse: the home is a copy of an existing one.
-    """
-    instance = await reader.meta(INSTANCE)
-    ops: list[Any] = [BumpMeta(_EPOCH), ExpireIdempotency(time.time() - IDEMPOTENCY_SECONDS)]
-    if instance is None:
-        instance = ids.new_id(ids.INSTANCE)
-        ops.append(PutMeta(INSTANCE, instance))
-    place = await reader.meta(PLACE)
-    await asyncio.to_thread(check_place, place, instance, home)
-    if place != str(home):
-        ops.append(PutMeta(PLACE, str(home)))
-    answers = await store.ask(Transact(ops=tuple(ops)))
-    return instance, int(answers[0])
-
-
-def _front(
-    config: Config, services: ToolServices, system: System, store: Any, presence: EngineAvailability
-) -> McpApp:
-    async def verify(key: str) -> Token:
-        try:
-            return services.keys.verify(key, "http")
-        except Unauthenticated:
-            if (known := services.keys.known(key)) is not None:
-                note_refused_key(services, known, "http")
-            raise
-
-    async def ready() -> list[str]:
-        state = await store.ask(GetStoreState(), timeout=2.0)
-        stored = None if state.state == "running" else f"the store is {state.state}: {state.reason}"
-        return [each for each in (stored, await presence.problem()) if each is not None]
-
-    return McpApp(
-        config=config,
-        tools=ToolAdapter(services),
-        verify=verify,
-        ready=ready,
-        callers=system.ref("callers"),
-        find=system.ref,
-        rates=services.rates,
-    )

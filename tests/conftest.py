@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from oubliette.cluster.environment import OTHER_MACHINES, SETTINGS
 from oubliette.testing import fault_injection
-from tests import requirements, selection
+from tests import exception_groups, requirements, selection
 
 pytest_plugins = ("tests.postgres",)
 
@@ -28,19 +29,24 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci", max_examples=60, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
-settings.register_profile(  # of `.ci/run`: the same examples each time
-    "gate", settings.get_profile("ci"), derandomize=True, database=None
-)
 settings.register_profile(
     "soak", max_examples=1000, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
-_USUAL = "soak" if os.environ.get("OUBLIETTE_SOAK") else "ci"
+settings.register_profile("core", settings.get_profile("ci"), max_examples=20)
+settings.register_profile(  # of `.ci/run`: the same examples each time
+    "gate", settings.get_profile("core"), derandomize=True, database=None
+)
+_SHORT = "core" if selection.is_core() else "ci"
+_USUAL = "soak" if os.environ.get("OUBLIETTE_SOAK") else _SHORT
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _USUAL))
 
 
 # ---------------------------------------------------------------- messages
 # Actors of the servers that tests start share nothing but what they were made with.
 os.environ.setdefault(fault_injection.ENCODE, "1")
+
+# Ray reads its settings when it is imported, which may be by any test that looks at all modules.
+os.environ.update(SETTINGS | {OTHER_MACHINES: "0"})
 
 
 # ---------------------------------------------------------------- asyncio
@@ -102,6 +108,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if name in requirements.demanded():
             pytest.fail(f"{name} is demanded, and missing: {reason}", pytrace=False)
         pytest.skip(f"needs {name}: {reason}")
+
+
+# ---------------------------------------------------------------- what has failed
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Name the exceptions of a group in the summary, which else has their number alone."""
+    report: Any = yield
+    if call.excinfo is not None and (parts := exception_groups.shown(call.excinfo.value)):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if crash is not None:
+            crash.message = f"{crash.message}: {parts}"
+    return report
 
 
 # ---------------------------------------------------------------- core and whole

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 START_SECONDS: Final = 60.0
 """Time that a start may take, on a busy machine and after a crash."""
+SOCKET: Final = ".s.PGSQL.5432"
+"""What libpq calls the socket in the folder that it is given as host."""
 _OPTIONS: Final = {
     "listen_addresses": "",
     "shared_buffers": "16MB",
@@ -79,6 +81,9 @@ class PostgresServer:
     def __init__(self, **options: str) -> None:
         self._options = {**_OPTIONS, **options}
         self._folder: Path | None = None
+        self._source: PostgresServer | None = None
+        self.most_bytes: int | None = None
+        """Size that a file of the server may have, from its next start on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._names = itertools.count(1)
 
@@ -87,6 +92,11 @@ class PostgresServer:
         """The folder of its data, log and socket; short, as paths of sockets must be."""
         assert self._folder is not None, "the server was not started"
         return self._folder
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and not ended since."""
+        return self._process is not None
 
     @property
     def pid(self) -> int:
@@ -101,9 +111,10 @@ class PostgresServer:
             self._initialize()
         settings = {**self._options, "unix_socket_directories": str(self.folder)}
         flags = [f"--{name}={value}" for name, value in settings.items()]
+        limit = [] if self.most_bytes is None else ["prlimit", f"--fsize={self.most_bytes}:"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_program("postgres"), "-D", str(self.folder / "data"), *flags],
+                [*limit, _program("postgres"), "-D", str(self.folder / "data"), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -186,6 +197,43 @@ class PostgresServer:
             cursor = connection.execute(sql, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
+    @contextlib.contextmanager
+    def standby(self) -> Iterator[PostgresServer]:
+        """A standby that has each commit before its client hears of it; `promote` makes it lead."""
+        other = PostgresServer()
+        other._options = self._options
+        other._source = self
+        with other:
+            self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            self.execute("SELECT pg_reload_conf()")
+            self.wait_for("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+            yield other
+
+    def stop_following(self) -> None:
+        """Let a standby get no more of what its server commits."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        self.wait_for("SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+
+    def promote(self) -> None:
+        """Let a standby take over; returns when it takes writes."""
+        self.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        self.execute("SELECT pg_reload_conf()")
+        (promoted,) = self.execute("SELECT pg_promote(true, %s)", int(START_SECONDS))[0]
+        assert promoted, self.log()[-2000:]
+
+    def give_address_to(self, other: PostgresServer) -> None:
+        """Let clients of this server, which has ended, come to another one instead."""
+        for path in (self.folder / SOCKET, self.folder / f"{SOCKET}.lock"):
+            path.unlink(missing_ok=True)
+        (self.folder / SOCKET).symlink_to(other.folder / SOCKET)
+
+    def url_with(self, other: PostgresServer, database: str) -> str:
+        """The address of a database for clients that follow whichever of two servers leads."""
+        name = database.rpartition("@/")[2].partition("?")[0]
+        hosts = f"{self.folder},{other.folder}"
+        return f"postgresql://postgres@/{name}?host={hosts}&target_session_attrs=read-write"
+
     def end_connections(self) -> None:
         """End all other connections."""
         self.execute(
@@ -202,10 +250,15 @@ class PostgresServer:
         user = _user()
         if os.geteuid() == 0 and user is not None:
             os.chown(self._folder, user.pw_uid, user.pw_gid)
-        arguments = ["-D", str(self._folder / "data"), "-U", "postgres", "-A", "trust"]
-        arguments += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        data = ["-D", str(self._folder / "data"), "-U", "postgres", "--no-sync"]
+        if self._source is None:
+            made_by = ["initdb", *data, "-A", "trust", "-E", "UTF8", "--locale=C"]
+            made_by += ["--no-instructions"]
+        else:
+            copied = ["-h", str(self._source.folder), "--write-recovery-conf", "-c", "fast"]
+            made_by = ["pg_basebackup", *data, *copied]
         done = subprocess.run(
-            [_program("initdb"), *arguments],
+            [_program(made_by[0]), *made_by[1:]],
             capture_output=True,
             timeout=START_SECONDS,
             check=False,
@@ -229,6 +282,13 @@ class PostgresServer:
                 time.sleep(0.02)  # nobody tells when it does
             else:
                 return
+
+    def wait_for(self, sql: str) -> None:
+        """Wait until a statement has an answer."""
+        until = time.monotonic() + START_SECONDS
+        while not self.execute(sql):
+            assert time.monotonic() < until, f"not in time: {sql}: {self.log()[-2000:]}"
+            time.sleep(0.02)  # nobody tells when it is so
 
     def _signal(self, number: int) -> None:
         parent = psutil.Process(self.pid)

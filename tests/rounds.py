@@ -95,11 +95,10 @@ GATE: list[Line | tuple[Line, ...]] = [
         "apple-standin",
     ),
     smoke("PostgreSQL", "tests/faults/test_postgres_server.py", "postgres"),
+    Line("cluster", ROOT, 300, "make demo CLUSTER=3"),
 ]  # fmt: skip
 
-EVERYTHING = (
-    "bubblewrap,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray"
-)
+EVERYTHING = "bubblewrap,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray,git-lfs"
 
 
 def whole(seed: int) -> list[Line | tuple[Line, ...]]:
@@ -112,6 +111,7 @@ def whole(seed: int) -> list[Line | tuple[Line, ...]]:
         Line("sandbox", USER, 1200, tests=order, env=core | {"OUBLIETTE_REQUIRE": "bubblewrap"}),
         Line("demo", USER, 300, "make demo"),
         Line("whole", ROOT, 3600, tests=order, env={"OUBLIETTE_REQUIRE": EVERYTHING}, engines=True),
+        Line("nodes", ROOT, 1500, "make test-cluster", engines=True),
     ]
 
 

@@ -26,8 +26,11 @@ ENGINES = {"apple-standin", "docker", "podman"}
 CLUSTER = {"postgres", "ray"}
 EXPENSIVE = ENGINES | CLUSTER | requirements.AGENT_PROGRAMS.keys()
 """Requirements that the core uses only where they are demanded."""
-KINDS = {"sdk-auto", "sdk-legacy", "http-auto", "http-legacy"}
-"""Kinds of caller, values of the parameter `kind`: the core has one of them per test."""
+KINDS = {
+    "kind": {"sdk-auto", "sdk-legacy", "http-auto", "http-legacy"},
+    "ob": {"embedded", "connected", "blocking"},
+}
+"""Kinds of caller and of Python program, by parameter: the core has one of them per test."""
 WHOLE = "whole"
 OTHER = "other"
 PHRASES = {WHOLE: "of the whole suite alone", OTHER: "cannot be run here"}
@@ -84,8 +87,12 @@ def part(items: list[pytest.Item]) -> list[pytest.Item]:
 def kind_of(item: pytest.Item) -> tuple[str, str]:
     """The test without the kind of its caller, and that kind; empty for one that has none."""
     callspec = getattr(item, "callspec", None)
-    kind = str(callspec.params.get("kind")) if callspec is not None else ""
-    return (item.nodeid.replace(kind, ""), kind) if kind in KINDS else (item.nodeid, "")
+    for parameter, kinds in KINDS.items():
+        kind = str(callspec.params.get(parameter)) if callspec is not None else ""
+        if kind in kinds:
+            name, _, values = item.nodeid.partition("[")
+            return f"{name}[{values.replace(kind, '')}", kind
+    return item.nodeid, ""
 
 
 def without_sandbox() -> list[pytest.MarkDecorator]:
@@ -94,7 +101,7 @@ def without_sandbox() -> list[pytest.MarkDecorator]:
     return [pytest.mark.sandboxless, *marks]
 
 
-def core(of: Container[str], values: Iterable[str]) -> list[Any]:
+def core(of: Container[Any], values: Iterable[Any]) -> list[Any]:
     """Values to parametrize a test with, of which the core has those `of` alone."""
     marks = {True: [], False: [pytest.mark.whole]}
     return [pytest.param(value, marks=marks[value in of]) for value in values]

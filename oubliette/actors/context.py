@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from oubliette.actors.caller_board import CallerBoard
+    from oubliette.actors.claims import Claims
     from oubliette.clock import Clock
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
+    from oubliette.records import Project
     from oubliette.runtime.agents.base import AgentRuntime, Availability
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.files.project_dirs import Folders
+    from oubliette.runtime.snapshots.copies import CopyParts
     from oubliette.runtime.store.reader import Reader
 
 
@@ -44,6 +48,51 @@ class KeyRing(Protocol):
         ...
 
 
+class ProjectHomes(Protocol):
+    """Homes of projects among the nodes of a cluster, as this node knows them."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the node is drained: its projects are to move elsewhere."""
+        ...
+
+    async def projects_here(self) -> frozenset[str]:
+        """Return the projects that have their home on this node."""
+        ...
+
+    async def elsewhere(self, project_id: str) -> bool:
+        """Return whether a project has its home on another node."""
+        ...
+
+    async def place_here(self, project: Project) -> None:
+        """Give a new project its home on this node.
+
+        Raises:
+            NotHere: there is no room for it any more.
+        """
+        ...
+
+    async def leave(self, project_id: str) -> None:
+        """Delete the placement of a project that is deleted."""
+        ...
+
+    async def take_over(self) -> list[str]:
+        """Take over the projects of nodes that are gone, in which sessions live; return their ids.
+
+        Raises:
+            OublietteError: the database does not answer, or this node has lost its lease.
+        """
+        ...
+
+    def lost_machine(self, session_id: str) -> str | None:
+        """Return the machine that a session was on, if that is gone and with it the session."""
+        ...
+
+    def session_ended(self, session_id: str) -> None:
+        """Forget the lost machine of a session that was ended for it."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActorContext:
     """Ports and settings of one server. Actors read them; none has a field that they write."""
@@ -52,6 +101,7 @@ class ActorContext:
     clock: Clock
     home: Path
     instance: str
+    """Id of the instance; in a cluster with the name of the node, whose containers carry it."""
     epoch: int
     """Number of server starts on this home: a newer one evicts an older link."""
     store: Ref
@@ -68,11 +118,23 @@ class ActorContext:
     """Folder for the folders of relay sockets."""
     agent_tools: AgentTools | None = None
     """None: agents get none of Oubliette's own tools."""
+    claims: Claims | None = None
+    """Limits over all nodes of a cluster; None: the server is alone."""
     keys: KeyRing | None = None
+    caller_board: CallerBoard | None = None
+    """State of callers that the nodes of a cluster share; None: this server is alone."""
+    copies: CopyParts | None = None
+    """Keeper of copies of snapshots; None: they are in a folder, or there are none."""
+    homes: ProjectHomes | None = None
+    """None: this server is alone, and every project is here."""
     session_registry: SessionRegistry = field(
         default_factory=lambda: SessionRegistry(SessionTable())
     )
     """Read-only view of what the SessionRegistryActor owns."""
+
+    async def projects_here(self) -> frozenset[str] | None:
+        """Return the projects that have their home on this server; None: all."""
+        return None if self.homes is None else await self.homes.projects_here()
 
     def agent(self, name: str) -> AgentRuntime:
         """Return the agent of a session, which an earlier server may have had.

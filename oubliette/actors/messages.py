@@ -11,7 +11,16 @@ from typing import Any, Literal
 import msgspec
 
 from oubliette.kit import Message, Reply
-from oubliette.records import CallerRequest, CallerTool, Event, Limits, Project, Session
+from oubliette.records import (
+    CallerRequest,
+    CallerTool,
+    Conversation,
+    Event,
+    Limits,
+    Project,
+    ProjectRepository,
+    Session,
+)
 
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
@@ -53,13 +62,79 @@ class CreateProject(Message, Reply[Project]):
     accept_bare: bool | None = None
     limits: Limits = Limits()
     mcp_servers: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    """Labels that its node must have, in a cluster."""
+    runtime: str | None = None
+    """Container runtime that its node must have, in a cluster; None: any."""
     idempotency: Idempotency | None = None
+    repository: ProjectRepository | None = None
+    """Repository to clone; None: it begins empty."""
+    progress_to: str | None = None
+    """Name of an actor that gets `CloneProgressed`; None: none does."""
+
+
+class CloneProgressed(Message):
+    """From `projects` or a ProjectActor to the actor that a request names: its progress."""
+
+    text: str
+
+
+class GetCloneProgress(Message, Reply[str | None]):
+    """To `projects`: how far a project's clone is; None: none is under way here."""
+
+    project_id: str
+
+
+class RepositoryBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch of the repository that a project was cloned from, as it was fetched last."""
+
+    name: str
+    commit: str
+    committed_at: float
+    """Seconds since 1970."""
+    subject: str
+    """First line of the commit's message."""
+    default: bool = False
+    """Whether workspaces begin at it."""
+
+
+class RepositoryFetched(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to FetchRepository."""
+
+    updated: tuple[str, ...] = ()
+    """Branches that are new or have another commit."""
+    removed: tuple[str, ...] = ()
 
 
 class OpenProject(Message, Reply[str]):
     """To `projects`: the name of the project's actor, which is started if necessary."""
 
     project_id: str
+
+
+class FetchRepository(Message, Reply[RepositoryFetched]):
+    """To a ProjectActor: fetch what is new where the project was cloned from."""
+
+    progress_to: str | None = None
+    """Name of an actor that gets `CloneProgressed`."""
+
+
+class ListBranches(Message, Reply[tuple[RepositoryBranch, ...]]):
+    """To a ProjectActor: the branches that were fetched, those with the newest commits first."""
+
+
+class UpdateProject(Message, Reply[Project]):
+    """To `projects`: give or withdraw the consent to pushes; refused without a repository."""
+
+    project_id: str
+    allow_push: bool
+
+
+class ServeRepository(Message, Reply[str]):
+    """To a ProjectActor: the folder of a repository that has its branches and its snapshots.
+
+    git's clients are to fetch from it; it is as new as the answer.
+    """
 
 
 class DeleteProject(Message, Reply[None]):
@@ -69,9 +144,14 @@ class DeleteProject(Message, Reply[None]):
 
 
 class DeleteWorkspace(Message, Reply[None]):
-    """To a ProjectActor: the default workspace and those with live sessions are refused."""
+    """To a ProjectActor: the default workspace and those with live sessions are refused.
+
+    So is one with something that its last snapshot does not contain, unless `discard` names its
+    tree.
+    """
 
     workspace_id: str
+    discard: str | None = None
 
 
 class OpenContainer(Message, Reply[str]):
@@ -79,9 +159,54 @@ class OpenContainer(Message, Reply[str]):
 
     workspace_id: str | None = None
     """Workspace, if workspaces are isolated; None = the default one."""
+    for_use: bool = False
+    """Whether its workspaces are used: files that are on another node come before the answer."""
+
+
+class ImageStored(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to SnapshotContainer."""
+
+    image: str
+    image_id: str
+    size_bytes: int | None
+
+
+class SnapshotContainer(Message, Reply[ImageStored]):
+    """To a ProjectActor: make an image of a container; the project's next ones begin with it."""
+
+    name: str
+    """Tag of the image."""
+    workspace_id: str | None = None
+    """Workspace, if workspaces are isolated; None = the default one."""
+
+
+class ResetImage(Message, Reply[None]):
+    """To a ProjectActor: make the next containers of the image of their type again."""
 
 
 # ---------------------------------------------------------------------- sessions
+
+
+class SessionFork(msgspec.Struct, frozen=True, kw_only=True):
+    """Session that a new one is a fork of: its files, and its conversation up to a turn."""
+
+    session_id: str
+    workspace_id: str
+    """Workspace of that session."""
+    snapshot: str | None
+    """Name of the snapshot with the files; None: the workspace always was empty."""
+    turn: int
+    """Last turn of the conversation; 0: none."""
+    missing_count: int = 0
+    """Files that are not as they were, as the snapshot does not have their content."""
+    missing: dict[str, str] = {}
+    """Some of them, and what is known."""
+    new_session_id: str | None = None
+    """Id of the fork, once its HOME is made."""
+    native: bool = False
+    """Whether that has what its agent needs to know the conversation."""
+    agent_session_id: str | None = None
+    """The agent's own id of the conversation in it, which a fork's agent is to fork."""
 
 
 class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +222,10 @@ class SpawnResult(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     turn: int = 0
     warnings: tuple[str, ...] = ()
+    fork: SessionFork | None = None
+    """Origin of a new session that is a fork."""
+    conversation: Conversation | None = None
+    """Origin of what a fork knows of the conversation."""
 
 
 class SharedTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +265,10 @@ class SpawnSession(Message, Reply[SpawnResult]):
     """`{parent}/{call}` of the agent's call that waits for the turn; makes it idempotent."""
     tree: SharedTree | None = None
     """The tree that a new root joins; None: one of its own."""
+    fork: SessionFork | None = None
+    """Session that the new one is a fork of, in a new workspace; None: of none."""
+    branch_from: str | None = None
+    """Workspace whose files a new workspace has, as they are now; None: that of none."""
     idempotency: Idempotency | None = None
 
 
@@ -153,6 +286,8 @@ class EndSession(Message, Reply[str]):
     reason: str = "session_end"
     final: bool = True
     """False: the server stops; a new message may resume it."""
+    at_rest: bool = False
+    """Refuse it with `Conflict` while a turn runs or waits."""
 
 
 class SessionEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,6 +473,7 @@ __all__ = [
     "CallerDisconnected",
     "CallerRequest",
     "CallerSeen",
+    "CloneProgressed",
     "CloseSubscription",
     "CreateProject",
     "DeleteProject",
@@ -345,14 +481,20 @@ __all__ = [
     "EndSession",
     "EventsCommitted",
     "EventsDeleted",
+    "FetchRepository",
+    "GetCloneProgress",
     "GetSession",
     "Idempotency",
     "InterruptSession",
+    "ListBranches",
     "OpenCaller",
     "OpenProject",
     "OpenSubscription",
     "Outcome",
     "ReadEvents",
+    "RepositoryBranch",
+    "RepositoryFetched",
+    "ServeRepository",
     "SessionEvents",
     "SpawnResult",
     "SpawnSession",
@@ -360,6 +502,7 @@ __all__ = [
     "SubscriptionOpened",
     "TrackRequest",
     "UntrackRequest",
+    "UpdateProject",
     "caller_actor_name",
     "caller_key",
 ]

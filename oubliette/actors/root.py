@@ -11,12 +11,17 @@ from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
+from oubliette.actors.ports.actor import PortsActor
+from oubliette.actors.ports.messages import PORTS
 from oubliette.actors.project.supervisor import ProjectsActor
 from oubliette.actors.session_registry import REGISTRY, SessionRegistryActor
+from oubliette.actors.snapshot_requests import SNAPSHOTS
+from oubliette.actors.snapshots import SnapshotsActor
 from oubliette.actors.subscriptions.plan import SubscriptionTable
 from oubliette.actors.subscriptions.supervisor import SUBSCRIPTIONS, SubscriptionsActor
 from oubliette.errors import OublietteError
 from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
+from oubliette.runtime.snapshots.git_program import GitProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +34,8 @@ log = structlog.get_logger("oubliette.server")
 
 ROOT: Final = "root"
 END_SECONDS: Final = 5.0  # for all sessions together, at a stop
+READ_SECONDS: Final = 8.0
+"""Time to read which containers there are; longer than a read waits for the database."""
 REMOVE_SECONDS: Final = 3.0  # for the containers, together
 ROOT_SECONDS: Final = 8.0  # for all actors together, after that
 
@@ -42,12 +49,19 @@ def start_root(system: System, context: ActorContext, sessions: SessionTable) ->
     help, the supervisor fails, and the server has to end.
     """
     limit = context.config.callers.max_pending_requests
-    callers = (context.store, context.reader, context.config.callers)
+    callers = (
+        *(context.store, context.reader, context.config.callers),
+        *(context.caller_board, context.claims),
+    )
     children = [
         ChildSpec(name=REGISTRY, cls=SessionRegistryActor, args=(sessions,), known_as=REGISTRY),
         ChildSpec(
-            name=OPEN_CALLS, cls=OpenCallsActor, args=(limit, OpenCallTable()), known_as=OPEN_CALLS
+            name=OPEN_CALLS,
+            cls=OpenCallsActor,
+            args=(limit, OpenCallTable(), context.claims),
+            known_as=OPEN_CALLS,
         ),
+        *_snapshots(context),
         ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
         ChildSpec(
             name="explorations", cls=ExplorationsActor, args=(context,), known_as="explorations"
@@ -65,10 +79,24 @@ def start_root(system: System, context: ActorContext, sessions: SessionTable) ->
             known_as="projects",
             shutdown=ROOT_SECONDS,
         ),
+        ChildSpec(name=PORTS, cls=PortsActor, args=(context,), known_as=PORTS),
     ]
     return system.spawn(
         Supervisor, children, max_restarts=5, within=60.0, name=ROOT, shutdown=ROOT_SECONDS
     )
+
+
+def _snapshots(context: ActorContext) -> list[ChildSpec]:
+    """Return the owner of the snapshots of workspaces; nothing where none are taken."""
+    config = context.config
+    if config.snapshots.mode == "off" and not config.cluster.snapshots:
+        return []
+    git = GitProgram.find()
+    if git is None:
+        log.warning("no snapshots of workspaces without git", remedy="install git")
+        return []
+    args = (context, git.path)
+    return [ChildSpec(name=SNAPSHOTS, cls=SnapshotsActor, args=args, known_as=SNAPSHOTS)]
 
 
 class CriticalActorMonitor(Actor):
@@ -118,5 +146,16 @@ async def remove_containers(context: ActorContext) -> None:
         except (OublietteError, TimeoutError) as error:
             log.warning("container not removed", container_id=container_id, reason=str(error))
 
-    records = await context.reader.containers()
-    await asyncio.gather(*(remove(record.id) for record in records))
+    await asyncio.gather(*(remove(container_id) for container_id in await _containers(context)))
+
+
+async def _containers(context: ActorContext) -> list[str]:
+    """Return the ids of the server's containers; by their label while the database is away."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            here = await context.projects_here()
+            records = await context.reader.containers()
+    except (OublietteError, TimeoutError) as error:
+        log.warning("containers are looked for by their label", reason=str(error))
+        return [info.id for info in await context.runtime.adopt(context.instance)]
+    return [record.id for record in records if here is None or record.project_id in here]

@@ -12,6 +12,7 @@ from oubliette.api.callers.caller import Caller
 from oubliette.api.context import ClientContext
 from oubliette.api.finishing import finish
 from oubliette.api.project import Project, ProjectOptions
+from oubliette.api.repositories import CLONE_SECONDS, repository_parameter
 from oubliette.api.session import Session
 from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
 from oubliette.api.subscribing import subscribe
@@ -19,6 +20,7 @@ from oubliette.api.views import ProjectInfo
 from oubliette.errors import AlreadyExists, Conflict, InvalidParameter
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
@@ -164,7 +166,7 @@ class Oubliette:
                     raise
         return Project(self._parts, found)
 
-    async def create_project(
+    async def create_project(  # noqa: PLR0913 - one parameter per option
         self,
         name: str,
         *,
@@ -174,6 +176,13 @@ class Oubliette:
         autonomy: str | None = None,
         container_type: str | None = None,
         remote_url: str | None = None,
+        repository: str | os.PathLike[str] | None = None,
+        branch: str | None = None,
+        depth: int | None = None,
+        submodules: bool = False,
+        lfs: bool = False,
+        dirty: bool = False,
+        allow_push: bool = False,
         init_git: bool | None = None,
         workspace_isolation: bool | None = None,
         limits: Mapping[str, Any] | None = None,
@@ -190,6 +199,14 @@ class Oubliette:
             autonomy: Actions without a permission: ask, low, medium, high, off.
             container_type: Type of its container.
             remote_url: URL of its repository, set as git's origin; nothing is fetched.
+            repository: URL of a repository to clone, or path of a checkout on the server's machine;
+                the call ends when it has been cloned. None: the project begins empty.
+            branch: Branch of the repository at which workspaces begin; None: its HEAD.
+            depth: Number of commits to fetch; None: all.
+            submodules: Whether workspaces have its submodules too.
+            lfs: Whether workspaces have the content of files that Git LFS keeps, or pointers to it.
+            dirty: Whether uncommitted changes of a checkout come too.
+            allow_push: Whether branches may be pushed to the repository.
             init_git: Whether the default workspace is a git repository; True unless given.
             workspace_isolation: Whether each workspace has a container of its own.
             limits: Limits of each tree of sessions, by name (docs/tools.md).
@@ -200,6 +217,15 @@ class Oubliette:
             AlreadyExists: there is a project of this name.
             InvalidParameter: an option is invalid; its name is in `field`.
         """
+        source = repository_parameter(
+            repository,
+            branch,
+            depth,
+            submodules=submodules,
+            lfs=lfs,
+            dirty=dirty,
+            push=allow_push,
+        )
         answer = await self._parts.call(
             "project_create",
             {
@@ -210,12 +236,14 @@ class Oubliette:
                 "autonomy": autonomy,
                 "container_type": container_type,
                 "remote_url": remote_url,
+                "repository": source,
                 "init_git": init_git,
                 "workspace_isolation": workspace_isolation,
                 "limits": None if limits is None else dict(limits),
                 "mcp_servers": None if mcp_servers is None else dict(mcp_servers),
                 "idempotency_key": idempotency_key,
             },
+            timeout=None if source is None else CLONE_SECONDS,
         )
         return Project(self._parts, answer)
 

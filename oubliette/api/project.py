@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
+from oubliette.api import repositories
+from oubliette.api.files.workspace_files import WorkspaceFiles
 from oubliette.api.session import Session
 from oubliette.api.spawner import Spawner
 from oubliette.api.tree import Tree
 from oubliette.api.views import ProjectInfo, SessionInfo
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from oubliette.api.context import ClientContext
+    from oubliette.api.repositories import BranchInfo, FetchedBranches
 
 PAGE = 500
+DELETE_SECONDS = 360.0  # in which the server stores all workspaces, where it takes snapshots
+IMAGE_SECONDS = 1900.0  # for an image of a container; a little more than the server's default
 EXEC_MARGIN = 30.0  # seconds beyond the time of a command
 
 
@@ -29,6 +35,13 @@ class ProjectOptions(TypedDict, total=False):
     autonomy: str | None
     container_type: str | None
     remote_url: str | None
+    repository: str | os.PathLike[str] | None
+    branch: str | None
+    depth: int | None
+    submodules: bool
+    lfs: bool
+    dirty: bool
+    allow_push: bool
     init_git: bool | None
     workspace_isolation: bool | None
     limits: Mapping[str, Any] | None
@@ -145,10 +158,75 @@ class Project(Spawner):
             timeout=timeout + EXEC_MARGIN,
         )
 
-    async def delete(self) -> None:
-        """Delete the project with its workspaces and files.
+    async def snapshot_container(
+        self, *, name: str = "latest", workspace_id: str | None = None
+    ) -> str:
+        """Make an image of the project's running container, with which its next ones begin.
+
+        It has what was installed, and neither workspaces nor HOME.
+
+        Args:
+            name: Tag of the image: lower-case letters, digits, `.`, `_`, `-`.
+            workspace_id: Workspace, where workspaces are isolated.
+
+        Returns:
+            Name of the image at the engine.
 
         Raises:
-            Conflict: it has live sessions.
+            Unavailable: the container runtime makes no images of containers.
+            Conflict: the file systems of the project's containers are read-only.
+            NotFound: no container of it runs.
         """
-        await self._shared.call("project_delete", {"project_id": self.id})
+        arguments = {"project_id": self.id, "name": name, "workspace_id": workspace_id}
+        answer = await self._shared.call("container_snapshot", arguments, timeout=IMAGE_SECONDS)
+        return str(answer["image"])
+
+    @property
+    def workspace(self) -> WorkspaceFiles:
+        """The files of its default workspace."""
+        return WorkspaceFiles(self._shared, self.id)
+
+    async def fetch(self) -> FetchedBranches:
+        """Fetch what is new in the repository that the project was cloned from.
+
+        Existing workspaces stay as they are; new ones begin at the new commits.
+
+        Raises:
+            Conflict: it was not cloned from one.
+            RuntimeFailure: git failed; the sentence has the cause and a remedy.
+        """
+        return await repositories.fetch(self._shared, self.id)
+
+    async def branches(self, *, name_contains: str | None = None) -> list[BranchInfo]:
+        """Return the branches of that repository as fetched, newest commits first; at most 1000.
+
+        Raises:
+            Conflict: the project was not cloned from one.
+        """
+        return await repositories.branches(self._shared, self.id, name_contains)
+
+    async def update(self, *, allow_push: bool) -> None:
+        """Give or withdraw the consent to push branches to where the project was cloned from.
+
+        Args:
+            allow_push: Whether pushes are allowed from now on.
+
+        Raises:
+            Conflict: it was not cloned from a repository.
+        """
+        arguments = {"project_id": self.id, "allow_push": allow_push}
+        answer = await self._shared.call("project_update", arguments)
+        self.info = msgspec.convert(answer, ProjectInfo, strict=False)
+
+    async def delete(self, *, discard: str | None = None) -> None:
+        """Delete the project with its workspaces and files.
+
+        Args:
+            discard: Consent to the loss of files of agents, as a refusal names it; where no
+                snapshots are taken, none is needed.
+
+        Raises:
+            Conflict: it has live sessions, or files would be lost without consent.
+        """
+        arguments = {"project_id": self.id, "discard": discard}
+        await self._shared.call("project_delete", arguments, timeout=DELETE_SECONDS)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SPAWN_SECONDS = 120.0
+COPY_SECONDS = 360.0  # with a copy of a workspace
 CLEANUP_SECONDS = 15.0
 AT_ONCE = 4
 
@@ -46,6 +47,8 @@ class SessionOptions(TypedDict, total=False):
     """Workspace; None: the default one of the project."""
     new_workspace: bool
     """Whether the session gets a workspace of its own."""
+    workspace: str | None
+    """`branch`: a copy of that workspace as it is now, on a branch of its own; None: itself."""
     api_key_scope: str | None
     """Scope of a key with which the agent can call Oubliette's tools; None: it gets none."""
     idempotency_key: str | None
@@ -118,14 +121,16 @@ class Spawner:
             "autonomy": options.get("autonomy") or ("ask" if on_permission is not None else None),
             "workspace_id": options.get("workspace_id"),
             "create_workspace": options.get("new_workspace") or None,
+            "workspace": options.get("workspace"),
             "api_key_scope": options.get("api_key_scope"),
             "idempotency_key": options.get("idempotency_key"),
             **provided,
             **({} if caller is None else caller.arguments()),
             **self._fixed(),
         }
+        timeout = SPAWN_SECONDS if arguments["workspace"] is None else COPY_SECONDS
         try:
-            answer = await self._shared.call("session_spawn", arguments, timeout=SPAWN_SECONDS)
+            answer = await self._shared.call("session_spawn", arguments, timeout=timeout)
         except BaseException:
             if lending is not None:
                 await lending.give_back()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from oubliette.api.events.usage import Usage
+from oubliette.api.repositories import RepositoryInfo
 
 
 class ProjectContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,8 @@ class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients without a secret are accepted in its containers; None: as configured."""
     remote_url: str | None = None
     containers: tuple[ProjectContainer, ...] = ()
+    repository: RepositoryInfo | None = None
+    """Repository that it was cloned from; None: it began empty."""
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,5 +92,13 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     caller_id: str | None = None
     usage: Usage = Usage()
     """Usage of all its turns."""
+    forked_from: str | None = None
+    """Session that it is a fork of; None: of none."""
+    forked_at: str | None = None
+    """Snapshot of that session with whose files it began."""
+    forked_at_turn: int | None = None
+    """Last turn of that session whose conversation it knows."""
+    conversation: str | None = None
+    """Of a fork, `native`: its agent itself knows it; `transcript`: it got a record of it."""
     waiting: tuple[WaitInfo, ...] = ()
     """Its waits now; empty in lists."""

@@ -5,28 +5,44 @@ Imports of a command are made when it runs: `--help` and completion must not wai
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from oubliette.cli import (
+    apply,
     audit,
     call,
+    cluster,
+    compare,
     config,
+    cp,
+    diff,
+    drop,
     examples,
+    export,
+    fork,
     image,
+    merge,
+    port,
     project,
+    push,
     restore,
     serve,
     session,
+    stop,
     store,
     token,
     workspace,
 )
 from oubliette.cli.doctor import command
+from oubliette.cli.run import command as run_command
 from oubliette.cli.terminal import usage
+from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import Format, choose, print_error
 from oubliette.cli.terminal.plain_values import LeanGroup
 from oubliette.errors import OublietteError
@@ -41,10 +57,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit.",
 )
+app.command("run")(run_command.run)
 app.command("serve")(serve.serve)
+app.command("stop")(stop.stop)
 app.command("restore")(restore.restore)
+app.command("diff")(diff.diff)
+app.command("drop")(drop.drop)
+app.command("port")(port.port)
+app.command("compare")(compare.compare)
+app.command("fork")(fork.fork)
+app.command("merge")(merge.merge)
+app.command("push")(push.push)
+app.command("export")(export.export)
+app.command("apply")(apply.apply)
 app.command("doctor")(command.doctor)
 app.command("audit")(audit.audit)
+app.command("cp")(cp.cp)
 app.command("call", add_help_option=False)(call.call)
 app.add_typer(token.app, name="token")
 app.add_typer(project.app, name="project")
@@ -52,6 +80,7 @@ app.add_typer(workspace.app, name="workspace")
 app.add_typer(session.app, name="session")
 app.add_typer(image.app, name="image")
 app.add_typer(store.app, name="store")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(config.app, name="config")
 
 
@@ -88,6 +117,26 @@ def demo(context: typer.Context) -> None:
 examples.show_in(app)
 
 
+@functools.cache
+def _command(first: str) -> Any:
+    """Return the parser of the command or group `first`, or of all of them.
+
+    Parsers are made from signatures, and to make all of them takes longer than most commands run.
+    """
+    if not first:
+        return typer.main.get_command(app)
+    alone = copy.copy(app)
+    alone.registered_commands = [each for each in app.registered_commands if each.name == first]
+    alone.registered_groups = [each for each in app.registered_groups if each.name == first]
+    return typer.main.get_command(alone)
+
+
+def _first(arguments: list[str]) -> str:
+    """Return the command or group that is named first, empty if there is none of this name."""
+    known = {each.name for each in (*app.registered_commands, *app.registered_groups)}
+    return arguments[0] if arguments and arguments[0] in known else ""
+
+
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `docs/command-line.md` documents."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -97,12 +146,15 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     code: object = 0
     try:
         # The parser's own error output is text; for programs its errors are handled here.
-        code = app(args=given, prog_name="oubliette", standalone_mode=not as_json)
+        parser = _command(_first(given))
+        code = parser(args=given, prog_name="oubliette", standalone_mode=not as_json)
     except usage.ParserError as error:
         refused = usage.usage_error(error)
         print_error(refused)
         sys.exit(refused.exit_code)
     except OublietteError as error:
+        if given[:1] != ["call"]:
+            error.hint = in_commands(error.hint)
         print_error(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:

@@ -1,16 +1,90 @@
-"""Command `oubliette restore`: gives the copy of a home a new identity."""
+"""Command `oubliette restore`: an older state of a workspace, or the identity of a copied home."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any, Final
+
+import typer
+
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
+from oubliette.errors import InvalidParameter
+
+SECONDS: Final = 600.0
+"""Time for a restore, before which the server stores what is there."""
 
 
-def restore(home: Home = None, output: Output = Format.text) -> None:
-    """Give the copy of a home an identity of its own.
+def restore(  # noqa: PLR0917 - one parameter per option
+    session_id: Annotated[
+        str | None,
+        typer.Argument(help="Id of a session; without it, the home is the copy of another one."),
+    ] = None,
+    turn: Annotated[
+        str | None,
+        typer.Option("--turn", help="The end of this turn, or a snapshot by its name: 1-start."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", help="The checkpoint that was given this name."),
+    ] = None,
+    discard: Annotated[
+        str | None, typer.Option("--discard", help="Consent to a loss, as a refusal names it.")
+    ] = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Bring back an older state of a session's workspace; what is there is stored before.
 
-    The agents of the original home stay with it. A session that was running when the copy was made
-    is resumed by its next message.
+    Without a session: give the copy of a home an identity of its own. The agents of the original
+    home stay with it. A session that was running when the copy was made is resumed by its next
+    message.
     """
+    if session_id is None:
+        if any(each is not None for each in (turn, checkpoint, discard)):
+            raise InvalidParameter(
+                "SESSION: is required with --turn, --checkpoint and --discard", field="session_id"
+            )
+        _new_identity(home, output)
+        return
+    if (turn is None) == (checkpoint is None):
+        raise InvalidParameter(
+            "--turn: is required, or --checkpoint; oubliette call session_log session_id=… lists"
+            " the snapshots",
+            field="turn",
+        )
+    point = {"turn": turn, "checkpoint": checkpoint, "discard": discard}
+    done = _restore_session(home, session_id, point)
+    if output is Format.json:
+        print_json(done)
+        return
+    note(
+        f"The files of {done['restored']} are back: {done['written']} written,"
+        f" {done['removed']} removed."
+    )
+    if done["missing_count"]:
+        shown = "; ".join(f"{path}: {why}" for path, why in done["missing"].items())
+        note(f"{done['missing_count']} files are not as they were: {shown}")
+    if done["kept_as"] is not None:
+        note(
+            f"What was there is kept: oubliette restore {done['session_id']}"
+            f" --turn {done['kept_as']}"
+        )
+
+
+def _restore_session(
+    home: str | None, session_id: str, point: dict[str, str | None]
+) -> dict[str, Any]:
+    from oubliette.cli.client.resolver import whole_id
+    from oubliette.cli.client.tools import HomeServer
+    from oubliette.config.loader import find_home
+
+    return HomeServer(find_home(home)).call(
+        "session_restore",
+        {"session_id": whole_id(home, "session", session_id), **point},
+        SECONDS,
+    )
+
+
+def _new_identity(home: str | None, output: Format) -> None:
     import asyncio
 
     from oubliette.cli.client.offline import take_identity

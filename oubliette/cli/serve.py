@@ -13,50 +13,80 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+Host = Annotated[str | None, typer.Option(help="Address to bind; 127.0.0.1 unless set.")]
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="TCP port; 8080 unless set, 0: any free one."),
+]
+Runtime = Annotated[
+    str | None, typer.Option(help="Container runtime: auto, process, docker, podman or apple.")
+]
+Agent = Annotated[
+    str | None,
+    typer.Option(help="Default agent, for projects that name none: auto, or its name."),
+]
+OnStop = Annotated[
+    str | None,
+    typer.Option(help="Effect of a stop on agents: keep (for the next server) or end."),
+]
+LogLevel = Annotated[
+    str, typer.Option(help="Level of the log on stderr: debug, info, warning or error.")
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        help="Database, postgresql://HOST/NAME; unset: as configured, else a file in the home."
+        " A password is better kept in ~/.pgpass.",
+        show_default=False,
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Be a node of a cluster: auto, if Ray runs on this machine, or the address of"
+        " Ray's head.",
+        show_default=False,
+    ),
+]
+Node = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of the node, with --cluster; unset: the name of this machine.",
+        show_default=False,
+    ),
+]
+
+
 def serve(  # noqa: PLR0917 - one parameter per option
     home: Home = None,
-    host: Annotated[str | None, typer.Option(help="Address to bind; 127.0.0.1 unless set.")] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="TCP port; 8080 unless set, 0: any free one."),
-    ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(help="Container runtime: auto, process, docker, podman or apple."),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(help="Default agent, for projects that name none: auto, or its name."),
-    ] = None,
-    on_stop: Annotated[
-        str | None,
-        typer.Option(help="Effect of a stop on agents: keep (for the next server) or end."),
-    ] = None,
-    log_level: Annotated[
-        str, typer.Option(help="Level of the log on stderr: debug, info, warning or error.")
-    ] = "info",
+    host: Host = None,
+    port: Port = None,
+    runtime: Runtime = None,
+    agent: Agent = None,
+    on_stop: OnStop = None,
+    log_level: LogLevel = "info",
+    database: Database = None,
+    cluster: Cluster = None,
+    node: Node = None,
     output: Output = Format.text,
 ) -> None:
     """Run the server until it gets SIGTERM or Ctrl-C.
 
     With -o json the first line of stdout, once the port is bound, is
     {"event": "ready", "url": …, "pid": …}.
+
+    With --cluster the server is a process of Ray's. Its home is the folder of the node's name in
+    --home, where the first start stores the other options.
     """
-    import asyncio
-    import functools
     import sys
 
     from oubliette.cli import stop_signals
-    from oubliette.cli.one_arena import use_one_arena
     from oubliette.cli.terminal.lean_structlog import import_structlog
-    from oubliette.heap import collect_rarely
 
     stop_signals.guard()
-    use_one_arena()
-    collect_rarely()
     import_structlog()
     from oubliette.cli.terminal import logging_config
-    from oubliette.config.loader import find_home, load
+    from oubliette.config.loader import find_home
     from oubliette.runtime.files.home import prepare
 
     if log_level not in {"debug", "info", "warning", "error"}:
@@ -66,6 +96,8 @@ def serve(  # noqa: PLR0917 - one parameter per option
     as_json = output is Format.json
     logging_config.configure(log_level, as_json=as_json or not sys.stderr.isatty())
     place = find_home(home)
+    if cluster is None and node is not None:
+        raise typer.BadParameter("is for --cluster", param_hint="--node")
     if place.exists():  # else the server creates it, once it is known that it can start
         prepare(place)
     overrides: dict[str, object] = {
@@ -74,17 +106,38 @@ def serve(  # noqa: PLR0917 - one parameter per option
         "containers.runtime": runtime,
         "agents.default": agent,
         "server.on_stop": on_stop,
+        "store.database": database,
     }
     given = {key: value for key, value in overrides.items() if value is not None}
-    config = load(place, overrides=given).config
+    try:
+        if cluster is None:
+            _serve_alone(place, given, as_json=as_json)
+        else:
+            from oubliette.cli.node_agent import serve_node
+
+            serve_node(place, cluster, node, given, log_level=log_level, as_json=as_json)
+    finally:
+        stop_signals.ignore()
+
+
+def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> None:
+    """Run the server in this process."""
+    import asyncio
+    import functools
+
+    from oubliette.cli.one_arena import use_one_arena
+    from oubliette.config.loader import load
+    from oubliette.heap import collect_rarely
+
+    use_one_arena()
+    collect_rarely()
+
+    config = load(place, overrides=settings).config
 
     from oubliette.daemon import serve as serve_home
 
-    try:
-        ready = functools.partial(_announce, place, as_json=as_json)
-        asyncio.run(serve_home(place, config, ready=ready))
-    finally:
-        stop_signals.ignore()
+    ready = functools.partial(_announce, place, as_json=as_json)
+    asyncio.run(serve_home(place, config, ready=ready))
 
 
 def _announce(place: Path, state: Any, *, as_json: bool) -> None:

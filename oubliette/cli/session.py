@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from oubliette.cli import session_end
+from oubliette.cli.client.other_owner import explained
 from oubliette.cli.client.pages import pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
@@ -24,7 +26,7 @@ from oubliette.cli.terminal.output import (
     print_table,
 )
 from oubliette.cli.terminal.times import SINCE_IN_LOGS
-from oubliette.errors import Forbidden, NotFound, OublietteError
+from oubliette.errors import OublietteError
 
 app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
 
@@ -120,7 +122,7 @@ def why(session_id: SessionId, home: Home = None, output: Output = Format.text) 
 
 
 @app.command("spawn")
-def spawn(  # noqa: PLR0917 - one parameter per option
+def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
     project: Annotated[str, typer.Argument(help="Id or name of the project.")],
     prompt: Annotated[
         str, typer.Argument(help="Message to the agent; - reads it from standard input.")
@@ -138,6 +140,12 @@ def spawn(  # noqa: PLR0917 - one parameter per option
     ] = None,
     new_workspace: Annotated[
         bool, typer.Option("--new-workspace", help="Create a workspace for it.")
+    ] = False,
+    on_branch: Annotated[
+        bool,
+        typer.Option(
+            "--on-branch", help="Work on a copy of the workspace, on a branch of its own."
+        ),
     ] = False,
     new: Annotated[bool, typer.Option("--new", help="Never resume; start a new session.")] = False,
     key_scope: Annotated[
@@ -160,6 +168,7 @@ def spawn(  # noqa: PLR0917 - one parameter per option
             "autonomy": autonomy,
             "workspace_id": None if workspace is None else whole_id(home, "workspace", workspace),
             "create_workspace": new_workspace or None,
+            "workspace": "branch" if on_branch else None,
             "new_session": new or None,
             "api_key_scope": key_scope,
         },
@@ -184,14 +193,8 @@ def message(
     try:
         spawned = _call(home, "session_message", arguments)
     except OublietteError as error:
-        if error.code == NotFound.code:
-            _call(home, "session_get", {"session_id": session_id})  # fails if it does not exist
-            raise Forbidden(
-                f"session {session_id} belongs to another principal, and only that one may converse"
-                " with it",
-                hint="a key of that principal: oubliette token create --principal …",
-            ) from error
-        raise
+        call = partial(_call, home)
+        raise explained(call, session_id, error, "converse with it") from error
     said = "It is resumed." if spawned["resumed"] else "The message is queued."
     _accepted(home, spawned, said, output, follow=follow)
 

@@ -36,6 +36,11 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def interrupt() -> None:
+    """Let SIGTERM interrupt a command as Ctrl-C does, so that it ends what it has started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     """Exit without cleanup, which nothing needs; an import may be in progress."""
     del number, frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,6 +11,9 @@ from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+CLOSED_SECONDS: Final = 3.0
+"""Time for which a connection to PostgreSQL may be shown after it was closed."""
 
 app = typer.Typer(help="The database of a server.", no_args_is_help=True)
 
@@ -93,6 +96,8 @@ def _sqlite(home: Path, option: str, stack: ExitStack, *, writes: bool) -> Any:
 def _postgres(url: str, option: str, stack: ExitStack, *, writes: bool) -> Any:
     from pathlib import Path
 
+    import tenacity
+
     from oubliette.errors import Conflict
     from oubliette.runtime.store import Database
     from oubliette.runtime.store.opening import open_database
@@ -101,11 +106,22 @@ def _postgres(url: str, option: str, stack: ExitStack, *, writes: bool) -> Any:
     assert not isinstance(database, Database)
     connection = database.connect() if writes else database.connect_read_only()
     stack.callback(database.release, connection)
-    (others,) = connection.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND application_name = ? AND pid <> pg_backend_pid()",
-        (database.application_name,),
-    ).fetchone()
-    if others:
+
+    def others() -> int:
+        (count,) = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = ? AND pid <> pg_backend_pid()",
+            (database.application_name,),
+        ).fetchone()
+        return count
+
+    # PostgreSQL shows a connection for a moment after it was closed, and gives no notice of its end
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_result(bool),
+        wait=tenacity.wait_fixed(0.1),
+        stop=tenacity.stop_after_delay(CLOSED_SECONDS),
+        retry_error_callback=lambda _: 1,
+    )
+    if again(others):
         raise Conflict(f"{option}: a server uses {database.shown}", hint="stop it, then try again")
     return connection

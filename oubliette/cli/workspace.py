@@ -60,6 +60,9 @@ def delete(
     workspace: Annotated[
         str, typer.Argument(help="Id of the workspace, which may be abbreviated.")
     ],
+    discard: Annotated[
+        str | None, typer.Option("--discard", help="Consent to a loss, as a refusal names it.")
+    ] = None,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -67,7 +70,11 @@ def delete(
     project_id = whole_id(home, "project", project)
     there = _call(home, "workspace_list", {"project_id": project_id})["workspaces"]
     workspace_id = fitting("workspace", workspace, (each["id"] for each in there))
-    done = _call(home, "workspace_delete", {"project_id": project_id, "workspace_id": workspace_id})
+    done = _call(
+        home,
+        "workspace_delete",
+        {"project_id": project_id, "workspace_id": workspace_id, "discard": discard},
+    )
     if output is Format.json:
         print_json(done)
         return

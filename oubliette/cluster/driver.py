@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
-from oubliette.cluster.environment import NAMESPACE, ray_environment
+from oubliette.cluster.environment import NAMESPACE, OTHER_MACHINES, SETTINGS, ray_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +22,16 @@ def connect(folder: Path, address: str) -> None:
     Raises:
         ConfigError: the token is missing, or others may read it.
         ConnectionError: no head answers there.
+        RuntimeError: this process has imported Ray without the settings, which Ray reads but then.
     """
-    os.environ.update(ray_environment(folder, head=False))
+    settings = SETTINGS
     if address.startswith("127."):
-        # Ray takes the loopback address for the machine's own, where a local cluster does not
-        # listen; this is its switch for machines that have the loopback address alone.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        settings = SETTINGS | {OTHER_MACHINES: "0"}
+    if "ray" in sys.modules:
+        missing = [name for name, value in settings.items() if os.environ.get(name) != value]
+        if missing:
+            raise RuntimeError(f"ray was imported before these were set: {', '.join(missing)}")
+    os.environ.update(ray_environment(folder, head=False) | settings)
     from oubliette.cluster.ray_calls import RAY
 
     RAY.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)

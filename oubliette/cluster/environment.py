@@ -41,8 +41,18 @@ SETTINGS: Final = HEALTH | {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     # The number of GPUs that an actor sees is its containers' business.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray gives way to everything else on the machine by 15; a node that waits loses its lease.
+    "RAY_worker_niceness": "0",
+    # The program of a node runs on a loop that Ray makes.
+    "RAY_USE_UVLOOP": "0",
     "RAY_AUTH_MODE": "token",
 }
+
+OTHER_MACHINES: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch, "0" where a cluster is on the loopback address alone.
+
+Ray takes that address for the machine's own otherwise, where a local cluster does not listen.
+"""
 
 
 def ray_environment(folder: Path, *, head: bool) -> dict[str, str]:

@@ -25,6 +25,8 @@ LABEL: Final = "oubliette/node"
 """Label of a raylet that gives the node's name."""
 
 LOCALHOST: Final = "127.0.0.1"
+SESSIONS: Final = "s"
+"""Folder of Ray's logs and sockets; short, as their paths must be."""
 STORE_BYTES: Final = 80 * 1024 * 1024  # Ray's object store; frames are small, this is its least
 
 
@@ -33,7 +35,7 @@ class LocalCluster:
 
     Args:
         folder: for the token, Ray's database and Ray's sockets; a short path, since Ray makes
-            sockets in it (`ray` below it, about 60 bytes longer).
+            sockets in it (in `s` below it, 68 bytes longer).
         names: of the nodes; Ray's head runs beside the first.
     """
 
@@ -48,7 +50,8 @@ class LocalCluster:
         os.environ.update(ray_environment(self.folder, head=True))
         # Ray notes the newest cluster's address there; elsewhere that would be another user's.
         os.environ["RAY_TMPDIR"] = str(self.folder)
-        (self.folder / "ray").mkdir(mode=0o700, exist_ok=True)
+        for each in ("ray", SESSIONS):
+            (self.folder / each).mkdir(mode=0o700, exist_ok=True)
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(shutdown_at_exit=True)
@@ -71,7 +74,7 @@ class LocalCluster:
     def add(self, name: str) -> None:
         """Start the raylet of one more node, or of one that was lost."""
         head = {
-            "temp_dir": str(self.folder / "ray"),
+            "temp_dir": str(self.folder / SESSIONS),
             "include_dashboard": False,
             "no_monitor": True,
         }

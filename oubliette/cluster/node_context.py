@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from oubliette.errors import InvalidParameter
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from oubliette.cluster.ray_transport import RayTransport
+
+LOST_EXIT: Final = 75
+"""Exit code of a node that was given up, or has failed: Ray is to start it again."""
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request of the agent: its verb and its body."""

@@ -6,6 +6,7 @@ can end the process.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -44,6 +45,17 @@ def machines() -> dict[str, tuple[str, bool]]:
     return found
 
 
+def has_machine(node: str) -> bool:
+    """Whether the machine of a node is alive, as far as Ray knows."""
+    return machines().get(node, ("", False))[1]
+
+
+def this_machine() -> str:
+    """Return the name of the machine that this driver runs on."""
+    here = RAY.get_runtime_context().get_node_id()
+    return next((name for name, (ray_id, _) in machines().items() if ray_id == here), here)
+
+
 def start_node(start: NodeStart, seconds: float = PLACE_SECONDS) -> dict[str, Any]:
     """Start the node's actor on its machine, or find it there; return its state.
 
@@ -69,7 +81,7 @@ def start_node(start: NodeStart, seconds: float = PLACE_SECONDS) -> dict[str, An
     try:
         handle = made.options(**options).remote(start)
         left = max(0.1, ends - time.monotonic())
-        return cast("dict[str, Any]", RAY.get(handle.state.remote(), timeout=left))
+        return cast("dict[str, Any]", RAY.get(handle.state.remote(prepared=True), timeout=left))
     except (RayError, ValueError) as error:
         raise NodeNotPlaced(
             f"{start.node} was not started in {seconds:g} s: {reason_of(error)}",
@@ -99,6 +111,20 @@ def node_state(node: str, seconds: float = 2.0) -> dict[str, Any]:
     return cast("dict[str, Any]", answer)
 
 
+def request(node: str, verb: str, body: bytes, seconds: float) -> bytes:
+    """Return what the program of a node answers to a request.
+
+    Raises:
+        NodeNotPlaced: the node is not running.
+        Unavailable: its program does not answer in this time, or refuses.
+    """
+    try:
+        answer = RAY.get(find_node(node).request.remote(verb, body), timeout=seconds)
+    except RayError as error:
+        raise Unavailable(f"{node} does not answer {verb}: {reason_of(error)}") from error
+    return cast("bytes", answer)
+
+
 def stop_node(node: str, seconds: float = 30.0) -> bool:
     """End a node, its program first; return whether that ended in time."""
     try:
@@ -120,6 +146,15 @@ def restart_process(node: str) -> None:
         NodeNotPlaced: it was not started.
     """
     RAY.kill(find_node(node), no_restart=False)
+
+
+def end_actor(node: str) -> None:
+    """End a node's actor and its process, also a stopped one; no effect if there is none.
+
+    Only another `start_node` starts the node again. Its program is not asked: agents live on.
+    """
+    with contextlib.suppress(NodeNotPlaced):
+        RAY.kill(find_node(node), no_restart=True)
 
 
 def _why_not(node: str, known: dict[str, tuple[str, bool]]) -> str:

@@ -45,6 +45,8 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True):
 
 
 _decode = msgspec.msgpack.Decoder(_Batch).decode
+_decode_reply = msgspec.msgpack.Decoder(list[bytes]).decode
+_NOTHING: Final = _encode([])
 
 
 @dataclass(eq=False)
@@ -97,8 +99,8 @@ class RayTransport:
         self._receive, self._gone = receive, gone
         self._started.set()
 
-    async def send(self, node: str, frames: list[bytes]) -> None:
-        """Hand a batch to a peer; complete when the peer has accepted it.
+    async def send(self, node: str, frames: list[bytes]) -> list[bytes]:
+        """Hand a batch to a peer; complete when the peer has accepted it, with its reply.
 
         Raises:
             PeerGone: it cannot be reached, was started again, or did not accept it in 30 s.
@@ -106,7 +108,7 @@ class RayTransport:
         peer = self._outgoing.get(node) or await self._open(node)
         batch = _encode(_Batch(self._node, self.epoch, peer.link, frames))
         try:
-            accepted = await result_of(peer.handle.deliver.remote(batch), DELIVER_SECONDS)
+            reply = await result_of(peer.handle.deliver.remote(batch), DELIVER_SECONDS)
         except RayCallFailed as failed:
             self._lost(node, peer, str(failed))
             raise PeerGone(node, str(failed)) from failed
@@ -114,9 +116,10 @@ class RayTransport:
             # The batch may or may not arrive, so nothing may follow it on this connection.
             self._lost(node, peer, "a batch was given up")
             raise
-        if not accepted:
+        if not reply:
             self._lost(node, peer, "it was started again")
             raise PeerGone(node, "it was started again")
+        return [] if reply == _NOTHING else _decode_reply(reply)
 
     async def close(self) -> None:
         """End all connections."""
@@ -207,12 +210,15 @@ class RayTransport:
         self._meet(node, epoch)
         return self.epoch
 
-    async def delivered(self, packed: bytes) -> bool:
-        """Take a batch; False: it is not of the newest connection of that peer."""
+    async def delivered(self, packed: bytes) -> bytes:
+        """Take a batch and return the reply; empty: it is not of that peer's newest connection.
+
+        Bytes both ways: Ray copies them as they are, and pickles anything else.
+        """
         batch = _decode(packed)
         known = self._incoming.get(batch.node)
         if known is None or (known.epoch, known.link) != (batch.epoch, batch.link):
-            return False
+            return b""
         async with known.one:
-            await self._receive(batch.node, batch.frames)
-        return True
+            reply = await self._receive(batch.node, batch.frames)
+        return _encode(reply) if reply else _NOTHING

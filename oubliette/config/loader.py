@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _PREFIX: Final = "OUBLIETTE_"
+_REMEDIES: Final = {
+    "cluster.snapshots": 'set it to "postgres", to "node", or to the absolute path of a folder on'
+    " storage that all nodes share",
+}
+"""Remedies for invalid values of keys, where a pattern alone is no help."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,7 +283,7 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
         key = prefix + place.rstrip("`").partition("[")[0]
         raise ConfigError(
             f"{key}: {what[:1].lower()}{what[1:].replace('`', '')} (from {sources.get(key, path)})",
-            hint="oubliette config schema lists the valid keys",
+            hint=_REMEDIES.get(key, "oubliette config schema lists the valid keys"),
         ) from error
 
 

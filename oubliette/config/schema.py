@@ -249,6 +249,10 @@ class AcpConfig(_Section, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     """Files to write to HOME at each start: `PATH=file:/SOURCE`, or `PATH=TEXT`. They are stored on
     disk, so they must not contain secrets."""
+    session_files: tuple[str, ...] = ()
+    """Files and folders in HOME where the agent keeps its conversations, and no credentials: forks
+    begin with copies of them, and on a cluster they follow the session. Those of Claude Code
+    and Codex are known."""
     model: str | None = None
     """Model of sessions that name none, one of those that the agent offers. Unset: the agent's
     own."""
@@ -267,9 +271,40 @@ class ProjectsConfig(_Section, frozen=True, kw_only=True):
 
     max_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 20 * 1024**3
     """Disk space for a project's workspaces and its sessions' HOMEs, in bytes. Sessions get a
-    warning at 80 %; above the limit their turns are interrupted. 0: no limit."""
+    warning at 80 %; above the limit their turns are interrupted. Its snapshots have as much again;
+    above that none are taken. 0: no limit."""
     check_seconds: Seconds = 30.0
     """Time between two measurements while sessions live; longer if measuring takes long."""
+
+
+class RepositoriesConfig(_Section, frozen=True, kw_only=True):
+    """Repositories that projects are cloned from; they need git."""
+
+    protocols: tuple[Literal["https", "http", "ssh", "git", "file"], ...] = ("https", "ssh")
+    """Protocols of URLs that may be cloned. `file` lets a key read every repository that the
+    server's user can read."""
+    folders: tuple[Annotated[str, msgspec.Meta(pattern=r"^[/~]")], ...] = ()
+    """Folders of this machine whose repositories keys may clone; the command line on this machine
+    may clone all."""
+    credentials: tuple[
+        Annotated[
+            str,
+            msgspec.Meta(
+                pattern=r"^[A-Za-z0-9\[][^=\s]*=([^:=\s]+:)?(env:[A-Za-z_][A-Za-z0-9_]*|file:[/~].*)$"
+            ),
+        ],
+        ...,
+    ] = ()
+    """Passwords of git hosts by reference: `github.com=env:GITHUB_TOKEN`, also for a part of a host
+    (`git.example/team=…`) and with the user's name (`git.example=bot:file:/path`). Over ssh it is
+    the file of a key. All keys that create projects can clone with them."""
+    user_credentials: bool = False
+    """Use the server's user's own configuration of git and ssh: his credential helper, his keys."""
+    clone_seconds: Seconds = 1800.0
+    """Time limit of a clone or a fetch."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 10 * 1024**3
+    """Size limit of what is fetched at a time, and of the files of a workspace that is made of it,
+    in bytes; 0: none."""
 
 
 class SessionsConfig(_Section, frozen=True, kw_only=True):
@@ -287,6 +322,37 @@ class SessionsConfig(_Section, frozen=True, kw_only=True):
     """Events of a session that are kept in memory; the log keeps all."""
     max_queued_messages: Count = 100
     """Maximum of messages that wait for a running turn."""
+
+
+class SnapshotsConfig(_Section, frozen=True, kw_only=True):
+    """Snapshots of workspaces at the start and the end of each turn; they need git."""
+
+    mode: Literal["off", "on"] = "on"
+    """`on`: they are taken where git is installed. `off`: none is taken, unless `cluster.snapshots`
+    is set, which copies them."""
+    max_file_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 20 * 1024 * 1024
+    """Size limit of a file, in bytes; of a larger one only the size and the SHA-256 are kept."""
+    max_entries: Count = 200_000
+    """Maximum of files and folders in a workspace; of one with more no snapshot is taken."""
+    seconds: Seconds = 60.0
+    """Time limit of one snapshot."""
+    wait_seconds: Seconds = 10.0
+    """Time for which a turn waits for the snapshot at its start; then it begins nevertheless."""
+
+
+class PortsConfig(_Section, frozen=True, kw_only=True):
+    """Ports of containers that are open for a browser."""
+
+    max_per_session: Count = 8
+    """Maximum of open ports of a session."""
+    max_connections: Count = 64
+    """Maximum of simultaneous connections to one port."""
+    open_seconds: Seconds = 28_800.0
+    """Time after which a port is closed, and no browser gets in any more."""
+    base_url: Annotated[str, msgspec.Meta(pattern=r"^(|https?://[a-z0-9.-]+(:[0-9]{1,5})?)$")] = ""
+    """Address under which browsers reach this server, such as `https://ports.example.org`, if a
+    proxy stands before it; the name of a port is put before its host. Empty:
+    `http://localhost:PORT`."""
 
 
 class TreesConfig(_Section, frozen=True, kw_only=True):
@@ -323,17 +389,18 @@ class CallersConfig(_Section, frozen=True, kw_only=True):
     """Limits per principal."""
 
     max_listeners: Count = 16
-    """Maximum of open listeners."""
+    """Maximum of open listeners; on all nodes of a cluster together."""
     max_calls_in_flight: Count = 64
-    """Maximum of simultaneous tool calls over HTTP."""
+    """Maximum of simultaneous tool calls over HTTP; on all nodes of a cluster together."""
     max_pending_requests: Count = 1000
-    """Maximum of caller tool calls that wait for an answer."""
+    """Maximum of caller tool calls that wait for an answer; on all nodes of a cluster together."""
     max_tools: Count = 128
     """Maximum of tools that one caller provides."""
     max_schema_bytes: Count = 65_536
     """Size limit of a caller tool's schema, in bytes."""
     calls_per_second: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 200.0
-    """Tool calls per second, on average; further calls are refused."""
+    """Tool calls per second, on average; further calls are refused. It holds for all nodes of a
+    cluster together."""
     calls_burst: Count = 400
     """Tool calls at once, before `calls_per_second` applies."""
     stream_grace_seconds: Seconds = 1.0
@@ -344,6 +411,32 @@ class CallersConfig(_Section, frozen=True, kw_only=True):
     """Time after which a listener that does not read is disconnected."""
     restart_grace_seconds: Seconds = 30.0
     """Time for a caller to come back after a restart of the server."""
+
+
+class ClusterConfig(_Section, frozen=True, kw_only=True):
+    """A node of a cluster; without effect on a server that is alone."""
+
+    machine_lost_seconds: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 30.0
+    """Time from the last sign of life of a node after which the others fail its sessions."""
+    snapshots: Annotated[str, msgspec.Meta(pattern=r"^(|postgres|node|/[^\x00-\x1f]*)$")] = ""
+    """Place of a copy of each snapshot of a workspace, so that a session that is resumed on another
+    node finds its files: `postgres` (the database), `node` (another node), or the path of a folder
+    on storage that all nodes share. Empty: files stay on the node's own disk."""
+    snapshots_max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 1 << 30
+    """Size limit of the copy of a workspace, in bytes, if it is not in a folder. One that
+    would be larger stays as it was; the session's log shows it."""
+    drain_seconds: Seconds = 300.0
+    """Time for the turns of a node that is drained to end by themselves."""
+    max_live_sessions: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """Maximum of live sessions that the node offers; 0: one for each 256 MB of its memory."""
+    labels: tuple[
+        Annotated[str, msgspec.Meta(pattern=r"^[^=\x00-\x1f]{1,63}=[^\x00-\x1f]{0,63}$")], ...
+    ] = ()
+    """Labels of the node, as `key=value`; a project may ask for some."""
+
+    def label_pairs(self) -> list[tuple[str, str]]:
+        """Return the labels as pairs of key and value."""
+        return [(key, value) for key, _, value in (each.partition("=") for each in self.labels)]
 
 
 class CredentialConfig(_Section, frozen=True, kw_only=True):
@@ -387,10 +480,14 @@ class Config(_Section, frozen=True, kw_only=True):
     package_runtimes: dict[str, dict[str, Any]] = {}
     """Settings of container runtimes that installed packages add, by the runtime's name."""
     projects: ProjectsConfig = ProjectsConfig()
+    repositories: RepositoriesConfig = RepositoriesConfig()
     sessions: SessionsConfig = SessionsConfig()
+    snapshots: SnapshotsConfig = SnapshotsConfig()
+    ports: PortsConfig = PortsConfig()
     trees: TreesConfig = TreesConfig()
     callers: CallersConfig = CallersConfig()
     audit: AuditConfig = AuditConfig()
+    cluster: ClusterConfig = ClusterConfig()
     container_types: dict[str, ContainerOverrides] = {}
     """Further container types, and overrides of `base` and `dev`."""
     project_containers: dict[str, ContainerOverrides] = {}

@@ -1,5 +1,5 @@
-"""Entry point of the zipapp: `host`, `relay`, `client`, `bridge`, `opencode`, `opencode-acp`,
-`scripted-agent` or `python-agent`.
+"""Entry point of the zipapp: `host`, `relay`, `files`, `client`, `bridge`, `opencode`,
+`opencode-acp`, `scripted-agent` or `python-agent`.
 
 Each imports only its own modules, because an agent waits for this start.
 """
@@ -10,7 +10,7 @@ import sys
 
 BESIDE_AGENTS = ("client", "opencode", "opencode-acp", "scripted-agent", "python-agent")
 USAGE = (
-    "usage: oubliette.pyz host|relay|client|bridge|opencode|opencode-acp|scripted-agent"
+    "usage: oubliette.pyz host|relay|files|client|bridge|opencode|opencode-acp|scripted-agent"
     "|python-agent [options]"
 )
 
@@ -22,6 +22,10 @@ def main() -> int:
         from .guest import server
 
         return server.main(arguments, relay=command == "relay")
+    if command == "files":
+        from .files import main as files_main
+
+        return files_main.main()
     if command in BESIDE_AGENTS:
         from . import bytecode
 

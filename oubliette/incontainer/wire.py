@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # `typing` itself costs 5 ms of a start of 20
 if TYPE_CHECKING:
     from typing import Any, Union
 
-    Header = Union["Upstream", "Downstream", "ControlHeader", "Attach"]
+    Header = Union["Upstream", "Downstream", "ControlHeader", "Attach", "Connect"]
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -31,12 +31,16 @@ MAX_SESSION_LINE = 16 << 20  # bytes of one JSON line on a session link
 MAX_FRAME = 256 * 1024  # bytes of payload in one frame
 MAX_STDIN_FRAME = MAX_SESSION_LINE  # a frame of input holds a whole message: all of it or nothing
 MAX_WORD = 256  # characters of an id or a secret in a header
+MAX_PORT = 65535
+CONNECT_TIMEOUT = 5.0  # seconds for what listens on a port to accept
 MAX_COUNT = (1 << 64) - 1  # offsets and sequence numbers are u64 on the wire
 
 UPSTREAM = "OUBLIETTE-UPSTREAM"
 DOWNSTREAM = "OUBLIETTE-DOWNSTREAM"
 HOST = "OUBLIETTE-HOST"
 ATTACH = "OUBLIETTE-ATTACH"
+CONNECT = "OUBLIETTE-CONNECT"
+CONNECTED = "OUBLIETTE-CONNECTED"
 ERROR = "OUBLIETTE-ERROR"
 
 FRAME_HEAD = struct.Struct(">BQI")  # kind, n, length of the payload
@@ -145,6 +149,21 @@ class Attach(_Record):
         return _line([ATTACH, str(self.version), self.proc, *offsets, self.ticket])
 
 
+class Connect(_Record):
+    """The opening of a connection to a port on the loopback interface of the container."""
+
+    __slots__ = ("port", "ticket", "version")
+
+    def __init__(self, port: int, ticket: str, version: int = 1) -> None:
+        self.version = version
+        self.port = port
+        self.ticket = ticket
+
+    def line(self) -> bytes:
+        """Return the header line, newline included."""
+        return _line([CONNECT, str(self.version), str(self.port), self.ticket])
+
+
 def _line(words: list[str]) -> bytes:
     for word in words:
         check_word(word, words[0])
@@ -191,7 +210,7 @@ def parse_header(line: bytes) -> Header:
     if text.endswith("\n"):
         text = text[:-2] if text.endswith("\r\n") else text[:-1]
     kind, *words = text.split(" ")
-    if kind not in (UPSTREAM, DOWNSTREAM, HOST, ATTACH):
+    if kind not in (UPSTREAM, DOWNSTREAM, HOST, ATTACH, CONNECT):
         raise WireError("unknown header")
     for word in words:
         check_word(word, kind)
@@ -208,7 +227,16 @@ def parse_header(line: bytes) -> Header:
         offsets = (_count(out, "out_offset"), _count(err, "err_offset"))
         spoken = _version(version, PROTOCOL_MIN, PROTOCOL_MAX)
         return Attach(proc, offsets[0], offsets[1], ticket, spoken)
+    if kind == CONNECT and len(words) == 3:
+        return _connect(*words)
     raise WireError(f"{kind}: wrong number of words")
+
+
+def _connect(version: str, port: str, ticket: str) -> Connect:
+    number = _count(port, "port")
+    if not 1 <= number <= MAX_PORT:
+        raise WireError(f"port is not a number from 1 to {MAX_PORT}")
+    return Connect(number, ticket, _version(version, PROTOCOL_MIN, PROTOCOL_MAX))
 
 
 def _version(word: str, low: int, high: int) -> int:
@@ -216,6 +244,11 @@ def _version(word: str, low: int, high: int) -> int:
     if not low <= version <= high:
         raise WireError(f"version {version} is not spoken here")
     return version
+
+
+def connected_line() -> bytes:
+    """Return the line that answers a `Connect` once the port has accepted."""
+    return f"{CONNECTED}\n".encode()
 
 
 def error_line(reason: str) -> bytes:

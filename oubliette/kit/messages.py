@@ -53,8 +53,8 @@ class LocalMessage(Message):
     """A message that never leaves its process, since it names classes or their arguments."""
 
 
-class Farewell(Message):
-    """A message that the end of its receiver fulfils: no dead letter if that has ended."""
+class Perishable(Message):
+    """A message of no use once its receiver has ended: dropped then, not kept as a dead letter."""
 
 
 class Reply(Generic[T]):

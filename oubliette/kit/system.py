@@ -17,7 +17,7 @@ from oubliette.errors import AlreadyExists
 from oubliette.kit.control_messages import Signal
 from oubliette.kit.errors import ActorDead, WouldBlockError
 from oubliette.kit.loop_bridge import LoopBridge, LoopThread
-from oubliette.kit.messages import DeadLetter, Down, Farewell, round_trip
+from oubliette.kit.messages import DeadLetter, Down, Perishable, round_trip
 from oubliette.kit.pykka_future import on_a_loop
 from oubliette.kit.ref import Ref
 from oubliette.kit.shutdown import RunningActor, end_actor
@@ -315,7 +315,7 @@ class System:
     def keep_dead_letter(self, name: str, envelope: Envelope, why: str) -> None:
         """Keep a message that no actor will handle as a dead letter, and log it."""
         message = envelope.message
-        if isinstance(message, (Signal, Down, Farewell)):
+        if isinstance(message, (Signal, Down, Perishable)):
             return
         self.dead_letter_count += 1
         self.dead_letters.append(

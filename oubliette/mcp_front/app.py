@@ -1,4 +1,4 @@
-"""McpApp, the front's ASGI application: `/mcp`, `/health` and `/ready`.
+"""McpApp, the front's ASGI application: `/mcp`, `/git`, `/health` and `/ready`.
 
 A request is checked in this order: names (Host, Origin), path, key, limits; only then does the SDK
 get it. So no body is read, and no state is kept, before the request's principal is known.
@@ -24,7 +24,9 @@ from oubliette.mcp_front.calls import ToolCalls
 from oubliette.mcp_front.direct_path.handler import DirectPath
 from oubliette.mcp_front.events.get_stream import GetStreams
 from oubliette.mcp_front.events.listen import ListenService
+from oubliette.mcp_front.git_http.handler import GIT, GitHttp
 from oubliette.mcp_front.host_and_origin import HostPolicy
+from oubliette.mcp_front.ports.site import PortSite
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.sdk import LOADING, Sdk
@@ -40,10 +42,12 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
     from uvicorn._types import ASGI3Application
 
+    from oubliette.actors.claims import Claims
+    from oubliette.actors.shares import Shares
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import AuthenticatedKey
-    from oubliette.mcp_front.interfaces import Ready, ToolTable, Verify
+    from oubliette.mcp_front.interfaces import GitViews, Ready, ToolTable, Verify
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
     from oubliette.tools.auth.rate_limits import RateLimits
 
@@ -69,6 +73,8 @@ class McpApp:
         find: Name → a ref that is resolved at each send.
         deadlines: Limits of connections; default: those of the configuration.
         rates: Limits on principals' calls per second; default: none.
+        claims: Counts the listeners of all nodes of a cluster; default: there are no others.
+        shares: Counts their calls in flight.
         direct: Whether plain calls bypass the SDK. If not, the SDK handles all: answers differ only
             in their form (a handshake call is answered as a stream).
         parser: Parser of requests; default: the fastest that this machine has.
@@ -85,6 +91,8 @@ class McpApp:
         find: Callable[[str], Ref],
         deadlines: Deadlines | None = None,
         rates: RateLimits | None = None,
+        claims: Claims | None = None,
+        shares: Shares | None = None,
         direct: bool = True,
         parser: Parser | None = None,
     ) -> None:
@@ -93,7 +101,8 @@ class McpApp:
         self._ready = ready
         self._names = HostPolicy(config.server)
         self._authenticator = Authenticator(verify)
-        self.quotas = Quotas(config.callers)
+        self._ports = PortSite(config.ports.base_url, find, self._authenticator)
+        self.quotas = Quotas(config.callers, claims, shares)
         self.listening = ListenService(callers, find, self.quotas, config.callers)
         """Implementation of `caller_listen`, for the tool table (`ToolServices.listen`)."""
         self._streams = GetStreams(self.listening, self.quotas)
@@ -112,8 +121,13 @@ class McpApp:
             ),
             parser,
         )
+        self._git: GitHttp | None = None
         self._stopping = False
         self._calls: set[asyncio.Future[None]] = set()
+
+    def serve_git(self, views: GitViews) -> None:
+        """Serve the repositories that git's clients may fetch from; before the start."""
+        self._git = GitHttp(views, self._authenticator, self.quotas, self._rates)
 
     # ------------------------------------------------------------ lifecycle
     def bind(self) -> str:
@@ -129,6 +143,10 @@ class McpApp:
     def url(self) -> str:
         """The URL that clients connect to."""
         return self._http.url
+
+    def port_address(self, name: str) -> str:
+        """Return the address of an open port for browsers; known after `bind`."""
+        return self._ports.hosts.address(name, self._http.address[1])
 
     @property
     def connections(self) -> frozenset[GuardedProtocol]:
@@ -159,6 +177,8 @@ class McpApp:
         self._stopping = True
         self.listening.stop()
         self._sdk.close()
+        if self._git is not None:
+            await self._git.stop()
         if self._calls:
             await asyncio.wait(list(self._calls), timeout=CALLS_END)
         self._asked.give_up()
@@ -177,7 +197,11 @@ class McpApp:
         if scope["type"] != "http":
             return
         headers = scope["headers"]
-        if not self._names.knows_host(header(headers, b"host")):
+        host = header(headers, b"host")
+        if not self._names.knows_host(host):
+            if (name := self._ports.hosts.name_of(host)) is not None:
+                await self._ports(name, scope, receive, send)
+                return
             await error_responses.refuse(
                 send, 421, "that Host is not a name of this server; server.allowed_hosts adds names"
             )
@@ -201,6 +225,8 @@ class McpApp:
                 await error_responses.answer_json(send, 200, {"ok": True, "version": __version__})
             case "/ready":
                 await self._readiness(send)
+            case path if self._git is not None and path.startswith(GIT):
+                await self._git.answer(scope, receive, send)
             case path if challenge.is_oauth(path):
                 await challenge.refuse_oauth(send, path)
             case _:
@@ -257,27 +283,28 @@ class McpApp:
     async def _post(
         self, who: AuthenticatedKey, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        principal = who.context.principal
-        try:
-            if self._rates is not None:
-                self._rates.take(principal)
-            place = self.quotas.take_call(principal)
-        except LimitExceeded as error:
-            await self._refuse_for_now(send, error)
-            return
         done = asyncio.get_running_loop().create_future()
         self._calls.add(done)
-        exchange = RequestStream(who, scope, send, place)
+        place = None
         try:
+            if self._rates is not None:
+                await self._rates.take(who.context.principal)
+            place = await self.quotas.take_call(who.context.principal)
+            exchange = RequestStream(who, scope, send, place)
             if scope["method"] == "DELETE":
                 await self._serve(scope, receive, exchange)
                 self._deleted(scope, exchange)
             else:
                 await self._answer(scope, receive, exchange)
+        except LimitExceeded as error:
+            if place is not None:
+                raise
+            await self._refuse_for_now(send, error)
         finally:
             self._calls.discard(done)
             done.set_result(None)
-            place.end()
+            if place is not None:
+                place.end()
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
         """Answer a POST: directly if it is a plain call, else through the SDK."""
@@ -308,7 +335,7 @@ class McpApp:
     async def _get(self, who: AuthenticatedKey, scope: Scope, receive: Receive, send: Send) -> None:
         principal = who.context.principal
         try:
-            self.quotas.take_stream(principal)
+            await self.quotas.take_stream(principal)
         except LimitExceeded as error:
             await self._refuse_for_now(send, error)
             return
@@ -327,7 +354,7 @@ class McpApp:
         finally:
             if binder is not None:
                 binder.cancel()
-            self.quotas.give_back(self.quotas.streams, principal)
+            self.quotas.end_stream(principal)
 
     async def _serve(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
         """Pass the request to the SDK; the client sees no details of its failures."""

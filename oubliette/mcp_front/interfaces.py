@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from oubliette.records import Token
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oubliette.tools.spec import CallContext
 
 Verify = Callable[[str], Awaitable[Token]]
@@ -41,6 +43,35 @@ class ToolAnswer(Protocol):
         ...
 
 
+class GitViews(Protocol):
+    """The repositories that git's clients may fetch from."""
+
+    @property
+    def seconds(self) -> float:
+        """Time for one answer."""
+        ...
+
+    async def open(self, context: CallContext, project: str) -> Path:
+        """Return the folder of a project's repository, as new as the answer.
+
+        Args:
+            context: The caller.
+            project: Id or name of the project, as the client gave it.
+
+        Raises:
+            NotFound: there is no such project, or the key does not reach it.
+            Unavailable: it is on another machine, or git is missing here.
+            OublietteError: it cannot be served now.
+        """
+        ...
+
+    async def note(
+        self, context: CallContext, project_id: str | None, outcome: str, seconds: float
+    ) -> None:
+        """Log a request."""
+        ...
+
+
 class ToolTable(Protocol):
     """The tools that are available over HTTP."""
 
@@ -54,6 +85,10 @@ class ToolTable(Protocol):
 
     def list(self, context: CallContext) -> list[dict[str, Any]]:
         """Return the tools that this key may call (name, inputSchema, …), in stable order."""
+        ...
+
+    async def project_of_workspace(self, context: CallContext, workspace_id: str) -> str | None:
+        """Return the project of a workspace, if this key reaches it."""
         ...
 
     async def call(

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.current_call import CurrentCall, current_call
 from oubliette.mcp_front.protocol import SESSION_HEADER
+from oubliette.mcp_front.resources import WorkspaceResources
 from oubliette.mcp_front.transport import request_stream as exchanges
 from oubliette.mcp_front.transport.error_responses import tool_failure, tool_result
 from oubliette.version import __version__
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mcp.server.models import InitializationOptions
 
     from oubliette.mcp_front.calls import ToolCalls
-    from oubliette.mcp_front.interfaces import ToolTable
+    from oubliette.mcp_front.interfaces import ToolAnswer, ToolTable
 
 INSTRUCTIONS: Final = (
     "Oubliette runs coding agents in isolated containers. project_create, then session_spawn with"
@@ -49,12 +50,16 @@ class McpDispatcher:
         self._calls = calls
         self._begun = begun
         self._subscriptions = ListenHandler(InMemorySubscriptionBus())
+        resources = WorkspaceResources(tools, self._ask)
         server: Server[Any] = Server(
             "oubliette",
             version=__version__,
             instructions=INSTRUCTIONS,
             on_list_tools=self._list,  # type: ignore[arg-type] - dicts are taken, and not copied
             on_call_tool=self._call,  # type: ignore[arg-type]
+            on_list_resources=resources.list,
+            on_list_resource_templates=resources.templates,
+            on_read_resource=resources.read,
             on_subscriptions_listen=self._subscriptions,
             get_tool_input_schema=_no_schema,
         )
@@ -104,21 +109,30 @@ class McpDispatcher:
     async def _call(
         self, context: ServerRequestContext[Any, Any], params: t.CallToolRequestParams
     ) -> dict[str, Any]:
-        assert context.request is not None
-        exchange = exchanges.of(context.request.scope)
         name = params.name
         if not self._tools.has(name):
             raise MCPError(t.INVALID_PARAMS, f"Unknown tool: {name[:128]}")
-        call = CurrentCall(context, exchange)
-        current_call.set(call)
         try:
-            session_id = None if call.modern else _session_id(context)
-            answer = await self._calls.ask(exchange, session_id, name, params.arguments)
+            answer = await self._ask(context, name, params.arguments)
         except MCPError:
             raise
         except Exception as error:
             return tool_failure(error, name)
         return tool_result(answer.structured, answer.text, is_error=answer.is_error)
+
+    async def _ask(
+        self,
+        context: ServerRequestContext[Any, Any],
+        name: str,
+        arguments: dict[str, Any] | None,
+    ) -> ToolAnswer:
+        """Call a tool for the client of a request."""
+        assert context.request is not None
+        exchange = exchanges.of(context.request.scope)
+        call = CurrentCall(context, exchange)
+        current_call.set(call)
+        session_id = None if call.modern else _session_id(context)
+        return await self._calls.ask(exchange, session_id, name, arguments)
 
 
 async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -19,10 +20,12 @@ from mcp.server.auth.middleware.bearer_auth import authorization_context
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext
     from mcp.server.streamable_http import StreamableHTTPServerTransport
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+MAX_OWNERS: Final = 1024
+"""Principals that are cached as owners of sessions."""
 SETTLING: Final = 1.0
 """Seconds after a call within which its session gets its deadline; the timeout is in minutes."""
 
@@ -39,7 +42,13 @@ class SdkSessions:
         self, manager: StreamableHTTPSessionManager, user: Callable[[str], AuthenticatedUser]
     ) -> None:
         self._manager = manager
-        self._user = user
+
+        # Cached: the SDK builds it from the user, which takes longer than all other checks here.
+        @lru_cache(maxsize=MAX_OWNERS)
+        def owner(principal: str) -> AuthorizationContext:
+            return authorization_context(user(principal))
+
+        self._owner = owner
         self._begun: WeakSet[StreamableHTTPServerTransport] = WeakSet()
         self._left: dict[StreamableHTTPServerTransport, float] = {}
         """Sessions that have yet to get their deadline → end of their last call on the loop's
@@ -58,8 +67,7 @@ class SdkSessions:
         session = self._manager._server_instances.get(session_id)
         if session is None or session not in self._begun or session.is_terminated:
             return None
-        owner = authorization_context(self._user(principal))
-        if self._manager._session_owners.get(session_id) != owner:
+        if self._manager._session_owners.get(session_id) != self._owner(principal):
             return None
         idle = session.idle_scope
         if idle is None or idle.cancel_called or session._idle_timeout is None:

@@ -42,6 +42,13 @@ class ToolAdapter:
             self._listed[key] = found
         return found
 
+    async def project_of_workspace(self, context: CallContext, workspace_id: str) -> str | None:
+        """Return the project of a workspace, if this key reaches it."""
+        record = await self._services.reader.workspace(workspace_id)
+        if record is None or record.deleted_at is not None:
+            return None
+        return record.project_id if context.scope.reaches(record.project_id) else None
+
     async def call(
         self, context: CallContext, name: str, arguments: dict[str, Any] | None
     ) -> ToolAnswer:

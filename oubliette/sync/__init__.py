@@ -22,6 +22,7 @@ from oubliette.sync.session import Session
 from oubliette.sync.spawner import SpawnOptions
 from oubliette.sync.tree import Tree
 from oubliette.sync.turn import Turn
+from oubliette.sync.workspace_files import WorkspaceFiles
 
 __all__ = (
     "Caller",
@@ -32,6 +33,7 @@ __all__ = (
     "SpawnOptions",
     "Tree",
     "Turn",
+    "WorkspaceFiles",
     "connect",
     "open",
 )

@@ -11,6 +11,7 @@ from oubliette.sync.project import Project
 from oubliette.sync.session import Session
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
@@ -86,7 +87,7 @@ class Oubliette:
         twin = self._thread.call(lambda: self._twin.project(name, **options))
         return Project(self._thread, twin)
 
-    def create_project(
+    def create_project(  # noqa: PLR0913 - one parameter per option
         self,
         name: str,
         *,
@@ -96,6 +97,13 @@ class Oubliette:
         autonomy: str | None = None,
         container_type: str | None = None,
         remote_url: str | None = None,
+        repository: str | os.PathLike[str] | None = None,
+        branch: str | None = None,
+        depth: int | None = None,
+        submodules: bool = False,
+        lfs: bool = False,
+        dirty: bool = False,
+        allow_push: bool = False,
         init_git: bool | None = None,
         workspace_isolation: bool | None = None,
         limits: Mapping[str, Any] | None = None,
@@ -112,6 +120,14 @@ class Oubliette:
             autonomy: Actions without a permission: ask, low, medium, high, off.
             container_type: Type of its container.
             remote_url: URL of its repository, set as git's origin; nothing is fetched.
+            repository: URL of a repository to clone, or path of a checkout on the server's machine;
+                the call ends when it has been cloned. None: the project begins empty.
+            branch: Branch of the repository at which workspaces begin; None: its HEAD.
+            depth: Number of commits to fetch; None: all.
+            submodules: Whether workspaces have its submodules too.
+            lfs: Whether workspaces have the content of files that Git LFS keeps, or pointers to it.
+            dirty: Whether uncommitted changes of a checkout come too.
+            allow_push: Whether branches may be pushed to the repository.
             init_git: Whether the default workspace is a git repository; True unless given.
             workspace_isolation: Whether each workspace has a container of its own.
             limits: Limits of each tree of sessions, by name (docs/tools.md).
@@ -124,20 +140,13 @@ class Oubliette:
         """
         twin = self._thread.call(
             lambda: self._twin.create_project(
-                name,
-                description=description,
-                agent=agent,
-                model=model,
-                autonomy=autonomy,
-                container_type=container_type,
-                remote_url=remote_url,
-                init_git=init_git,
-                workspace_isolation=workspace_isolation,
-                limits=limits,
-                mcp_servers=mcp_servers,
-                idempotency_key=idempotency_key,
+                name, description=description, agent=agent, model=model, autonomy=autonomy,
+                container_type=container_type, remote_url=remote_url, repository=repository,
+                branch=branch, depth=depth, submodules=submodules, lfs=lfs, dirty=dirty,
+                allow_push=allow_push, init_git=init_git, workspace_isolation=workspace_isolation,
+                limits=limits, mcp_servers=mcp_servers, idempotency_key=idempotency_key,
             )
-        )
+        )  # fmt: skip
         return Project(self._thread, twin)
 
     def projects(self) -> list[ProjectInfo]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from oubliette.sync.session import Session
 from oubliette.sync.spawner import Spawner
 from oubliette.sync.tree import Tree
+from oubliette.sync.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from oubliette.api import project as twins
+    from oubliette.api.repositories import BranchInfo, FetchedBranches
     from oubliette.api.views import ProjectInfo, SessionInfo
     from oubliette.sync.portal_thread import PortalThread
 
@@ -106,10 +108,70 @@ class Project(Spawner):
             )
         )
 
-    def delete(self) -> None:
-        """Delete the project with its workspaces and files.
+    @property
+    def workspace(self) -> WorkspaceFiles:
+        """The files of its default workspace."""
+        return WorkspaceFiles(self._thread, self._project.workspace)
+
+    def snapshot_container(self, *, name: str = "latest", workspace_id: str | None = None) -> str:
+        """Make an image of the project's running container, with which its next ones begin.
+
+        It has what was installed, and neither workspaces nor HOME.
+
+        Args:
+            name: Tag of the image: lower-case letters, digits, `.`, `_`, `-`.
+            workspace_id: Workspace, where workspaces are isolated.
+
+        Returns:
+            Name of the image at the engine.
 
         Raises:
-            Conflict: it has live sessions.
+            Unavailable: the container runtime makes no images of containers.
+            Conflict: the file systems of the project's containers are read-only.
+            NotFound: no container of it runs.
         """
-        self._thread.call(self._project.delete)
+        return self._thread.call(
+            lambda: self._project.snapshot_container(name=name, workspace_id=workspace_id)
+        )
+
+    def fetch(self) -> FetchedBranches:
+        """Fetch what is new in the repository that the project was cloned from.
+
+        Existing workspaces stay as they are; new ones begin at the new commits.
+
+        Raises:
+            Conflict: it was not cloned from one.
+            RuntimeFailure: git failed; the sentence has the cause and a remedy.
+        """
+        return self._thread.call(self._project.fetch)
+
+    def branches(self, *, name_contains: str | None = None) -> list[BranchInfo]:
+        """Return the branches of that repository as fetched, newest commits first; at most 1000.
+
+        Raises:
+            Conflict: the project was not cloned from one.
+        """
+        return self._thread.call(lambda: self._project.branches(name_contains=name_contains))
+
+    def update(self, *, allow_push: bool) -> None:
+        """Give or withdraw the consent to push branches to where the project was cloned from.
+
+        Args:
+            allow_push: Whether pushes are allowed from now on.
+
+        Raises:
+            Conflict: it was not cloned from a repository.
+        """
+        self._thread.call(lambda: self._project.update(allow_push=allow_push))
+
+    def delete(self, *, discard: str | None = None) -> None:
+        """Delete the project with its workspaces and files.
+
+        Args:
+            discard: Consent to the loss of files of agents, as a refusal names it; where no
+                snapshots are taken, none is needed.
+
+        Raises:
+            Conflict: it has live sessions, or files would be lost without consent.
+        """
+        self._thread.call(lambda: self._project.delete(discard=discard))

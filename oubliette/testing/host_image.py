@@ -23,7 +23,7 @@ from oubliette.errors import RuntimeFailure
 from oubliette.runtime.containers.docker.client import Engine
 
 NAME: Final = "localhost/oubliette/host"
-LDD_SECONDS: Final = 30.0
+LDD_SECONDS: Final = 120.0
 
 PROGRAMS: Final = """
 bash sh dash ls cat cp mv rm mkdir rmdir ln chmod chown touch true false echo sleep env id whoami

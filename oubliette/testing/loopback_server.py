@@ -51,11 +51,19 @@ class LoopbackServer:
         return self
 
     async def aclose(self) -> None:
-        """Stop answering, and close the address."""
+        """Stop answering, and close the address and all connections."""
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             self._server.force_exit = True
             await asyncio.wait([self._task], timeout=END_SECONDS)
+            # It leaves those open whose answer is under way; one from which nothing is read at that
+            # moment would not notice that its client has gone.
+            state = self._server.server_state
+            for connection in list(state.connections):
+                connection.transport.abort()
+            for task in state.tasks:
+                task.cancel()
+            await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)), *state.tasks], timeout=1)
         self._socket.close()
 
 

@@ -39,6 +39,13 @@ class AgentSessionMessage(AgentMessage, frozen=True, kw_only=True):
     """Parameters of an agent's `session_message`."""
 
     wait: Annotated[bool, Meta(description="Wait until the agent has finished its turn.")] = True
+    workspace: session_tools.NewWorkspace = "shared"
+
+    def __post_init__(self) -> None:
+        """Refuse a workspace for a session that has one."""
+        super().__post_init__()
+        if self.workspace == "branch" and self.session_id is not None:
+            raise ValueError("workspace is for new sessions; leave it out with session_id")
 
 
 class AgentMapMessage(AgentMessage, frozen=True, kw_only=True):
@@ -59,6 +66,7 @@ class AgentSessionMap(Params, frozen=True, kw_only=True):
     messages: Annotated[tuple[field_types.Prompt | AgentMapMessage, ...], session_tools.PARTS]
     max_parallel: session_tools.Parallel | None = None
     """None: as many as the limits allow."""
+    workspace: session_tools.NewWorkspace = "shared"
 
 
 Descriptor = Annotated[

@@ -106,3 +106,7 @@ Secret = Annotated[str, Meta(min_length=1, max_length=4096, extra={"check": "lin
 IdempotencyText = Annotated[str, Meta(min_length=1, max_length=200, extra={"check": "line"})]
 Cursor = Annotated[str, Meta(max_length=500)]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
+Discard = Annotated[
+    Annotated[str, Meta(max_length=40, pattern="^[0-9a-f]{40}$")] | None,
+    Meta(description="Consent to the loss of files that no snapshot has, as a refusal names it."),
+]

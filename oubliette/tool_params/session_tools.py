@@ -7,7 +7,7 @@ that both have is declared here.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -32,6 +32,15 @@ PARTS: Final = Meta(
 """Bounds and description of the messages of a `session_map`, whose options differ."""
 Parallel = Annotated[
     int, Meta(ge=1, le=MAX_PARTS, description="Maximum of sessions that run at the same time.")
+]
+
+
+NewWorkspace = Annotated[
+    Literal["shared", "branch"],
+    Meta(
+        description="branch: each new session works on a copy of the workspace as it is now, in a"
+        " workspace and on a branch of its own."
+    ),
 ]
 
 

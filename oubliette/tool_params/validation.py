@@ -203,6 +203,8 @@ def _translated(text: str, kind: type[msgspec.Struct], tool: str) -> InvalidPara
     if found := re.fullmatch(r"Expected `\w+` (<=|>=|<|>) (\S+)", text):
         words = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
         return _refusal(where, f"must be {words[found[1]]} {found[2]}")
+    if found := re.fullmatch(r"Expected `\w+` matching regex '(.*)'", text, re.DOTALL):
+        return _refusal(where, f"must match {found[1]}")
     if "enum value" in text:
         return _refusal(where, f"must be {_wanted(here)}")
     return _refusal(where, text)

@@ -89,5 +89,5 @@ class AgentToolEndpoint:
                 note_refused_key(self._services, known, "socket", session_id)
             raise
         if self._services.rates is not None:
-            self._services.rates.take(token.principal)
+            await self._services.rates.take(token.principal)
         return context_of(token, "socket", session_id)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette import ids
-from oubliette.errors import NotFound, Unavailable
+from oubliette.errors import NotFound, ProjectMoves
 from oubliette.ids import new_uuid
 from oubliette.kit import ActorDead, MailboxFull
 from oubliette.kit.retry import ask_with_retry
@@ -41,6 +41,7 @@ async def call_at_home(
     """Have a call carried out at the home of its project; None: this machine has to do it.
 
     Raises:
+        ProjectMoves: the project is on its way to another machine; nothing was done.
         OublietteError: no machine can take the project.
         ActorDead: its machine was lost before it answered.
     """
@@ -58,11 +59,15 @@ async def call_at_home(
         node = await nodes.home(project_id, needed=tool.home == "needed")
         if node is None:
             return None
-        result = await _ask(nodes, node, context, tool, arguments, project_id)
+        try:
+            result = await _ask(nodes, node, context, tool, arguments, project_id)
+        except ActorDead:  # the project may have another home by the next call
+            nodes.forget(project_id)
+            raise
         if result is not None:
             return result
         nodes.forget(project_id)
-    raise Unavailable(f"project {project_id} is moving to another machine", hint="try again")
+    raise _moves(project_id)
 
 
 async def _project_of(
@@ -121,7 +126,14 @@ async def _ask(  # noqa: PLR0917 - the call, and where it goes
     finally:
         if receiver is not None:
             await receiver.stop()
+    if answer.moves:
+        nodes.forget(project_id or "")
+        raise _moves(project_id)
     return answer.result
+
+
+def _moves(project_id: str | None) -> ProjectMoves:
+    return ProjectMoves(f"project {project_id} is moving to another node", hint="try again")
 
 
 def _identity(context: CallContext) -> CallerIdentity:

@@ -10,7 +10,7 @@ from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL, Event, Session
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.codec import decode
-from oubliette.runtime.store.queries.event_log import EVENT, capped
+from oubliette.runtime.store.queries.event_log import EVENT, capped, event_of
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
@@ -124,3 +124,26 @@ def event_piece(
 
 def _inside_character(data: bytes, place: int) -> bool:
     return place < len(data) and data[place] & 0xC0 == 0x80
+
+
+def turn_costs(connection: StoreConnection, session_id: str) -> dict[int, float]:
+    """Return the cost of each turn in US dollars, as far as its agent has reported it."""
+    rows = connection.execute(
+        f"{EVENT} WHERE session_id = ? AND type = 'system' ORDER BY idx", (session_id,)
+    )
+    costs: dict[int, float] = {}
+    for row in rows:
+        data = event_of(row).data
+        turn, cost = data.get("turn"), data.get("cost_usd")
+        if data.get("kind") == "usage" and isinstance(turn, int) and isinstance(cost, int | float):
+            costs[turn] = costs.get(turn, 0.0) + cost
+    rows.close()
+    return costs
+
+
+def all_workspaces(connection: StoreConnection, project_id: str) -> list[str]:
+    """Return the ids of the workspaces of a project, with those that were deleted."""
+    rows = connection.execute(
+        "SELECT id FROM workspaces WHERE project_id = ? ORDER BY id", (project_id,)
+    )
+    return [row[0] for row in rows]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 
+from oubliette.errors import ProjectMoves
 from oubliette.kit import Actor, LocalMessage, MailboxFull, handles
 from oubliette.runtime.store.codec import decode_payload
 from oubliette.tools.home_nodes import (
@@ -76,9 +77,11 @@ class ForwardedCallsActor(Actor):
         given = {name: getattr(message.caller, name) for name in CallerIdentity.__struct_fields__}
         context = CallContext(**given, progress=self._progress_to(message))
         arguments = decode_payload(message.arguments)
-        return ForwardedAnswer(
-            result=await call_here(self._services, context, message.tool, arguments)
-        )
+        try:
+            result = await call_here(self._services, context, message.tool, arguments)
+        except ProjectMoves:
+            return ForwardedAnswer(moves=True)
+        return ForwardedAnswer(result=result)
 
     def _progress_to(self, message: ForwardedCall) -> Callable[[str], object] | None:
         nodes = self._services.nodes

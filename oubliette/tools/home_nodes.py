@@ -27,7 +27,9 @@ class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a ForwardedCall."""
 
     result: ToolResult | None = None
-    """None: nothing was done, as the project lives elsewhere."""
+    """None: nothing was done, as the project lives elsewhere, or is on its way there."""
+    moves: bool = False
+    """Whether it is on its way."""
 
 
 class ForwardedCall(Message, Reply[ForwardedAnswer]):

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from oubliette.errors import Forbidden, NotFound, OublietteError, Unavailable
+from oubliette.errors import (
+    Forbidden,
+    NotFound,
+    NotHere,
+    OublietteError,
+    ProjectMoves,
+    Unavailable,
+)
 from oubliette.ids import shown
 from oubliette.kit import ActorDead
+from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.store.codec import encode
 from oubliette.tool_params import json_schema, validation
 from oubliette.tools.audit import note_call
@@ -19,11 +27,23 @@ from oubliette.tools.handlers import (
     callers,
     containers,
     events,
+    files,
+    images,
     limits,
     permissions,
+    ports,
     projects,
+    repositories,
+    session_compare,
+    session_diff,
     session_end,
+    session_export,
+    session_fork,
+    session_log,
     session_map,
+    session_merge,
+    session_push,
+    session_restore,
     session_spawn,
     sessions,
     tokens,
@@ -41,18 +61,27 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("oubliette.tools")
 
+MORE_HOMES: Final = 5
+"""Further machines that a new project is offered to; each time another one took the last room."""
+MOVE_SECONDS: Final = 20.0
+"""Time for which a call waits for a project that is on its way to another machine."""
+
 _TOOLS: Final = (
     projects.project_create,
     projects.project_list,
     projects.project_get,
+    projects.project_update,
     projects.project_delete,
     projects.project_options,
+    repositories.repository_fetch,
+    repositories.repository_branches,
     containers.container_start,
     containers.container_stop,
     containers.container_exec,
     containers.container_logs,
-    containers.container_refresh,
-    containers.image_rebuild,
+    images.container_refresh,
+    images.container_snapshot,
+    images.image_rebuild,
     session_spawn.session_spawn,
     session_spawn.session_message,
     session_map.session_map,
@@ -62,9 +91,25 @@ _TOOLS: Final = (
     sessions.session_list,
     events.session_events,
     events.event_read,
+    session_log.session_log,
+    session_diff.session_diff,
+    session_compare.session_compare,
+    session_export.session_export,
+    session_restore.checkpoint,
+    session_restore.session_restore,
+    session_fork.session_fork,
+    session_merge.session_merge,
+    session_push.session_push,
     session_end.session_cleanup,
     workspaces.workspace_list,
     workspaces.workspace_delete,
+    files.file_list,
+    files.file_read,
+    files.file_write,
+    files.file_delete,
+    ports.port_open,
+    ports.port_close,
+    ports.port_list,
     limits.config_limits,
     tokens.token_create,
     tokens.token_list,
@@ -121,14 +166,24 @@ async def call(
         NotFound: there is no such tool on this transport.
     """
     tool = find(context, name)
-    if services.nodes is not None:
-        try:
-            result = await call_at_home(services, context, tool, arguments)
-        except Exception as error:
-            return failure(_shown(error, tool))
-        if result is not None:
-            return result
-    return await _carried_out(services, context, tool, arguments)
+
+    async def wherever() -> ToolResult:
+        result = await call_at_home(services, context, tool, arguments)
+        if result is None:
+            result = await _carried_out(services, context, tool, arguments)
+        return result
+
+    if services.nodes is None:
+        return await _carried_out(services, context, tool, arguments)
+    try:
+        result = await ask_with_retry(wherever, ProjectMoves, seconds=MOVE_SECONDS)
+        for _ in range(MORE_HOMES if tool.home == "new" else 0):
+            if result.code != NotHere.code:
+                break  # otherwise others took the room there, and nothing was done
+            result = await wherever()
+    except Exception as error:
+        return failure(_shown(error, tool))
+    return result
 
 
 async def call_here(
@@ -138,6 +193,7 @@ async def call_here(
 
     Raises:
         NotFound: there is no such tool on this transport.
+        ProjectMoves: its project is on its way to another machine; nothing was done.
     """
     return await _carried_out(services, context, find(context, name), arguments)
 
@@ -147,6 +203,8 @@ async def _carried_out(
 ) -> ToolResult:
     try:
         return success(encode(await carry_out(services, context, tool, arguments)))
+    except ProjectMoves:
+        raise
     except Exception as error:
         return failure(_shown(error, tool))
 
@@ -202,8 +260,9 @@ async def carry_out(
 def _shown(error: Exception, tool: Tool) -> OublietteError:
     """Return the error that the caller gets."""
     if isinstance(error, ActorDead):
+        away = error.code == "peer_gone"  # its class is not loaded where there is one machine
         return Unavailable(
-            "the part that does this was restarted before it answered",
+            error.message if away else "the part that does this was restarted before it answered",
             hint="look whether it was done, then try again",
         )
     if isinstance(error, OublietteError):

@@ -80,6 +80,8 @@ class ToolServices:
     """Name → a live actor (`System.lookup`)."""
     name_actor: Callable[[str], Ref]
     """Name → a ref that is resolved at each send (`System.ref`)."""
+    spawn: Callable[..., Ref] | None = None
+    """Starts an actor (`System.spawn`); None: no progress is reported."""
     offers: ServerCapabilities = field(default_factory=ServerCapabilities)
     ask_live: Callable[[str, Message, float], Awaitable[Any]] | None = None
     """Ask a live session, and its successor if it is being restarted (`SessionRegistry.ask`)."""
@@ -95,6 +97,8 @@ class ToolServices:
     """Removes the files of a purged session, given project id and session id."""
     listen: Callable[[CallContext, CallerListen], Awaitable[CallerListenResult]] | None = None
     """Serves `caller_listen` (`ListenService`); None until the front is started."""
+    port_address: Callable[[str], str] | None = None
+    """Name of an open port → its address for browsers; None: nothing is served over HTTP."""
     nodes: HomeNodes | None = None
     """Machines of the cluster; None: this one is the only one."""
     _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])

@@ -13,7 +13,8 @@ from oubliette.actors.messages import SharedTree
 from oubliette.config.agent_config import Autonomy
 from oubliette.errors import InvalidParameter
 from oubliette.records import Limits
-from oubliette.tool_params import field_types
+from oubliette.runtime.repositories.workspace_clone import branch_of
+from oubliette.tool_params import field_types, session_tools
 from oubliette.tool_params.base import Params
 from oubliette.tool_params.tree_params import SharedTreeParam
 from oubliette.tools.auth.scopes import minted_scope
@@ -41,26 +42,9 @@ class CallerContext(Params, frozen=True, kw_only=True):
     ] = None
 
 
-class AgentSettings(Params, frozen=True, kw_only=True):
+class AgentOptions(Params, frozen=True, kw_only=True):
     """Parameters of all tools that start agents."""
 
-    workspace_id: Annotated[
-        field_types.Uuid | None, Meta(description="Workspace. Unset: the project's default one.")
-    ] = None
-    create_workspace: Annotated[
-        bool,
-        Meta(
-            description="Create the workspace if it is missing; without workspace_id, create a new"
-            " one."
-        ),
-    ] = False
-    external_id: Annotated[
-        field_types.Line | None, Meta(description="Your own id for a workspace that is created.")
-    ] = None
-    source: Annotated[
-        field_types.Line | None,
-        Meta(description="Origin of a workspace that is created, for people."),
-    ] = None
     context: Annotated[CallerContext | None, Meta(description="The caller and its tools.")] = None
     caller_id: Annotated[
         field_types.CallerId | None,
@@ -108,6 +92,29 @@ class AgentSettings(Params, frozen=True, kw_only=True):
     tree: SharedTreeParam = None
 
 
+class AgentSettings(AgentOptions, frozen=True, kw_only=True):
+    """Parameters of tools that start agents in a workspace."""
+
+    workspace_id: Annotated[
+        field_types.Uuid | None, Meta(description="Workspace. Unset: the project's default one.")
+    ] = None
+    create_workspace: Annotated[
+        bool,
+        Meta(
+            description="Create the workspace if it is missing; without workspace_id, create a new"
+            " one."
+        ),
+    ] = False
+    workspace: session_tools.NewWorkspace = "shared"
+    external_id: Annotated[
+        field_types.Line | None, Meta(description="Your own id for a workspace that is created.")
+    ] = None
+    source: Annotated[
+        field_types.Line | None,
+        Meta(description="Origin of a workspace that is created, for people."),
+    ] = None
+
+
 class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
     """Parameters that `session_spawn` and `session_message` share."""
 
@@ -117,7 +124,7 @@ class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
 
 
 async def provided_tools(
-    services: ToolServices, context: CallContext, params: AgentSettings
+    services: ToolServices, context: CallContext, params: AgentOptions
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
     """Return the caller's id and the tools that it provides; None: the tools are unchanged.
 
@@ -149,7 +156,7 @@ async def provided_tools(
 
 
 def shared_tree(
-    context: CallContext, params: AgentSettings, session_id: str | None
+    context: CallContext, params: AgentOptions, session_id: str | None
 ) -> SharedTree | None:
     """Return the tree that a new session joins, if it is to share one.
 
@@ -169,6 +176,51 @@ def shared_tree(
     given = params.tree.limits
     limits = Limits() if given is None else Limits(**msgspec.structs.asdict(given))
     return SharedTree(id=params.tree.id, limits=limits)
+
+
+async def branch_source(
+    services: ToolServices,
+    context: CallContext,
+    params: AgentSettings,
+    project_id: str,
+    session_id: str | None,
+) -> str | None:
+    """Return the workspace that a new session gets a copy of; None: it gets none.
+
+    That is the one that is named, for an agent its own, else the default one of the project.
+
+    Raises:
+        InvalidParameter: other parameters contradict it.
+    """
+    if params.workspace != "branch":
+        return None
+    for field, given in (
+        ("session_id", session_id is not None),
+        ("create_workspace", params.create_workspace),
+        ("external_id", params.external_id is not None),
+    ):
+        if given:
+            raise InvalidParameter(
+                f'{field}: leave it out with workspace="branch", which makes a new session and'
+                " workspace",
+                field=field,
+            )
+    if params.workspace_id is not None:
+        return params.workspace_id
+    if context.session_id is not None:
+        own = await services.reader.session(context.session_id)
+        if own is not None and own.project_id == project_id:
+            return own.workspace_id
+    project = await services.reader.project(project_id)
+    return None if project is None else project.default_workspace_id
+
+
+async def branch_in(services: ToolServices, project_id: str, workspace_id: str) -> str | None:
+    """Return the branch of a workspace that was made as a copy; None: there is no repository."""
+    project = await services.reader.project(project_id)
+    if project is None or project.repository is None:
+        return None
+    return branch_of(workspace_id, default=False)
 
 
 class SessionKey:
@@ -197,7 +249,7 @@ class SessionKey:
 
 @contextlib.asynccontextmanager
 async def session_key(
-    services: ToolServices, context: CallContext, params: AgentSettings, project_id: str
+    services: ToolServices, context: CallContext, params: AgentOptions, project_id: str
 ) -> AsyncGenerator[SessionKey]:
     """Mint the key of `api_key_scope`, or pass on `api_key`; revoke a minted, unused one.
 

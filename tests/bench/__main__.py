@@ -22,7 +22,12 @@ NAMES = (
     "agents",
     "embedding",
     "postgres_store",
+    "log_order",
     "cluster",
+    "cluster_calls",
+    "cluster_sessions",
+    "snapshots",
+    "clones",
 )
 
 

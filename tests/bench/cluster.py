@@ -1,7 +1,7 @@
 """What a message to another node costs, beside a bare call of a Ray actor in the same run.
 
 `python -m tests.bench.cluster` starts a trial cluster of two nodes on this machine. A round is the
-asks through RayTransport, the same number of bare calls between two Ray actors on the same two
+asks of an actor on the other node, the same number of bare calls between two Ray actors on the same two
 nodes, and asks of an actor in this process; rounds are interleaved, ratios are medians of them.
 """
 
@@ -21,8 +21,12 @@ from oubliette.cluster import trial
 from oubliette.cluster.driver import connect, disconnect
 from oubliette.kit import Actor, Message, Reply, System, handles
 
-MAIN = "tests.cluster.echo_node:main"
-ASKS = 300
+MAIN = "tests.cluster.kit_node:main"
+ASKS = 60
+PAIRS = 6
+"""Turns in each round of asks and bare calls: they are near in time, so both meet the same load."""
+CROWD = 300
+"""Asks at once."""
 TELLS = 50_000
 LIMIT = 1.3
 """At most this multiple of the bare call."""
@@ -92,9 +96,12 @@ def measure(rounds: int) -> dict[str, float]:
     bare: list[float] = []
     local: list[float] = []
     tells: list[float] = []
+    crowd: list[float] = []
     for _ in range(rounds):
-        asks.append(call("node1", "asks", node="node2", count=ASKS) / ASKS)
-        bare.append(RAY.get(near.run.remote(far, ASKS), timeout=60))
+        for _ in range(PAIRS):
+            asks.append(call("node1", "asks", node="node2", count=ASKS) / ASKS)
+            bare.append(RAY.get(near.run.remote(far, ASKS), timeout=60))
+        crowd.append(CROWD / call("node1", "asks-at-once", node="node2", count=CROWD))
         local.append(asyncio.run(local_asks(ASKS)))
         tells.append(TELLS / call("node1", "tells", node="node2", count=TELLS))
     return {
@@ -102,6 +109,7 @@ def measure(rounds: int) -> dict[str, float]:
         "bare_call_ms": statistics.median(bare) * 1e3,
         "local_ask_ms": statistics.median(local) * 1e3,
         "ask_of_bare": statistics.median(a / b for a, b in zip(asks, bare, strict=True)),
+        "asks_at_once_per_second": statistics.median(crowd),
         "tells_per_second": statistics.median(tells),
     }
 
@@ -119,8 +127,10 @@ def main(arguments: list[str]) -> int:
             status = trial.up(folder, 2, MAIN, {})
             seconds = time.perf_counter() - started
             connect(folder / "ray", status["address"])
-            figures = measure(options.rounds)
-            disconnect()
+            try:
+                figures = measure(options.rounds)
+            finally:
+                disconnect()  # first: without a head Ray waits for it for an hour
         finally:
             trial.down(folder)
     print(json.dumps({"up_s": round(seconds, 1)} | {k: round(v, 3) for k, v in figures.items()}))

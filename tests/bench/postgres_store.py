@@ -10,7 +10,6 @@ connection, into tables with the same indexes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import tempfile
 import threading
@@ -26,8 +25,8 @@ from oubliette.runtime.store.codec import encode
 from oubliette.runtime.store.opening import open_database
 from oubliette.runtime.store.operations import AppendEvents
 from oubliette.runtime.store.postgres.database import PostgresDatabase
+from tests.bench.flushing_postgres import empty_database
 from tests.bench.store import BATCH, SENDERS, event, percentiles
-from tests.postgres import PostgresServer
 
 ROUNDS = 3
 """Turns of each, one after the other; the ratio is of the best of both."""
@@ -137,11 +136,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--url", default="", help="an empty database")
     options = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        url = options.url
-        if not url:
-            server = PostgresServer(fsync="on", full_page_writes="on", max_wal_size="1GB")
-            url = stack.enter_context(server).new_database()
+    with empty_database(options.url) as url:
         print(json.dumps(measure(url, options.seconds), indent=1))
 
 

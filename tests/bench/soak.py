@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from oubliette.testing.server import ServerProcess
 from tests.callers import HttpCaller, SdkCaller
+from tests.consent import delete_with_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ class Load:
                 for n in range(sessions):
                     group.create_task(one(kinds[n % len(kinds)]))
             await caller.call("session_cleanup", project_id=project["id"], max_age_hours=0)
-            await self.operator.call("project_delete", project_id=project["id"])
+            await delete_with_all(self.operator.call, project["id"])
             if isinstance(caller, HttpCaller) and not caller.modern:
                 await caller.stop_listening()
                 async with caller.http.request("DELETE") as answer:  # as the SDK's client does

@@ -67,7 +67,7 @@ def _ok(port: int, path: str) -> bool:
         connection.close()
 
 
-def _until(port: int, path: str, process: subprocess.Popen[bytes] | None = None) -> float:
+def until_ok(port: int, path: str, process: subprocess.Popen[bytes] | None = None) -> float:
     deadline = time.perf_counter() + DEADLINE
     while not _ok(port, path):
         ended = process is not None and process.poll() is not None
@@ -89,9 +89,9 @@ def live(command: list[str], port: int, environment: dict[str, str]) -> Life:
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        health = _until(port, "/health", process) - began
+        health = until_ok(port, "/health", process) - began
         processor = _processor(process.pid)
-        ready = _until(port, "/ready", process) - began
+        ready = until_ok(port, "/ready", process) - began
         time.sleep(0.5)  # idle, as a server is that is stopped
         began = time.perf_counter()
         process.send_signal(signal.SIGTERM)
@@ -152,7 +152,7 @@ async def memory(sessions: int) -> float:
                     await _turn(caller, each["session_id"])
 
             await spawn(10)  # whatever is made once is made now, and the SDK is imported
-            await asyncio.to_thread(_until, int(server.url.split(":")[2].split("/")[0]), "/ready")
+            await asyncio.to_thread(until_ok, int(server.url.split(":")[2].split("/")[0]), "/ready")
             before = _private_mb(server.pid)
             for _ in range(0, sessions, 10):
                 await spawn(10)

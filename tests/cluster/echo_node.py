@@ -28,16 +28,18 @@ class Echo:
         self.pumps: dict[str, asyncio.Task[None]] = {}
         self.number = 0
 
-    async def receive(self, node: str, frames: list[bytes]) -> None:
+    async def receive(self, node: str, frames: list[bytes]) -> list[bytes]:
+        reply: list[bytes] = []
         for frame in frames:
             kind, _, text = frame.decode().partition(" ")
             if kind == "ask":
-                self.put(node, f"re {text}")
+                reply.append(f"re {text}".encode())
             elif kind == "re":
                 if (future := self.answers.pop(text, None)) is not None:
                     future.set_result(None)
             elif kind == "tell":
                 self.kept.append(text)
+        return reply
 
     def lost(self, node: str, reason: str) -> None:
         self.gone.append((node, reason))
@@ -53,7 +55,7 @@ class Echo:
     async def pump(self, node: str) -> None:
         try:
             while frames := self.out.pop(node, []):
-                await self.context.transport.send(node, frames)
+                await self.receive(node, await self.context.transport.send(node, frames))
         except PeerGone as gone:
             self.lost(node, gone.reason)
         finally:

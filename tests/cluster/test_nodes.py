@@ -7,6 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ def test_starting_a_node_twice_finds_the_one_that_runs(cluster: ClusterOfTest) -
     assert again["epoch"] == before["epoch"]
 
 
+def test_a_node_has_the_priority_of_any_other_server(cluster: ClusterOfTest) -> None:
+    from oubliette.cluster.nodes import node_state
+
+    assert psutil.Process(node_state("node1")["pid"]).nice() == psutil.Process().nice()
+
+
 def test_frames_of_one_sender_arrive_in_order_and_once(cluster: ClusterOfTest) -> None:
     cluster.call("node1", "tells", node="node3", count=20_000)
     assert cluster.call("node3", "kept") == [str(number) for number in range(20_000)]
@@ -91,6 +98,28 @@ def test_a_killed_process_is_known_in_two_seconds_and_started_again(
     assert after["restarted"]
     cluster.call("node1", "ask", node="node2")  # another run, reached by the same name
     cluster.call("node2", "ask", node="node1")
+
+
+def test_a_node_that_hangs_is_ended_and_started_anew(cluster: ClusterOfTest) -> None:
+    from oubliette.cluster.node_context import NodeStart
+    from oubliette.cluster.nodes import NodeNotPlaced, end_actor, node_state, start_node
+
+    before = node_state("node2")
+    hung = psutil.Process(int(before["pid"]))
+    hung.suspend()
+    end_actor("node2")
+    hung.wait(30)
+    ends = time.monotonic() + 60
+    while True:  # its name is free a moment later
+        try:
+            state = start_node(NodeStart("node2", "tests.cluster.echo_node:main"), 10)
+            break
+        except NodeNotPlaced:
+            assert time.monotonic() < ends
+            time.sleep(0.2)
+    assert (state["epoch"] > before["epoch"], state["restarted"]) == (True, False)
+    cluster.call("node1", "ask", node="node2")
+    end_actor("node9")  # there is none
 
 
 def test_nodes_go_on_without_rays_head_and_with_its_next_one(cluster: ClusterOfTest) -> None:

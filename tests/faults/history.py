@@ -95,10 +95,23 @@ class Lender(HttpCaller):
             if page["events"]:
                 last, until = page["last_index"], loop.time() + wait
                 continue
-            assert loop.time() < until, (
-                f"{session_id} is {page['status']} after {wait} s of silence"
-            )
+            if loop.time() >= until:
+                raise AssertionError(
+                    f"{session_id} is {page['status']} after {wait} s of silence; "
+                    + await self._why_silent(session_id)
+                )
             await asyncio.sleep(0.02)  # nobody runs it yet: the server has just started
+
+    async def _why_silent(self, session_id: str) -> str:
+        """What a session waits for, its last events, and what became of this caller's answers."""
+        session = await self.call("session_get", session_id=session_id)
+        events = [(each["type"], each["ts"]) for each in (await self.log(session_id))[-5:]]
+        answers = {
+            "acknowledged": self.acknowledged,
+            "tried": self.tried - self.acknowledged,
+            "refused": self.refused,
+        }
+        return f"it is {session}, its last events are {events}, the answers {answers}"
 
 
 def check_told(caller: Lender, logs: dict[str, list[dict[str, Any]]]) -> None:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.callers import ToolFailed
+from tests.consent import delete_with_all
 from tests.faults.history import BROKEN, Lender, texts
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class Jobs:
         assert (await self._said(session))[-1] == "over"
         await self._end(session)
         try:
-            await self.caller.insist("project_delete", project_id=project["id"])
+            await delete_with_all(self.caller.insist, project["id"])
         except ToolFailed as error:
             if "there is no project" not in str(error) and "not found" not in str(error):
                 raise  # else it was deleted, and the answer was lost

@@ -26,6 +26,7 @@ from oubliette.runtime.containers.process import procfs
 from oubliette.testing.fork_server import Zygote
 from oubliette.testing.invariants import InvariantBroken, check_home
 from oubliette.testing.server import ServerProcess
+from tests.consent import delete_with_all
 from tests.faults.history import BROKEN
 from tests.faults.kill_jobs import RUNS, Insistent, Jobs
 
@@ -132,7 +133,7 @@ async def _end_all(server: ServerProcess, caller: Insistent, jobs: Jobs) -> None
     if twice:
         jobs.wrong.append(f"prompts that ran twice: {twice}")
     for (found,) in server.query("SELECT id FROM projects WHERE deleted_at IS NULL"):
-        await caller.insist("project_delete", project_id=found)
+        await delete_with_all(caller.insist, found)
 
 
 def _look(server: ServerProcess, jobs: Jobs, kills: int) -> Outcome:

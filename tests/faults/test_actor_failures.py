@@ -21,6 +21,7 @@ KINDS = [
     "SessionsActor",
     "SessionRegistryActor",
     "OpenCallsActor",
+    "SnapshotsActor",
     "CallerActor",
     "CallersActor",
     "AgentProcessActor",
@@ -67,7 +68,7 @@ async def goes_on(load: Load) -> None:
 @pytest.mark.parametrize("kind", core(CORE, KINDS))
 async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
     """Agents live, pending calls go on, nothing is lost or told twice."""
-    await server.start()
+    await server.start(settings={"snapshots.mode": "on" if kind == "SnapshotsActor" else "off"})
     async with Load(server, seconds=0.4) as load:
         await load.come_back()
         await server.arm(f"fail {kind}")

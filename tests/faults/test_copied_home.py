@@ -50,10 +50,8 @@ async def copy(server, zygote):
         print(process.log()[-20_000:] if process.log_file.exists() else "")
 
 
-@pytest.mark.parametrize(
-    "original",
-    ["runs", *(pytest.param(e, marks=pytest.mark.whole) for e in ("is stopped", "is elsewhere"))],
-)
+@pytest.mark.whole
+@pytest.mark.parametrize("original", ["runs", "is stopped", "is elsewhere"])
 async def test_a_copy_takes_over_no_agent_of_the_original(server, copy, original):
     await server.start(settings={"server.on_stop": "keep"})
     async with Here(server) as caller:

@@ -20,7 +20,7 @@ from tests.faults import dockerd
 from tests.faults.dockerd import Dockerd
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, texts
-from tests.http_client import HttpClient
+from tests.faults.readiness import ready
 from tests.images import ensure_image
 
 if TYPE_CHECKING:
@@ -64,16 +64,6 @@ async def server(daemon: Dockerd, zygote: Zygote) -> AsyncIterator[ServerProcess
         await made.start()
         yield made
         print(made.log()[-50_000:])
-
-
-async def ready(server: ServerProcess) -> tuple[int, str]:
-    """`/ready`, its status and body."""
-    client = HttpClient(server.url)
-    try:
-        async with client.request("GET", path="/ready") as response:
-            return response.status, (await response.body()).decode()
-    finally:
-        await client.aclose()
 
 
 def answer(said: str) -> Any:

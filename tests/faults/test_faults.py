@@ -16,7 +16,7 @@ from tests.callers import HttpCaller, ToolFailed
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left, check_stopped, texts
 from tests.faults.load import Load
-from tests.http_client import HttpClient
+from tests.faults.readiness import ready
 
 pytestmark = pytest.mark.anyio
 
@@ -170,16 +170,6 @@ def limit_files(server: ServerProcess, size: int | None) -> None:
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
 
-async def ready(server: ServerProcess) -> tuple[int, str]:
-    """`/ready`, its status and body."""
-    client = HttpClient(server.url)
-    try:
-        async with client.request("GET", path="/ready") as response:
-            return response.status, (await response.body()).decode()
-    finally:
-        await client.aclose()
-
-
 async def test_a_full_disk_holds_everything_back_and_loses_nothing(server):
     """Writer pauses, /ready 503, writes refused, nothing unstored is told."""
     await server.start()
@@ -259,6 +249,7 @@ async def test_sigterm_ends_agents_and_listeners_in_order_within_ten_seconds(ser
         assert (await caller.turns_done(asleep))["final_response"] == "awake"
 
 
+@pytest.mark.whole
 async def test_sigterm_with_on_stop_keep_leaves_agents_to_the_next_server(server):
     """`server.on_stop = keep`: the next start attaches again, and the turn ends."""
     keep = {"server.on_stop": "keep"}

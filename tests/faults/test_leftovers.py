@@ -15,6 +15,7 @@ from oubliette.runtime.containers.base import LABEL_CONTAINER
 from oubliette.runtime.containers.docker.address import FLAVOURS
 from oubliette.runtime.containers.process import procfs
 from oubliette.runtime.files.home import DATABASE
+from tests.consent import delete_with_all
 from tests.faults.here import Here, until
 from tests.faults.history import BROKEN
 
@@ -57,7 +58,7 @@ async def test_a_project_whose_removal_was_cut_off_is_removed_by_the_next_server
         name, _, at = point.partition("@")
         await server.arm(f"{name}=kill@{at}")
         with contextlib.suppress(*BROKEN):
-            await caller.call("project_delete", project_id=caller.project_id)
+            await delete_with_all(caller.call, caller.project_id)
         assert await server.ended() == -9
         assert entries(server, caller.project_id)
         await server.start()

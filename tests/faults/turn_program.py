@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 import oubliette
+from tests.consent import delete_with_all
 from tests.faults.shop_program import say
 
 
@@ -44,7 +45,7 @@ async def main(spec: dict[str, Any]) -> None:
         say(result=result.text, status=result.status, calls=calls)
         if spec["on_exit"] == "end":
             await session.end()
-            await (await ob.project("one")).delete()
+            await delete_with_all(ob.call, (await ob.project("one")).id)
     say(finished=True)
 
 

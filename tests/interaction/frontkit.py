@@ -132,6 +132,9 @@ class World:
     def has(self, name: str) -> bool:
         return hasattr(self, f"tool_{name}")
 
+    async def project_of_workspace(self, context: Any, workspace_id: str) -> str | None:
+        return None
+
     def streams(self, name: str) -> bool:
         return name == "caller_listen"
 

@@ -174,7 +174,7 @@ async def scene():
 
 
 async def test_who_never_connected_is_absent_and_that_is_told_at_once():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         s.track(ref)
         await s.clock.elapse(0)
@@ -183,7 +183,7 @@ async def test_who_never_connected_is_absent_and_that_is_told_at_once():
 
 
 async def test_a_stream_is_there_until_a_second_after_it_dropped():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref)
         s.track(ref)
@@ -200,7 +200,7 @@ async def test_a_stream_is_there_until_a_second_after_it_dropped():
 
 
 async def test_a_poller_is_there_until_ten_seconds_after_its_last_poll():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         for n in range(3):
             await s.open(ref, f"l{n}", kind="poll")
@@ -216,7 +216,7 @@ async def test_a_poller_is_there_until_ten_seconds_after_its_last_poll():
 
 
 async def test_a_sign_of_life_counts_as_a_poll():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         ref.tell(CallerSeen())
         s.track(ref)
@@ -227,7 +227,7 @@ async def test_a_sign_of_life_counts_as_a_poll():
 
 
 async def test_a_dropped_stream_outweighs_the_signs_of_life_before_it():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref)
         ref.tell(CallerSeen())
@@ -238,7 +238,7 @@ async def test_a_dropped_stream_outweighs_the_signs_of_life_before_it():
 
 
 async def test_a_durable_request_waits_for_its_caller():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         s.track(ref, durable=True)
         await s.clock.elapse(1000)
@@ -246,7 +246,7 @@ async def test_a_durable_request_waits_for_its_caller():
 
 
 async def test_an_adopted_request_gives_the_caller_time_to_come_back():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         s.track(ref, "r1", adopted=True, grace=30.0)
         s.track(ref, "r2", adopted=True, grace=10.0)
@@ -260,7 +260,7 @@ async def test_an_adopted_request_gives_the_caller_time_to_come_back():
 
 
 async def test_what_was_settled_is_not_lost():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref)
         s.track(ref)
@@ -272,7 +272,7 @@ async def test_what_was_settled_is_not_lost():
 
 
 async def test_superseding_and_observing_are_no_sign_of_absence_or_presence():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, "l1")
         s.track(ref)
@@ -314,7 +314,7 @@ def test_presence_follows_the_last_thing_that_counts(data):
 
 
 async def test_a_listener_waits_for_the_next_event_and_no_longer_than_it_said():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         s.log.commit(3)
         opened = await s.open(ref)
@@ -329,7 +329,7 @@ async def test_a_listener_waits_for_the_next_event_and_no_longer_than_it_said():
 
 
 async def test_every_end_of_a_listener_is_told_to_who_waits():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, "l1")
         first = await s.wait(ref, "l1")
@@ -342,7 +342,7 @@ async def test_every_end_of_a_listener_is_told_to_who_waits():
 
 
 async def test_caps_cut_batches_and_nothing_is_skipped():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, after=0)
         s.log.commit(25, text="x" * 1000)
@@ -357,7 +357,7 @@ async def test_caps_cut_batches_and_nothing_is_skipped():
 
 
 async def test_an_event_above_the_cap_goes_alone():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, after=0)
         s.log.commit(text="x" * 100)
@@ -404,7 +404,7 @@ def test_ring_and_log_together_have_no_gap_and_no_repeat(data):
 
 
 async def test_events_between_subscription_and_first_read_are_told_once():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         s.log.commit(5, tell=False)
         ref = await s.caller()
         await s.open(ref, after=2)
@@ -419,7 +419,7 @@ async def test_events_between_subscription_and_first_read_are_told_once():
 
 
 async def test_a_lender_resumes_without_settled_requests_and_with_open_ones_marked():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref)
         s.log.commit()
@@ -436,7 +436,7 @@ async def test_a_lender_resumes_without_settled_requests_and_with_open_ones_mark
 
 
 async def test_a_poller_gets_marked_only_what_it_may_have_had_before():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, "p1", kind="poll")
         s.log.request("a")
@@ -451,7 +451,7 @@ async def test_a_poller_gets_marked_only_what_it_may_have_had_before():
 
 
 async def test_what_a_lost_stream_may_have_swallowed_comes_again_when_asked_for():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         s.log.request("a")
         s.log.commit()
@@ -465,7 +465,7 @@ async def test_what_a_lost_stream_may_have_swallowed_comes_again_when_asked_for(
 
 
 async def test_an_observers_cursor_passes_what_it_does_not_see():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, mode="observe", after=0)
         waiting = await s.wait(ref)
@@ -481,7 +481,7 @@ async def test_an_observers_cursor_passes_what_it_does_not_see():
 
 
 async def test_tools_lent_by_a_listener_are_remembered():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         assert (await ref.ask(GetCaller())).tools is None
         await s.open(ref, tools=(CallerTool(name="add"),))
@@ -492,7 +492,7 @@ async def test_tools_lent_by_a_listener_are_remembered():
 
 
 async def test_a_restarted_actor_keeps_tools_and_those_who_wait():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref, tools=(CallerTool(name="add"),))
         s.track(ref)
@@ -507,7 +507,7 @@ async def test_a_restarted_actor_keeps_tools_and_those_who_wait():
 
 
 async def test_a_store_that_comes_back_is_subscribed_to_again_and_nothing_is_missed():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref)
         s.log.commit()
@@ -526,7 +526,7 @@ async def test_a_store_that_comes_back_is_subscribed_to_again_and_nothing_is_mis
 
 
 async def test_an_idle_caller_is_forgotten_and_a_busy_one_is_not():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         idle, busy = await s.caller(caller_id="idle"), await s.caller()
         await s.open(busy)
         await s.clock.elapse(IDLE_SECONDS + 1)
@@ -537,7 +537,7 @@ async def test_an_idle_caller_is_forgotten_and_a_busy_one_is_not():
 
 async def test_events_are_kept_in_memory_for_a_minute_after_their_caller_has_gone():
     """Whoever comes back later reads them from the log; nothing is missed."""
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         await s.open(ref)
         ref.tell(CloseListener(listener_id="l1"))
@@ -562,7 +562,7 @@ async def test_events_are_kept_in_memory_for_a_minute_after_their_caller_has_gon
 
 
 async def test_a_poller_finds_its_events_in_memory_from_poll_to_poll():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         for n in range(30):
             await s.open(ref, f"l{n}", kind="poll", after=n)
@@ -605,7 +605,7 @@ class Reads:
 
 async def test_a_principal_has_a_bounded_number_of_callers(monkeypatch):
     monkeypatch.setattr("oubliette.actors.caller.supervisor.MAX_CALLERS", 3)
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         for n in range(3):
             await s.caller(caller_id=f"c{n}")
         await s.caller(caller_id="c0")
@@ -616,7 +616,7 @@ async def test_a_principal_has_a_bounded_number_of_callers(monkeypatch):
 
 
 async def test_polls_get_all_open_requests_however_many_there_are():
-    async with scene() as s, asyncio.timeout(5):
+    async with scene() as s, asyncio.timeout(60):
         ref = await s.caller()
         for n in range(25):
             s.log.request(f"r{n}")

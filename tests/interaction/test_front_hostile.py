@@ -13,6 +13,7 @@ import pytest
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
 from tests.interaction.frontkit import World, world
+from tests.selection import core
 
 pytestmark = pytest.mark.anyio
 modes = pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -75,7 +76,7 @@ async def raw(w: World, data: bytes, timeout: float = 5.0) -> bytes:
 )
 async def test_only_our_own_names_are_answered(host, expected):
     hosts = ("named.example:*", "exact.example:5")
-    async with world(server={"allowed_hosts": hosts}) as w, asyncio.timeout(10):
+    async with world(server={"allowed_hosts": hosts}) as w, asyncio.timeout(60):
         got, _, _ = await status(w, headers={"host": host})
     assert got == expected
 
@@ -100,7 +101,7 @@ async def test_pages_of_other_origins_are_refused(origin, expected):
 
 
 async def test_keys_that_are_no_good_are_refused_before_anything_is_read():
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         good = w.key()
         for key in ("", "wrong", good + "x", "\xff\xfe", "a" * 5000):
             got, body, headers = await status(w, headers={"authorization": f"Bearer {key}"})
@@ -134,7 +135,7 @@ async def test_keys_that_are_no_good_are_refused_before_anything_is_read():
     ],
 )
 async def test_a_client_that_looks_for_oauth_is_told_about_the_key(method, path, expected):
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         got, body, _ = await status(w, method, path=path, headers={"authorization": ""})
     assert got == expected
     told = json.loads(body)
@@ -145,7 +146,7 @@ async def test_a_client_that_looks_for_oauth_is_told_about_the_key(method, path,
 
 @modes
 async def test_a_listener_ends_when_its_key_is_revoked(mode):
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         key = w.key()
         async with w.caller(mode=mode, key=key) as caller:
             await caller.listen()
@@ -156,7 +157,7 @@ async def test_a_listener_ends_when_its_key_is_revoked(mode):
 
 
 async def test_the_mcp_session_of_another_principal_does_not_exist():
-    async with world() as w, w.caller("http", "legacy") as alice, asyncio.timeout(10):
+    async with world() as w, w.caller("http", "legacy") as alice, asyncio.timeout(60):
         await alice.call("echo")
         for method in ("POST", "GET", "DELETE"):
             got, body, _ = await status(
@@ -195,16 +196,16 @@ async def test_a_spawn_under_anothers_caller_id_does_not_bind_its_events():
 
 
 async def test_a_head_that_never_ends_is_cut():
-    async with world(server={"header_timeout_seconds": 0.3}) as w, asyncio.timeout(10):
+    async with world(server={"header_timeout_seconds": 0.3}) as w, asyncio.timeout(60):
         began = time.monotonic()
         silent, partial = await asyncio.gather(raw(w, b""), raw(w, b"POST /mcp HTTP/1.1\r\nHo"))
-        assert 0.2 < time.monotonic() - began < 2
+        assert 0.2 < time.monotonic() - began < 9  # 10 is what a server has without the setting
     assert partial.startswith(b"HTTP/1.1 408 ")
     assert silent.startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_head_that_trickles_is_cut_on_a_used_connection_too():
-    async with world(server={"header_timeout_seconds": 0.3}) as w, asyncio.timeout(10):
+    async with world(server={"header_timeout_seconds": 0.3}) as w, asyncio.timeout(60):
         host, port = w.front.url.split("/")[2].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -222,20 +223,20 @@ async def test_a_head_that_trickles_is_cut_on_a_used_connection_too():
 
 
 async def test_a_body_that_never_comes_is_cut():
-    async with world(body=0.3) as w, asyncio.timeout(10):
+    async with world(body=0.3) as w, asyncio.timeout(60):
         head = (
             f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {w.key()}\r\n"
             "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         )
         answer = await raw(w, head.encode())
         assert answer.startswith(b"HTTP/1.1 408 ")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while w.front.quotas.calls:
                 await asyncio.sleep(0.01)
 
 
 async def test_a_head_that_is_too_large_is_refused():
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         answer = await raw(w, b"GET /health HTTP/1.1\r\nX: " + b"a" * 200_000)
         assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
 
@@ -251,7 +252,7 @@ async def test_a_body_that_is_too_large_is_refused(mode):
 
 
 async def test_a_chunked_body_that_is_too_large_is_refused():
-    async with world(server={"max_body_bytes": 100_000}, rest=0.3) as w, asyncio.timeout(10):
+    async with world(server={"max_body_bytes": 100_000}, rest=0.3) as w, asyncio.timeout(60):
         head = (
             f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {w.key()}\r\n"
             "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -262,7 +263,7 @@ async def test_a_chunked_body_that_is_too_large_is_refused():
 
 
 async def test_nonsense_is_answered_and_not_believed():
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         good = {"content-type": "application/json"}
         for body in ("", "[]", "1", "null", '{"jsonrpc":"2.0"}', "[" * 5000, "\x00"):
             for version in ("2025-11-25", "2026-07-28", "1999-01-01"):
@@ -299,14 +300,14 @@ async def test_one_listener_too_many_is_told_the_limit(mode):
             async with w.caller(mode=mode, key=w.key("bob")) as bob:
                 await bob.listen()
             await callers[0].stop_listening()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 while w.front.quotas.listeners["alice"] > 2:
                     await asyncio.sleep(0.01)
             await callers[3].listen()
 
 
 async def test_one_call_too_many_is_refused_and_others_are_served():
-    async with world(callers={"max_calls_in_flight": 5}) as w, asyncio.timeout(15):
+    async with world(callers={"max_calls_in_flight": 5}) as w, asyncio.timeout(60):
         key = w.key()
         async with w.caller(key=key) as caller, w.caller(key=w.key("bob")) as bob:
             await caller.listen()  # a listener is no call in flight
@@ -354,9 +355,9 @@ class Frozen:
             got += await loop.sock_recv(self.socket, 4096)
 
 
-@modes
+@pytest.mark.parametrize("mode", core(["auto"], ["auto", "legacy"]))
 async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(mode):
-    async with world(callers={"send_timeout_seconds": 4}) as w, asyncio.timeout(20):
+    async with world(callers={"send_timeout_seconds": 4}) as w, asyncio.timeout(60):
         key = w.key()
         async with (
             w.caller(mode=mode, key=key, caller_id="frozen") as slow,
@@ -382,7 +383,7 @@ async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(mode):
 
 
 async def test_a_client_that_does_not_read_its_answer_is_cut():
-    async with world(callers={"send_timeout_seconds": 0.3}) as w, asyncio.timeout(20):
+    async with world(callers={"send_timeout_seconds": 0.3}) as w, asyncio.timeout(60):
         async with w.caller() as caller:
             body = json.dumps(
                 caller.message("tools/call", {"name": "big", "arguments": {"size": 9_000_000}})
@@ -402,7 +403,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut():
             await loop.sock_sendall(lazy, head.encode())
             while ("alice", "big") not in w.calls:
                 await asyncio.sleep(0.01)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while w.front.connections:
                     await asyncio.sleep(0.02)
 
@@ -429,7 +430,7 @@ async def test_a_slow_reader_that_does_read_is_not_cut():
 
 
 async def test_a_flood_of_connections_leaves_the_open_ones_alone():
-    async with world(max_connections=10) as w, w.caller() as caller, asyncio.timeout(15):
+    async with world(max_connections=10) as w, w.caller() as caller, asyncio.timeout(60):
         await caller.listen()
         await caller.call("echo")
         host, port = w.front.url.split("/")[2].split(":")
@@ -518,11 +519,11 @@ async def test_the_place_of_a_call_is_free_when_its_answer_is_out(mode):
 
 @modes
 async def test_listeners_that_leave_give_back_what_they_held(mode):
-    async with world() as w, asyncio.timeout(20):
+    async with world() as w, asyncio.timeout(60):
         key = w.key()
         for _ in range(5):
             async with w.caller(mode=mode, key=key) as caller:
                 await caller.listen()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while w.front.quotas.calls or w.front.quotas.listeners:
                 await asyncio.sleep(0.01)

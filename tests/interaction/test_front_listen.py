@@ -24,7 +24,7 @@ def numbers(caller: Caller) -> list[int]:
 
 @clients
 async def test_a_listener_gets_the_events_of_its_caller_in_order(kind, mode):
-    async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(60):
         await caller.listen()
         for n in range(0, 30, 3):
             await w.events({"n": n}, {"n": n + 1}, {"n": n + 2})
@@ -39,7 +39,7 @@ async def test_a_listener_gets_the_events_of_its_caller_in_order(kind, mode):
 
 @clients
 async def test_a_tool_request_is_answered_by_the_callers_function(kind, mode):
-    async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(60):
         await caller.listen()
         request = await w.request(a=2, b=40)
         event = await caller.event("caller_tool_request")
@@ -72,7 +72,7 @@ async def test_callers_get_their_own_events_only(mode):
 
 @modes
 async def test_listening_again_with_the_cursor_leaves_no_gap_and_repeats_nothing(mode):
-    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(20):
+    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(60):
         await caller.listen()
         sent = 0
         for round_ in range(5):
@@ -89,7 +89,7 @@ async def test_listening_again_with_the_cursor_leaves_no_gap_and_repeats_nothing
 
 
 async def test_a_cursor_older_than_memory_is_served_from_the_log():
-    async with world() as w, w.caller() as caller, asyncio.timeout(20):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         await w.events({"n": 0})
         await caller.listen(after=0)
         await caller.event(n=0)
@@ -104,7 +104,7 @@ async def test_a_cursor_older_than_memory_is_served_from_the_log():
 
 @modes
 async def test_the_newest_lending_listener_wins_and_the_older_is_told(mode):
-    async with world() as w, w.caller(mode=mode) as old, w.caller() as new, asyncio.timeout(10):
+    async with world() as w, w.caller(mode=mode) as old, w.caller() as new, asyncio.timeout(60):
         await old.listen()
         waiter = await w.track()
         await new.listen()
@@ -131,7 +131,7 @@ async def test_an_observer_sees_all_but_tool_requests_and_takes_nobodys_place(mo
 
 @modes
 async def test_on_resume_settled_requests_are_skipped_and_open_ones_come_again(mode):
-    async with world() as w, w.caller(mode=mode, answers=False) as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(mode=mode, answers=False) as caller, asyncio.timeout(60):
         await caller.listen()
         await w.events({"n": 0})
         await caller.event(n=0)
@@ -154,7 +154,7 @@ async def test_on_resume_settled_requests_are_skipped_and_open_ones_come_again(m
 
 @modes
 async def test_a_new_listener_starts_now_but_gets_open_requests(mode):
-    async with world() as w, w.caller(mode=mode, answers=False) as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(mode=mode, answers=False) as caller, asyncio.timeout(60):
         await w.events({"n": 0})
         first, second = await w.request(a=1, b=1), await w.request(a=2, b=2)
         await caller.listen()
@@ -167,7 +167,7 @@ async def test_a_new_listener_starts_now_but_gets_open_requests(mode):
 
 @modes
 async def test_a_stream_ends_after_max_seconds_and_says_where_to_go_on(mode):
-    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(60):
         await w.events({"n": 0})
         answer = await caller.call("caller_listen", caller_id="tester", after=0, max_seconds=0.2)
         assert answer == {"events": [], "next": caller.next, "ended": "max_seconds"}
@@ -195,7 +195,7 @@ async def test_a_client_without_notifications_polls():
 
 @clients
 async def test_a_large_event_comes_by_reference(kind, mode):
-    async with world() as w, w.caller(kind, mode, answers=False) as caller, asyncio.timeout(15):
+    async with world() as w, w.caller(kind, mode, answers=False) as caller, asyncio.timeout(60):
         await caller.listen()
         await w.events({"n": 1, "text": "x" * 2_000_000}, {"n": 2, "text": "y" * 800_000})
         second = await caller.event(n=2)
@@ -210,7 +210,7 @@ async def test_a_large_event_comes_by_reference(kind, mode):
 
 
 async def test_a_large_event_is_polled_by_reference():
-    async with world() as w, w.caller("sdk", events=False) as caller, asyncio.timeout(15):
+    async with world() as w, w.caller("sdk", events=False) as caller, asyncio.timeout(60):
         await w.events({"n": 1, "text": "x" * 600_000}, {"n": 2, "text": "y" * 300_000}, {"n": 3})
         answers = [await caller.call("caller_listen", caller_id="tester", after=0)]
         while answers[-1]["events"][-1].get("n") != 3:
@@ -240,7 +240,7 @@ async def test_the_death_of_a_client_is_known_within_the_grace(mode):
 
 
 async def test_a_listener_that_is_back_within_the_grace_was_never_away():
-    async with world(callers={"stream_grace_seconds": 0.5}) as w, asyncio.timeout(10):
+    async with world(callers={"stream_grace_seconds": 0.5}) as w, asyncio.timeout(60):
         async with w.caller() as caller:
             await caller.listen()
             waiter = await w.track()
@@ -255,7 +255,7 @@ async def test_a_listener_that_is_back_within_the_grace_was_never_away():
 
 @pytest.mark.parametrize("kind", ["sdk", "http"])
 async def test_a_handshake_client_that_never_listens_gets_events_on_its_get_stream(kind):
-    async with world() as w, w.caller(kind, "legacy") as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(kind, "legacy") as caller, asyncio.timeout(60):
         if kind == "http":
             await caller.open_get_stream()
         await caller.call("session_spawn", context=caller.context)
@@ -268,14 +268,14 @@ async def test_a_handshake_client_that_never_listens_gets_events_on_its_get_stre
 
 
 async def test_a_get_stream_that_opens_after_the_spawn_misses_nothing():
-    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(10):
+    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(60):
         await caller.call("session_spawn", caller_id="tester")
         await w.events({"n": 1}, {"n": 2})
         await caller.open_get_stream()
         await caller.event(n=2)
         caller.http.kill()
         await w.events({"n": 3})
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while w.front.quotas.streams:
                 await asyncio.sleep(0.01)
         await caller.open_get_stream()
@@ -284,7 +284,7 @@ async def test_a_get_stream_that_opens_after_the_spawn_misses_nothing():
 
 
 async def test_a_listener_takes_over_from_the_get_stream():
-    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(10):
+    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(60):
         await caller.open_get_stream()
         await caller.call("session_message", caller_id="tester")
         await w.events({"n": 1})
@@ -297,7 +297,7 @@ async def test_a_listener_takes_over_from_the_get_stream():
 
 
 async def test_a_get_stream_stays_silent_while_a_listener_is_open():
-    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(10):
+    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(60):
         await caller.open_get_stream()
         await caller.listen()
         await caller.call("session_spawn", caller_id="tester")
@@ -313,7 +313,7 @@ async def test_a_get_stream_stays_silent_while_a_listener_is_open():
 
 @clients
 async def test_at_the_stop_listeners_are_told_and_where_to_go_on(kind, mode):
-    async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(15):
+    async with world() as w, w.caller(kind, mode) as caller, asyncio.timeout(60):
         await caller.listen()
         await w.events({"n": 1})
         await caller.event(n=1)
@@ -341,7 +341,7 @@ async def test_the_stop_does_not_wait_for_a_call_that_hangs(no_leaked_tasks):
 
 
 async def test_a_callers_actor_that_was_killed_is_listened_to_again():
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         await caller.listen()
         await w.events({"n": 1})
         await caller.event(n=1)
@@ -377,7 +377,7 @@ async def test_a_cancelled_listener_of_a_handshake_client_ends_at_once():
 
 
 async def test_a_last_event_id_is_not_believed():
-    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(10):
+    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(60):
         caller.http.headers["last-event-id"] = "17"
         await caller.open_get_stream()
         await caller.call("session_spawn", caller_id="tester")
@@ -387,7 +387,7 @@ async def test_a_last_event_id_is_not_believed():
 
 @modes
 async def test_tools_that_cannot_be_lent_are_refused_by_name(mode):
-    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(10):
+    async with world() as w, w.caller(mode=mode) as caller, asyncio.timeout(60):
         for tools, reason in (
             ([{"name": "a b"}], r"caller_tools\[0\].name"),
             ([{"name": "a"}, {"name": "a"}], "there twice"),

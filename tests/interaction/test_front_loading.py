@@ -48,7 +48,7 @@ async def ask(caller, path):
 
 
 async def test_health_answers_before_the_library_is_there_and_readiness_says_so(imports):
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         health, _ = await ask(caller, "/health")
         ready = await ask(caller, "/ready")
         imports.go.set()
@@ -60,7 +60,7 @@ async def test_health_answers_before_the_library_is_there_and_readiness_says_so(
 
 
 async def test_a_request_that_comes_too_early_is_answered_once_the_library_is_there(imports):
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         early = asyncio.create_task(caller.ask("tools/list", {}))
         assert (await ask(caller, "/health"))[0] == 200  # the loop is free meanwhile
         assert not early.done()
@@ -69,7 +69,7 @@ async def test_a_request_that_comes_too_early_is_answered_once_the_library_is_th
 
 
 async def test_a_plain_call_needs_no_library(imports):
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         said = (await caller.call("echo", text="early"))["said"]
         ready, _ = await ask(caller, "/ready")
         imports.go.set()  # an import cannot be broken off, so the end waits for it
@@ -97,7 +97,7 @@ async def test_a_call_that_only_the_library_can_judge_waits_for_it(imports):
         async with caller.http.request("POST", json_body=message, headers=headers) as response:
             return [m async for m in response.messages()][0]["result"]["structuredContent"]
 
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         early = asyncio.create_task(send(caller))
         assert (await ask(caller, "/health"))[0] == 200
         assert not early.done()
@@ -106,7 +106,7 @@ async def test_a_call_that_only_the_library_can_judge_waits_for_it(imports):
 
 
 async def test_a_session_that_is_not_known_is_refused_once_the_library_is_there(imports):
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         caller.modern = False
         caller.http.headers |= {"mcp-session-id": "0" * 32, "mcp-protocol-version": "2025-11-25"}
         early = asyncio.create_task(caller.ask("tools/call", {"name": "echo", "arguments": {}}))
@@ -119,7 +119,7 @@ async def test_a_session_that_is_not_known_is_refused_once_the_library_is_there(
 
 
 async def test_a_server_that_stops_meanwhile_imports_nothing_more(imports):
-    async with world() as w, w.caller() as caller, asyncio.timeout(10):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
         call = asyncio.create_task(caller.ask("tools/list", {}))
         await ask(caller, "/health")
         stopped = asyncio.create_task(w.actor.stop(5.0))
@@ -146,7 +146,7 @@ async def test_a_library_that_cannot_be_imported_ends_the_front(imports):
             self.ended.set_result(message)
 
     imports.error = ImportError("no module named pydantic")
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         ended = asyncio.get_running_loop().create_future()
         w.system.spawn(Watcher, ended)
         imports.go.set()

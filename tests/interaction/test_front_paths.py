@@ -359,7 +359,7 @@ async def test_the_session_of_another_principal_is_unknown_on_both(mode):
 
 @paths
 async def test_a_session_without_a_handshake_answers_no_calls(direct):
-    async with world(direct=direct) as w, asyncio.timeout(10):
+    async with world(direct=direct) as w, asyncio.timeout(60):
         wire = Wire(w, "legacy")
         params = {"protocolVersion": 1}  # refused, but the SDK keeps the session
         _, headers, said = await wire.send(wire.call(method="initialize", params=params))
@@ -378,7 +378,7 @@ async def test_a_session_without_a_handshake_answers_no_calls(direct):
     ("tool", "taken"), [("echo", True), ("refuse", True), ("caller_listen", False)]
 )
 async def test_plain_calls_go_past_the_sdk_and_streams_do_not(mode, tool, taken, monkeypatch):
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, mode).start()
         through: list[str] = []
         serve = w.front._serve
@@ -395,7 +395,7 @@ async def test_plain_calls_go_past_the_sdk_and_streams_do_not(mode, tool, taken,
 
 
 async def waiting(w: World, count: int = 1) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while w.calls.count(("alice", "wait")) < count:
             await asyncio.sleep(0.005)
 
@@ -403,7 +403,7 @@ async def waiting(w: World, count: int = 1) -> None:
 @paths
 @pytest.mark.parametrize("request_id", [7, "7", "seven"])
 async def test_a_call_that_its_client_cancels_is_answered_as_cancelled(direct, request_id):
-    async with world(direct=direct) as w, asyncio.timeout(10):
+    async with world(direct=direct) as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         async with wire.open(wire.call("wait", id=request_id)) as reader:
             await waiting(w)
@@ -419,14 +419,14 @@ async def test_a_call_that_its_client_cancels_is_answered_as_cancelled(direct, r
             "id": request_id,
             "error": {"code": -32800, "message": "Request cancelled"},
         }
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while w.front.quotas.calls:
                 await asyncio.sleep(0.01)
 
 
 @paths
 async def test_nobody_cancels_the_calls_of_another_session(direct):
-    async with world(direct=direct) as w, asyncio.timeout(10):
+    async with world(direct=direct) as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         other = await Wire(w, "legacy").start()
         async with wire.open(wire.call("wait")) as reader:
@@ -457,16 +457,16 @@ async def test_a_client_that_drops_its_connection(direct, mode, monkeypatch):
         return {}
 
     monkeypatch.setattr(World, "tool_wait", wait)
-    async with world(direct=direct, callers={"max_calls_in_flight": 1}) as w, asyncio.timeout(10):
+    async with world(direct=direct, callers={"max_calls_in_flight": 1}) as w, asyncio.timeout(60):
         wire = await Wire(w, mode).start()
         async with wire.open(wire.call("wait"), tool="wait"):
             await waiting(w)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while w.front.quotas.calls:
                 await asyncio.sleep(0.01)
         assert (await wire.send(wire.call()))[0] == 200
         w.gate.set()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while not ended:
                 await asyncio.sleep(0.01)
     assert ended == ["cancelled" if mode == "auto" else "done"]
@@ -474,7 +474,7 @@ async def test_a_client_that_drops_its_connection(direct, mode, monkeypatch):
 
 @paths
 async def test_a_session_that_is_deleted_takes_its_calls_with_it(direct):
-    async with world(direct=direct) as w, asyncio.timeout(10):
+    async with world(direct=direct) as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         async with wire.open(wire.call("wait"), tool="wait") as reader:
             await waiting(w)
@@ -487,7 +487,7 @@ async def test_a_session_that_is_deleted_takes_its_calls_with_it(direct):
 
 
 async def test_a_stream_of_a_session_ends_whole_when_the_server_stops():
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         async with wire.open(b"", method="GET") as reader:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
@@ -499,7 +499,7 @@ async def test_a_stream_of_a_session_ends_whole_when_the_server_stops():
 @paths
 @modes
 async def test_a_call_in_flight_is_told_that_the_server_stops(mode, direct):
-    async with world(direct=direct) as w, asyncio.timeout(10):
+    async with world(direct=direct) as w, asyncio.timeout(60):
         wire = await Wire(w, mode).start()
         async with wire.open(wire.call("wait"), tool="wait") as reader:
             await waiting(w)
@@ -516,7 +516,7 @@ async def test_a_call_in_flight_is_told_that_the_server_stops(mode, direct):
 @modes
 async def test_a_long_call_keeps_its_connection_awake(mode, monkeypatch):
     monkeypatch.setattr(direct_path, "SILENCE", 0.05)
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, mode).start()
         async with wire.open(wire.call("wait"), tool="wait") as reader:
             await waiting(w)
@@ -533,7 +533,7 @@ async def test_a_long_call_keeps_its_connection_awake(mode, monkeypatch):
 
 
 async def test_a_call_in_hand_keeps_its_session_from_growing_old():
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         (session,) = w.front._sdk.sessions._manager._server_instances.values()
         async with wire.open(wire.call("wait"), tool="wait") as reader:
@@ -541,14 +541,14 @@ async def test_a_call_in_hand_keeps_its_session_from_growing_old():
             assert session.idle_scope.deadline == float("inf")
             w.gate.set()
             await answer_of(reader)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while session.idle_scope.deadline == float("inf"):
                 await asyncio.sleep(0.01)
 
 
 async def test_a_sessions_deadline_counts_from_the_end_of_its_last_call(monkeypatch):
     monkeypatch.setattr(sdk_sessions, "SETTLING", 0.2)
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         (session,) = w.front._sdk.sessions._manager._server_instances.values()
         while session.idle_scope.deadline == float("inf"):
@@ -556,7 +556,6 @@ async def test_a_sessions_deadline_counts_from_the_end_of_its_last_call(monkeypa
         loop = asyncio.get_running_loop()
         began = loop.time()
         await wire.send(wire.call())
-        assert session.idle_scope.deadline == float("inf")
         while session.idle_scope.deadline == float("inf"):
             await asyncio.sleep(0.01)
         ended = session.idle_scope.deadline - session._idle_timeout
@@ -565,7 +564,7 @@ async def test_a_sessions_deadline_counts_from_the_end_of_its_last_call(monkeypa
 
 async def test_a_deadline_of_the_sdks_own_is_not_brought_forward(monkeypatch):
     monkeypatch.setattr(sdk_sessions, "SETTLING", 0.1)
-    async with world() as w, asyncio.timeout(10):
+    async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
         (session,) = w.front._sdk.sessions._manager._server_instances.values()
         await wire.send(wire.call())

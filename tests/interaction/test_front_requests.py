@@ -159,6 +159,32 @@ async def test_a_request_may_come_in_pieces_and_leaves_the_connection_open(parse
             assert b"hello" in body
 
 
+@pytest.mark.parametrize(
+    "lines", [(), ("Connection: close",), ("Origin: http://localhost",), ("Expect: 100-continue",)],
+    ids=["plain", "close", "page", "expects"],
+)  # fmt: skip
+async def test_a_document_has_the_same_head_and_end_with_either_parser(lines):
+    found = []
+    for parser in ("httptools", "h11"):
+        async with world(parser=parser) as w, line(w) as it:
+            head, body = post(w, ECHO, *lines)
+            await it.say(head + body)
+            if "Expect: 100-continue" in lines:
+                assert await it.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            answered, document = await it.answer()
+            status, *rest = answered.lower().strip().split(b"\r\n")
+            kept = sorted(each for each in rest if not each.startswith(b"date: "))
+            assert len(kept) == len(rest) - 1
+            if "Connection: close" in lines:
+                assert await it.rest() == b""
+            else:
+                await it.say(HEALTH + b"\r\n")
+                assert (await it.answer())[0].startswith(OK)
+            found.append((status, kept, document))
+    assert found[0] == found[1]
+    assert found[0][0] == b"http/1.1 200 ok"
+
+
 @parsers
 async def test_an_offer_of_http_2_is_ignored_and_the_body_is_read(parser):
     """Clients of Java make it with their first request."""
@@ -319,6 +345,7 @@ async def test_a_body_that_ends_too_early_is_answered_at_once(parser, cut):
                 await asyncio.sleep(0)
 
 
+@pytest.mark.whole
 @parsers
 @cuts
 async def test_a_body_that_stops_is_answered_when_it_has_paused_for_too_long(parser, cut):

@@ -16,6 +16,8 @@ import pytest
 from oubliette.testing.fork_server import Zygote
 from oubliette.testing.model_server import ModelServer
 from oubliette.testing.server import ServerProcess
+from tests.cluster import suites as cluster_suites
+from tests.cluster.servers import ClusterProcess, RayOfRun
 from tests.system.site import KINDS, Site
 
 if TYPE_CHECKING:
@@ -51,6 +53,17 @@ def zygote() -> Iterator[Zygote]:
         yield started
 
 
+@pytest.fixture(scope="session")
+def cluster_of_run(request: pytest.FixtureRequest) -> Iterator[RayOfRun | None]:
+    """The machines of the run's servers, if they are to be nodes of a cluster."""
+    number = cluster_suites.nodes()
+    if not number:
+        yield None
+        return
+    with RayOfRun(tuple(f"node{each}" for each in range(1, number + 1))) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="module")
 async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
     """A scripted model, for real agents."""
@@ -60,11 +73,16 @@ async def model(anyio_backend: str) -> AsyncIterator[ModelServer]:
 
 @pytest.fixture(scope="module")
 async def shared_site(
-    request: pytest.FixtureRequest, zygote: Zygote, anyio_backend: str
+    request: pytest.FixtureRequest, cluster_of_run: RayOfRun | None, anyio_backend: str
 ) -> AsyncIterator[Site]:
-    """The server of the module."""
+    """The server of the module, or its cluster."""
     settings = {**ROOMY, **getattr(request.module, "SETTINGS", {})}
-    async with ServerProcess(zygote=zygote, settings=settings) as server:
+    if cluster_of_run is None:
+        zygote = request.getfixturevalue("zygote")
+        served = ServerProcess(zygote=zygote, settings=settings)
+    else:
+        served = ClusterProcess(cluster_of_run, settings)
+    async with served as server:
         await server.start()
         site = Site(server)
         async with site.eyes:
@@ -111,7 +129,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What only collects a long wait comes last in its module, so that it waits for nothing."""
+    """On a cluster, leave out what is of one server alone.
+
+    What only collects a long wait comes last in its module, so that it waits for nothing."""
+    if cluster_suites.nodes():
+        for item in items:
+            cluster_suites.mark(item)
     last = [item for item in items if getattr(getattr(item, "obj", None), "runs_last", False)]
     for item in last:
         items.remove(item)

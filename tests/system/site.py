@@ -126,7 +126,7 @@ class Site:
 
     def workspaces(self, project: dict[str, Any]) -> str:
         """The folder of the project's workspaces, as its agents see it: as it is, without a sandbox."""
-        folder = self.server.home / "projects" / project["id"] / "workspaces"
+        folder = self.server.home_of(project["id"]) / "projects" / project["id"] / "workspaces"
         return "/workspace/workspaces" if self.server.sandboxed else str(folder)
 
     def principal(self, scope: str = "write") -> str:

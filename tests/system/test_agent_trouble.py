@@ -117,6 +117,7 @@ async def test_an_agent_of_a_package_is_used_by_its_name(open_site):
         assert (await agent.event("completion", nth=3))["final_text"] == "still here"
 
 
+@pytest.mark.whole
 async def test_a_package_that_is_broken_is_told_to_whoever_asks_for_its_agent(open_site):
     site = await open_site()
     async with site.caller("http-auto") as caller:

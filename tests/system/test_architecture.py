@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = {"relay.accept_bare": True}  # each session has both kinds of link then
+SETTINGS = {
+    "relay.accept_bare": True,  # each session has both kinds of link then
+    "snapshots.mode": "on",
+}
 CALL = 'call myapp_add {"a": 1, "b": 2}'
 
 

@@ -18,6 +18,7 @@ import pytest
 import oubliette
 from oubliette.api.errors import Closed
 from oubliette.errors import Conflict, HomeInUse, InvalidParameter
+from oubliette.runtime.files.home import HomeLock, prepare
 from tests.system.python_api import settings, short_home
 
 if TYPE_CHECKING:
@@ -137,6 +138,29 @@ async def test_a_home_that_another_process_uses_is_not_opened(home):
         if other.returncode is None:
             other.kill()
             await other.wait()
+
+
+async def test_a_home_whose_lock_a_command_holds_for_a_moment_is_opened(home, monkeypatch):
+    tried = asyncio.Event()
+    acquire = HomeLock.acquire
+
+    def noted(lock: HomeLock) -> None:
+        try:
+            acquire(lock)
+        except HomeInUse:
+            tried.set()
+            raise
+
+    monkeypatch.setattr(HomeLock, "acquire", noted)
+    prepare(home)
+    command = HomeLock(home)
+    command.acquire()
+    async with asyncio.timeout(3 * SOON), asyncio.TaskGroup() as group:
+        opening = group.create_task(opened(home).__aenter__())
+        await tried.wait()
+        command.release()
+        ob = await opening
+        await ob.aclose()
 
 
 async def test_two_homes_are_open_at_the_same_time():

@@ -9,6 +9,7 @@ import pytest
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
+@pytest.mark.whole
 async def test_a_project_is_created_used_and_deleted(site, oubliette):
     made = await oubliette("project", "create", "by hand", "--no-git", "--description", "d")
     assert (made.code, made.err) == (0, "Project by hand was created.\n")
@@ -63,6 +64,7 @@ async def test_a_turn_is_interrupted(site, oubliette):
     assert (await agent.event("completion"))["status"] == "interrupted"
 
 
+@pytest.mark.whole
 async def test_all_that_lives_is_ended(site, oubliette):
     """A session of this command line, one of somebody else with a child, and one at rest."""
     async with site.caller("http-auto") as caller:

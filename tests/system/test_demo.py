@@ -153,6 +153,7 @@ async def test_the_demo_holds_wherever_its_temporary_folder_is_and_leaves_nothin
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.whole
 async def test_a_demo_that_fails_keeps_its_home_and_says_where(environ) -> None:
     code, said = await demo(environ, "--runtime", "no-such")
     assert code == 1
@@ -161,6 +162,7 @@ async def test_a_demo_that_fails_keeps_its_home_and_says_where(environ) -> None:
     assert "no-such" in (home / "server.log").read_text()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("agent", ["droid", "opencode"])
 async def test_an_agent_that_is_not_installed_is_a_sentence_with_the_remedy(
     environ, agent: str

@@ -45,7 +45,7 @@ async def test_the_python_client_creates_its_project(site: Site) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert (process.returncode, "'name': 'demo'" in out.decode()) == (0, True), out.decode()
+    assert (process.returncode, "'name': 'first'" in out.decode()) == (0, True), out.decode()
 
 
 async def test_the_request_without_an_sdk_opens_an_mcp_session(site: Site) -> None:

@@ -119,9 +119,11 @@ RUNS = {
     "scripted_model.py": scripted_model,
     "typed_result.py": typed_result,
 }
+CORE = {"hello.py", "provide_a_tool.py"}
 NEEDS = {"real_agent_without_a_model.py": ("droid", real_agent_without_a_model)}
 
 
+@pytest.mark.whole
 async def test_the_notebook_runs_and_shows_its_results(site: Site, monkeypatch) -> None:
     import nbformat
     from nbclient import NotebookClient
@@ -154,7 +156,10 @@ def test_each_example_is_run_here() -> None:
 @pytest.mark.parametrize(
     "example",
     [
-        *(pytest.param(run, id=name) for name, run in RUNS.items()),
+        *(
+            pytest.param(run, id=name, marks=[] if name in CORE else pytest.mark.whole)
+            for name, run in RUNS.items()
+        ),
         *(
             pytest.param(run, id=name, marks=pytest.mark.requires(needed))
             for name, (needed, run) in NEEDS.items()

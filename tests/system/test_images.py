@@ -113,6 +113,83 @@ async def test_the_image_of_a_type_is_built_used_and_built_again(
             await house.admin.call("container_refresh", container_type="nothing")
 
 
+@contextlib.asynccontextmanager
+async def writable_house(flavour: str, zygote: Zygote, folder: Path) -> AsyncIterator[House]:
+    """A house with a container type in which agents can install something."""
+    name = f"localhost/oubliette/open:{uuid.uuid4().hex[:12]}"
+    recipe = (
+        "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN mkdir -p /opt/tools && chmod 1777 /opt/tools\n"
+    )
+    (folder / "Dockerfile").write_text(recipe)
+    settings = {
+        "containers.read_only": False,
+        "container_types.open.build_dir": folder,
+        "container_types.open.image": name,
+    }
+    async with house_of(flavour, zygote, **settings) as house:
+        house.images.append(name)
+        await house.admin.call("image_rebuild", container_type="open")
+        yield house
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_what_was_installed_is_in_the_next_containers_of_the_project(
+    flavour: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    async with writable_house(flavour, zygote, tmp_path) as house:
+        project, other = [
+            await house.project(name, container_type="open") for name in ("shop", "other")
+        ]
+        with pytest.raises(ToolFailed, match="no container runs"):
+            await house.admin.call("container_snapshot", project_id=project)
+        install = "echo tool > /opt/tools/one && echo work > work"
+        assert (await house.run(project, install))["exit_code"] == 0
+        stored = await house.admin.call("container_snapshot", project_id=project, name="tools.1")
+        house.images.append(stored["image"])
+        assert stored["image"] == f"localhost/oubliette-snapshots/{project}:tools.1".lower()
+        assert stored["size_bytes"] > 0
+
+        await house.admin.call("container_stop", project_id=project)
+        seen = await house.run(project, "cat /opt/tools/one work")
+        assert seen["stdout"] == "tool\nwork\n"
+        (container,) = house.containers()
+        assert container["ImageID"] == house.image_id(stored["image"])
+        assert (await house.run(other, "ls /opt/tools/one"))["exit_code"] != 0
+
+        await house.server.kill()
+        await house.server.start()
+        assert (await house.run(project, "cat /opt/tools/one"))["stdout"] == "tool\n"
+        await house.admin.call("container_refresh", project_id=project)
+        assert (await house.run(project, "ls /opt/tools/one"))["exit_code"] != 0
+        assert not house.api.images(name=stored["image"])
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_images_of_containers_go_with_their_project(
+    flavour: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    async with writable_house(flavour, zygote, tmp_path) as house:
+        project = await house.project("shop", container_type="open")
+        await house.run(project, "echo 1 > /opt/tools/one")
+        stored = await house.admin.call("container_snapshot", project_id=project)
+        house.images.append(stored["image"])
+        await house.run(project, "echo 2 > /opt/tools/one")
+        await house.admin.call("container_snapshot", project_id=project, name="second")
+        await house.admin.call("project_delete", project_id=project)
+        label = f"dev.oubliette.snapshot-of={project}"
+        assert not house.api.images(filters={"label": [label]})
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_nothing_can_be_installed_in_a_read_only_container(
+    flavour: str, zygote: Zygote
+) -> None:
+    async with house_of(flavour, zygote) as house:
+        project = await house.project("shop")
+        with pytest.raises(ToolFailed, match="their image is read-only"):
+            await house.admin.call("container_snapshot", project_id=project)
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_a_build_removes_the_image_that_it_replaces(
     flavour: str, zygote: Zygote, tmp_path: Path

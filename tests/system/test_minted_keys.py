@@ -21,6 +21,14 @@ READ = {
     "event_read",
     "workspace_list",
     "config_limits",
+    "file_list",
+    "file_read",
+    "port_list",
+    "repository_branches",
+    "session_compare",
+    "session_diff",
+    "session_export",
+    "session_log",
 }
 
 

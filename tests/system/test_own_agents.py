@@ -56,6 +56,9 @@ class Embedded:
         self.project = None
         self._keys: list[str] = []
 
+    def home_of(self, _project_id: str) -> Path:
+        return self.home
+
     @contextlib.asynccontextmanager
     async def running(self, **more) -> AsyncIterator[Site]:
         """A site on it, for the time of the block; `more` goes to `running`."""
@@ -269,9 +272,11 @@ async def test_a_server_without_the_agent_of_a_session_fails_it_with_the_reason(
         failed = await running.event("status", status="failed")
         assert "this server has no agent 'patient'" in failed["reason"]
         agent = site.agent(idle.session_id, caller)
-        await agent.say("two")
         failed = await agent.event("status", status="failed")
         assert "this server has no agent 'worker'" in failed["reason"]
+        await agent.say("two")
+        again = await agent.event("status", status="failed", nth=2)
+        assert "this server has no agent 'worker'" in again["reason"]
 
 
 PROGRAM = """
@@ -299,6 +304,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.whole
 def test_a_script_has_its_agent_in_its_own_file(home, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(root=str(ROOT)), encoding="utf-8")
@@ -407,6 +413,7 @@ def package(tmp_path_factory):
     return target
 
 
+@pytest.mark.whole
 async def test_the_example_is_an_agent_that_a_package_adds(home, package, monkeypatch):
     monkeypatch.syspath_prepend(str(package))
     embedded = Embedded(home, "best-effort")

@@ -19,6 +19,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@pytest.mark.whole
 async def test_agents_run_in_a_runtime_of_a_package(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(cage.install(tmp_path)))
     settings = {**ROOMY, "containers.runtime": "kennel", "package_runtimes.cage.bars": 20}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from oubliette.testing.model_server import ModelServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,18 +25,55 @@ INSTALLED = any(each.value == "oubliette.testing.plugin" for each in entry_point
 LOAD = [] if INSTALLED else ["-p", "oubliette.testing.plugin"]
 
 
+class Project:
+    """A folder with tests that turn every warning into an error.
+
+    It is not pytest's own `pytester`: when a test ends, that takes back every import that was made
+    meanwhile in this process. What is written in C then exists twice (httptools raised errors that
+    nobody could catch), and a later test on this worker fails for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, text: str, *options: str) -> pytest.RunResult:
+        """Run one module of tests in a process of its own."""
+        self.path.joinpath("test_it.py").write_text(text)
+        return run_pytest(self.path, "-p", "no:randomly", *options)
+
+
+def run_pytest(folder: Path, *options: str) -> pytest.RunResult:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *LOAD, *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    print(done.stdout, done.stderr, sep="\n")
+    seconds = time.monotonic() - began
+    return pytest.RunResult(
+        done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), seconds
+    )
+
+
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project whose tests turn every warning into an error."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeini("[pytest]\nfilterwarnings = error\nanyio_mode = auto\n")
-    pytester.makeconftest("import pytest\n@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n")
-    return pytester
-
-
-def run(project: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
-    project.makepyfile(text)
-    return project.runpytest_subprocess(*LOAD, "-p", "no:randomly", *options, timeout=120)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    folder.joinpath("pytest.ini").write_text(
+        "[pytest]\nfilterwarnings = error\nanyio_mode = auto\n"
+    )
+    folder.joinpath("conftest.py").write_text(
+        "import pytest\n@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n"
+    )
+    return Project(folder)
 
 
 TOOLS = """
@@ -50,8 +87,7 @@ def double(x: int) -> dict:
 
 
 def test_a_test_that_awaits_has_a_system_of_its_own_with_its_tools(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 @pytest.mark.parametrize("x", [1, 2])
@@ -65,8 +101,7 @@ async def test_it(oubliette_project_async, x):
 
 
 def test_a_script_stands_for_the_model_and_is_used_to_its_end(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 async def test_used(oubliette_project_async, agent):
@@ -100,8 +135,7 @@ async def test_failed_says_it_once(oubliette_project_async, agent):
 
 
 def test_a_clock_that_is_moved_ahead_passes_deadlines(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 async def test_it(oubliette_project_async, clock):
@@ -123,8 +157,7 @@ async def test_it(oubliette_project_async, clock):
 
 
 def test_a_blocking_test_moves_the_clock_ahead_while_a_turn_runs(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 def test_it(oubliette_project, clock):
@@ -148,8 +181,7 @@ def test_it(oubliette_project, clock):
 
 
 def test_settings_of_the_system_are_a_fixture_to_override(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 @pytest.fixture
@@ -167,8 +199,7 @@ async def test_it(oubliette_project_async):
 
 
 def test_a_test_that_leaves_a_thread_or_a_task_fails(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 async def test_task(oubliette_project_async):
@@ -203,8 +234,7 @@ def ask(url, prompt):
 
 
 def test_a_blocking_test_has_a_scripted_model(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         MODEL
         + """
 def test_it(model):
@@ -235,22 +265,22 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
 
 
 def test_a_cassette_is_recorded_once_and_replayed_then(project, upstream, monkeypatch) -> None:
-    run(project, CASSETTE, "--oubliette-record=once").assert_outcomes(passed=1)
+    project.run(CASSETTE, "--oubliette-record=once").assert_outcomes(passed=1)
     assert [each.key for each in upstream.requests] == ["the-real-key"]
     (file,) = project.path.glob("cassettes/*/test_it.jsonl")
     assert "the-real-key" not in file.read_text()
     monkeypatch.delenv("OUBLIETTE_UPSTREAM_URL")
-    run(project, CASSETTE).assert_outcomes(passed=1)
-    run(project, CASSETTE, "--oubliette-record=once").assert_outcomes(passed=1)
+    project.run(CASSETTE).assert_outcomes(passed=1)
+    project.run(CASSETTE, "--oubliette-record=once").assert_outcomes(passed=1)
     assert len(upstream.requests) == 1
 
 
 def test_without_a_cassette_a_test_fails_and_says_how_to_record_it(project) -> None:
     text = MODEL + "def test_it(cassette): assert ask(cassette.url, 'say hello').is_error\n"
-    result = run(project, text)
+    result = project.run(text)
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*was not recorded: there is no *--oubliette-record=once*"])
-    result = run(project, text, "--oubliette-record=all")
+    result = project.run(text, "--oubliette-record=all")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*OUBLIETTE_UPSTREAM_URL*"])
 
@@ -273,8 +303,7 @@ asyncio.run(main())
 
 def test_a_program_that_is_killed_goes_on_in_its_next_run(project) -> None:
     project.path.joinpath("program.py").write_text(PROGRAM)
-    result = run(
-        project,
+    result = project.run(
         """
 def test_it(crash):
     outcome = crash.run("program.py", at="session.committed@2")
@@ -286,8 +315,7 @@ def test_it(crash):
 
 
 def test_a_test_that_blocks_has_a_system_of_its_own_with_its_tools(project) -> None:
-    result = run(
-        project,
+    result = project.run(
         TOOLS
         + """
 def test_it(oubliette_project, agent):
@@ -300,13 +328,11 @@ def test_it(oubliette_project, agent):
 
 
 def test_the_example_passes_on_any_number_of_workers_and_in_any_order(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    shutil.copytree(EXAMPLE, pytester.path / "example")
-    monkeypatch.chdir(pytester.path / "example")
-    done = pytester.run(sys.executable, "-m", "pytest", *LOAD, "-n", "2", timeout=120)
-    done.assert_outcomes(passed=6)
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    run_pytest(tmp_path / "example", "-n", "2").assert_outcomes(passed=6)
 
 
 def test_the_plugin_imports_nothing_of_ours_until_a_fixture_is_used() -> None:

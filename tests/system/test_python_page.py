@@ -66,7 +66,13 @@ def environment(site: Site, home: Path) -> dict[str, str]:
     return {**os.environ, **settings}
 
 
-@pytest.mark.parametrize("program", list(programs()), ids=str)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(each, marks=pytest.mark.whole if number % 3 else [], id=str(each))
+        for number, each in enumerate(programs())
+    ],
+)
 async def test_a_program_of_a_page_prints_what_the_page_shows(
     site: Site, home: Path, program: Program
 ) -> None:

@@ -323,8 +323,8 @@ async def test_an_idempotency_key_never_buys_a_second_agent(site, caller, projec
 async def test_an_idempotency_key_counts_for_messages_too(site, caller, project):
     _, agent = await spawn(site, caller, project, "say one")
     await agent.turn()
-    for _ in range(3):
-        await agent.say("say two", idempotency_key="m1")
+    answers = [await agent.say("say two", idempotency_key="m1") for _ in range(3)]
+    assert {answer["turn"] for answer in answers} == {2}
     assert await agent.turn() == ["two"]
     await agent.say("say three")
     assert await agent.turn() == ["three"]

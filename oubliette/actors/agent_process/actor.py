@@ -28,6 +28,7 @@ from oubliette.actors.session.messages import (
     ToolsNotListed,
     WithdrawPrompt,
 )
+from oubliette.actors.snapshot_requests import SNAPSHOTS
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Message, handles
 from oubliette.kit.retry import ask_with_retry
@@ -95,7 +96,12 @@ class AgentProcessActor(Actor):
         self._session = session
         self._record = record
         self._process = ProcessStart(
-            context, session, record, turns_done=turns_done, api_key=api_key
+            context,
+            session,
+            record,
+            turns_done=turns_done,
+            api_key=api_key,
+            snapshots=self.system.lookup(SNAPSHOTS),
         )
         self._output = OutputHalf(offset, record.process_err)
         self._stdin = StdinHalf()

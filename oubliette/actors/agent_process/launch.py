@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from oubliette.actors.agent_process.forked_conversation import conversation_files
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import NotFound, OublietteError
-from oubliette.runtime.agents.base import AgentSession
+from oubliette.runtime.agents.base import AgentSession, ForkPoint
 from oubliette.runtime.agents.credentials import Given, filled, given
 from oubliette.runtime.files.git_identity import gitconfig
 from oubliette.runtime.guest.messages import ProcessLimits, StartProcess
@@ -69,7 +71,8 @@ async def _places(context: ActorContext, session: Session) -> tuple[Project, Wor
             queries.workspace(connection, session.workspace_id),
         )
 
-    project, workspace = await context.reader.run(read)
+    # The start waits, as all that is written does: it is no failure of the agent.
+    project, workspace = await once_back(lambda: context.reader.run(read))
     if project is None:
         raise NotFound(f"there is no project {session.project_id}")
     return project, workspace
@@ -95,9 +98,18 @@ def _settings(
         mcp_servers=identified(servers, session),
         outage_seconds=context.config.containers.orphan_grace_seconds,
         agent_session_id=session.agent_session_id,
+        fork_of=_fork_point(session),
         env=secrets.env,
         credentials=secrets.values,
     )
+
+
+def _fork_point(session: Session) -> ForkPoint | None:
+    """Return what the agent is to fork, or has forked."""
+    other = session.forked_conversation
+    if other is None:
+        return None
+    return ForkPoint(agent_session_id=other, turn=session.forked_at_turn or 0)
 
 
 def identified(servers: dict[str, Any], session: Session) -> dict[str, Any]:
@@ -136,12 +148,13 @@ async def start_request(
             points.
     """
     project, workspace = await _places(context, session)
+    conversation = await conversation_files(context, session)
 
     def prepare() -> tuple[Given, AgentSession, AgentCommand]:
         secrets, servers = _read(context, session, project, workspace)
         settings = _settings(context, session, secrets, servers, api_key)
         command = context.agent(session.agent).command(settings, info.inside)
-        files = {file.path: (file.content, file.mode) for file in command.files}
+        files = conversation | {file.path: (file.content, file.mode) for file in command.files}
         identity = gitconfig(context.config.agents)
         context.folders.create_session_home(project, session.id, files, identity)
         return secrets, settings, command

@@ -42,6 +42,8 @@ class OutputHalf:
         self._replaying = False
         self._undelivered: list[tuple[OutputEvent, ...]] = []
         self._adapter: AgentAdapter | None = None
+        self.forked = True
+        """False: the agent could not begin with the conversation of a fork."""
 
     def restart(self) -> None:
         """Reset for another process of the same agent that is about to start."""
@@ -72,6 +74,7 @@ class OutputHalf:
         """Take output that begins at `offset`; its events are undelivered from now on."""
         assert self._adapter is not None
         self._replaying = False
+        events = self._adapter.feed(data, offset)
         items = [
             OutputEvent(
                 type=event.type,
@@ -80,8 +83,11 @@ class OutputHalf:
                 ordinal=event.ordinal,
                 ack=ack_of(event),
             )
-            for event in self._adapter.feed(data, offset)
+            for event in events
         ]
+        for event in events:
+            if event.type == "ready" and event.data.get("forked") is False:
+                self.forked = False
         self.offset = offset + len(data)
         self._undelivered += portions(items)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from oubliette import ids
 from oubliette.actors.agent_process.launch import agent_session, start_request
+from oubliette.actors.agent_process.session_files import bring_session_files
 from oubliette.actors.container.memory_room import WAIT_SECONDS
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.container.start_stages import longest_start
@@ -42,7 +43,9 @@ class ProcessStart:
         *,
         turns_done: int,
         api_key: str | None,
+        snapshots: Ref | None,
     ) -> None:
+        self._snapshots = snapshots
         self._context = context
         self._session = session
         self._record = record
@@ -121,9 +124,7 @@ class ProcessStart:
         self, info: ContainerInfo, process: str, noted: Awaitable[None] | None
     ) -> StartProcess:
         """Return the start request; made while the process id is written to the log, used after."""
-        making = asyncio.create_task(
-            start_request(self._context, self._record, info, process, self._api_key)
-        )
+        making = asyncio.create_task(self._prepared(info, process))
         try:
             if noted is not None:
                 await noted
@@ -132,6 +133,13 @@ class ProcessStart:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
         return request
+
+    async def _prepared(
+        self, info: ContainerInfo, process: str
+    ) -> tuple[StartProcess, AgentSession]:
+        if self._record.turn_count > 1:
+            await bring_session_files(self._context, self._snapshots, self._record)
+        return await start_request(self._context, self._record, info, process, self._api_key)
 
     async def adapter(self, info: ContainerInfo | None, *, ready: bool) -> AgentAdapter:
         """Return an adapter of the process in `info`; `ready`: its handshake is over."""

@@ -46,6 +46,7 @@ class StdinHalf:
         self._unaccepted: dict[int, StdinFrame | bytes] = {}
         """By the session's number: a frame, or the bytes that were made of it."""
         self._tool_list: Literal["awaited", "overdue soon", "had"] = "had"
+        self._forked = True
 
     def begin(self, adapter: AgentAdapter) -> None:
         """Encode by `adapter` from now on, whose handshake has yet to be taken from it."""
@@ -65,6 +66,10 @@ class StdinHalf:
         late = self._tool_list != "had"
         self._tool_list = "had"
         return late
+
+    def not_forked(self) -> None:
+        """Note that the agent could not begin with the conversation of a fork."""
+        self._forked = False
 
     # ------------------------------------------------------------------ frames in
 
@@ -125,6 +130,8 @@ class StdinHalf:
             return None
         interrupt = False
         if isinstance(frame, StdinFrame):
+            if not self._forked:
+                frame = msgspec.structs.replace(frame, text=frame.unless_forked + frame.text)
             data = _encoded(self._adapter, frame)
             interrupt = data is None
             # Every number is used, so that none is waited for.

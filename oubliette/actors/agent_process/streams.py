@@ -107,6 +107,8 @@ class AgentStreams:
                 match item:
                     case Output(stream=1):
                         self._output.read(item.data, item.offset)
+                        if not self._output.forked:
+                            self._stdin.not_forked()
                         await self._deliver(process_id)
                         self._take_protocol_frames()
                         if (reason := self._output.failed) is not None:
@@ -133,10 +135,12 @@ class AgentStreams:
                     case _:
                         pass  # the end of a stream is followed by the exit
         finally:
-            if pump is not None:
-                pump.cancel()
-                await asyncio.gather(pump, return_exceptions=True)
-            await stream.aclose()
+            try:
+                if pump is not None:
+                    pump.cancel()
+                    await asyncio.gather(pump, return_exceptions=True)
+            finally:  # also when this is cancelled a second time
+                await stream.aclose()
         return None
 
     async def _skip(self, gap: Gap) -> None:

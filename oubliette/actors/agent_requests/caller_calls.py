@@ -6,7 +6,7 @@ second in all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred
 
 Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
+HELD: Final = "nothing can be stored now, the call waits for it"
 
 
 class CallerCalls:
@@ -110,8 +111,8 @@ class CallerCalls:
         return (*effects, *self.report()) if self._calls.open else effects
 
     def report(self) -> Effects:
-        """Send the owner of the limit the calls that are open here."""
-        return (ReportOpenCalls((*self._calls.open, *self._calls.reserving)),)
+        """Send the owner of the limit the calls that are open here, or wait for it."""
+        return (ReportOpenCalls(tuple(self._calls.open), tuple(self._calls.reserving)),)
 
     # ------------------------------------------------------------------ calls
 
@@ -262,6 +263,13 @@ class CallerCalls:
         if call is None:
             return ()
         return tuple(ReportProgress(rpc, stored.message) for rpc in call.askers)
+
+    def held(self, request_id: str) -> Effects:
+        """Report to all who wait for a call that it waits for the storage, without an event."""
+        call = self._calls.open.get(request_id)
+        if call is None:
+            return ()
+        return tuple(ReportProgress(rpc, HELD) for rpc in call.askers)
 
     def settle(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.messages import (
     CallerDisconnected,
@@ -11,8 +11,9 @@ from oubliette.actors.messages import (
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.session.messages import RequestOver, RequestSettled
-from oubliette.kit import Actor, Message, handles
+from oubliette.actors.session.messages import CallHeld, RequestOver, RequestSettled
+from oubliette.actors.store.outages import tell_running_since
+from oubliette.kit import Actor, LocalMessage, Message, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -20,8 +21,21 @@ if TYPE_CHECKING:
     from oubliette.records import CallerRequest
 
 
+HELD_SECONDS: Final = 1.0
+"""Time after its deadline after which a call that waits for the storage is reported as held."""
+
+
 class _DeadlinePassed(Message):
     pass
+
+
+class _StillAway(Message):
+    """Time to report again that the call waits for the storage."""
+
+
+class _StoreRuns(LocalMessage):
+    since: float
+    """Wall second of the end of the latest outage of the storage."""
 
 
 class _CallerOpened(Message):
@@ -33,7 +47,10 @@ class _CallerUnavailable(Message):
 
 
 class CallerRequestActor(Actor):
-    """Waits for the first of: the caller's absence, the deadline, the end by the session itself."""
+    """Waits for the first of: the caller's absence, the deadline, the end by the session itself.
+
+    A caller cannot answer while nothing can be stored: the call gets its whole time after that.
+    """
 
     def __init__(
         self, context: ActorContext, session: Ref, request: CallerRequest, *, adopted: bool
@@ -44,6 +61,7 @@ class CallerRequestActor(Actor):
         self._request = request
         self._adopted = adopted
         self._settled = False
+        self._awaits_storage = False
 
     async def on_start(self) -> None:
         """Start the deadline and ask the caller's actor to watch its presence."""
@@ -96,7 +114,33 @@ class CallerRequestActor(Actor):
 
     @handles(_DeadlinePassed)
     def _deadline(self, _: _DeadlinePassed) -> None:
-        seconds = self._request.deadline - self._request.created_at
+        if self._settled:
+            return
+        self._awaits_storage = True
+        self.after(HELD_SECONDS, _StillAway())
+        store = self._context.store
+        tell_running_since(self, store, lambda since: _StoreRuns(since=since))
+
+    @handles(_StillAway)
+    def _still_away(self, message: _StillAway) -> None:
+        """Have the agent wait on: its client expects an answer some time after the deadline."""
+        if self._awaits_storage and not self._settled:
+            self._session.tell(CallHeld(request_id=self._request.id))
+            self.after(self._seconds, message)
+
+    @property
+    def _seconds(self) -> float:
+        return self._request.deadline - self._request.created_at
+
+    @handles(_StoreRuns)
+    def _overdue(self, message: _StoreRuns) -> None:
+        """End the call, unless its caller could not answer in all of its time."""
+        self._awaits_storage = False
+        seconds = self._seconds
+        left = message.since + seconds - self.clock.time()
+        if message.since > self._request.created_at and left > 0:
+            self.after(left, _DeadlinePassed())
+            return
         self._settle("timeout", error=f"the caller did not answer within {seconds:.0f} seconds")
 
     def _settle(self, outcome: str, *, error: str) -> None:

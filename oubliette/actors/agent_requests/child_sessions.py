@@ -7,7 +7,7 @@ reconnect or a restart, it joins the turn that it has started, or gets that turn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oubliette.actors.agent_requests.caller_tools import (
@@ -43,6 +43,8 @@ class ChildCall:
     receive: Receive | None = None
     """Receives the answer besides the askers."""
     session_id: str = ""
+    workspace: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+    """Workspace and branch, if it was given those of its own."""
     spawned: bool = False
     ended: ChildTurnEnded | None = None
     accepted: bool = False
@@ -106,7 +108,10 @@ class ChildCalls:
         if known is not None:
             known.askers.append(rpc)
             return ()
-        spawn = SpawnChild(call_id, asked.message, asked.session_id, own_workspace=False)
+        branch = asked.workspace == "branch"
+        spawn = SpawnChild(
+            call_id, asked.message, asked.session_id, own_workspace=False, branch=branch
+        )
         return self._begin(ChildCall([rpc], asked.wait, since=now), spawn)
 
     def begin(self, spawn: SpawnChild, receive: Receive, now: float) -> Effects:
@@ -129,6 +134,8 @@ class ChildCalls:
         if message.error is not None:
             return self._answer(message.call_id, now, error=message.error)
         call.session_id = message.session_id
+        if message.workspace_id is not None:
+            call.workspace = {"workspace_id": message.workspace_id, "branch": message.branch}
         call.spawned = message.spawned
         call.accepted = True
         passed = PassFailpoint("session.child_spawned")
@@ -155,9 +162,9 @@ class ChildCalls:
     def _end_with(self, call_id: str, outcome: str, result: str | None, now: float) -> Effects:
         if outcome == "completed":
             return self._answer(call_id, now, result=result or "")
-        session_id = self._open[call_id].session_id
+        call = self._open[call_id]
         error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
-        error["data"]["session_id"] = session_id
+        error["data"] |= {"session_id": call.session_id, **call.workspace}
         return self._answer(call_id, now, error=error)
 
     def _answer(
@@ -170,7 +177,12 @@ class ChildCalls:
     ) -> Effects:
         call = self._open.pop(call_id)
         waiting: Effects = (self._waiting(),) if call.wait else ()
-        answer = {"session_id": call.session_id, "result": result, "spawned": call.spawned}
+        answer = {
+            "session_id": call.session_id,
+            "result": result,
+            "spawned": call.spawned,
+            **call.workspace,
+        }
         return waiting + _answers(call, None if error else answer, error, now)
 
     @property

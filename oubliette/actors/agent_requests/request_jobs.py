@@ -22,6 +22,7 @@ from oubliette.errors import InvalidParameter, NotFound, SessionHandover
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents.memory import need_of
+from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.tool_params.session_tools import EventsParams
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from oubliette.kit import Actor, Ref
 
 ROOM_SECONDS: Final = 5.0  # for the container's actor to report its memory
+ASK_SECONDS: Final = 30.0
+COPY_SECONDS: Final = 300.0  # for a workspace that is cloned or copied
 RESTART_SECONDS: Final = 10.0  # for the project's actor to be restarted
 
 
@@ -95,22 +98,30 @@ class RequestJobs:
 
     async def _ask_project(self, spawn: SpawnChild) -> ChildSpawned:
         record, system = self._writer.record, self._actor.system
+        own = spawn.own_workspace or spawn.branch
         name = await system.ref("projects").ask(OpenProject(project_id=record.project_id))
         spawned: SpawnResult = await system.ref(name).ask(
             SpawnSession(
                 principal=record.principal,
                 prompt=spawn.message,
                 session_id=spawn.session_id,
-                workspace_id=None if spawn.own_workspace else record.workspace_id,
-                create_workspace=spawn.own_workspace,
+                workspace_id=None if own else record.workspace_id,
+                create_workspace=own,
+                branch_from=record.workspace_id if spawn.branch else None,
                 new_session=spawn.session_id is None,
                 caller_id=record.caller_id,
                 caller_tools=record.caller_tools,
                 parent_session_id=record.id,
                 call_id=f"{record.id}/{spawn.call_id}",
-            )
+            ),
+            timeout=COPY_SECONDS if own else ASK_SECONDS,
         )
         turn = await self._context.reader.turn(spawned.session_id, spawned.turn)
+        branch = None
+        if spawn.branch:
+            project = await self._context.reader.project(record.project_id)
+            if project is not None and project.repository is not None:
+                branch = branch_of(spawned.workspace_id, default=False)
         return ChildSpawned(
             call_id=spawn.call_id,
             session_id=spawned.session_id,
@@ -118,6 +129,8 @@ class RequestJobs:
             done=turn is not None and turn.state == "done",
             outcome=turn.outcome if turn else None,
             result=turn.result if turn else None,
+            workspace_id=spawned.workspace_id if spawn.branch else None,
+            branch=branch,
         )
 
     async def _session_events(self, request: ServeRequest) -> dict[str, Any]:
@@ -174,6 +187,7 @@ class RequestJobs:
             session=actor.name,
             incarnation=actor.ref.incarnation,
             request_ids=report.request_ids,
+            reserving=report.reserving,
         )
         counted = CallReserved(request_id="")  # of none: nothing follows from it
         actor.pipe_to_self(

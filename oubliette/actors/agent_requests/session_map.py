@@ -48,6 +48,8 @@ class MapCall:
 
     askers: list[PendingRpc]
     parts: list[AgentMapMessage]
+    branch: bool
+    """Whether each new session gets a copy of this one's workspace."""
     order: FanOut[dict[str, Any]]
     since: float
     """Wall second at which the agent asked."""
@@ -89,7 +91,8 @@ class MapCalls:
         own = given.record.limits.max_agents_at_once
         room = (own if own is not None else self._agents_at_once) or 1
         parallel = asked.max_parallel or room
-        call = MapCall([rpc], parts, FanOut(len(parts), parallel), given.now)
+        branch = asked.workspace == "branch"
+        call = MapCall([rpc], parts, branch, FanOut(len(parts), parallel), given.now)
         self._open[call_id] = call
         return (_progress(call_id, call), AskMapRoom(call_id))
 
@@ -147,7 +150,11 @@ class MapCalls:
                 return self._part_answered(call_id, number, result, error, now)
 
             spawn = SpawnChild(
-                f"{call_id}/{number}", part.message, part.session_id, part.own_workspace
+                f"{call_id}/{number}",
+                part.message,
+                part.session_id,
+                part.own_workspace,
+                branch=call.branch and part.session_id is None and not part.own_workspace,
             )
             effects += self._children.begin(spawn, receive, now)
         return effects
@@ -199,6 +206,7 @@ def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> 
             "status": "completed",
             "result": result["result"],
             "error": None,
+            **_workspace(result),
         }
     data: dict[str, Any] = error.get("data") or {}
     kind = str(data.get("kind", "error"))
@@ -207,7 +215,12 @@ def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> 
         "status": kind.removeprefix("child_") if kind.startswith("child_") else "refused",
         "result": None,
         "error": _text(error),
+        **_workspace(data),
     }
+
+
+def _workspace(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: answer[name] for name in ("workspace_id", "branch") if name in answer}
 
 
 def _text(error: dict[str, Any]) -> str:

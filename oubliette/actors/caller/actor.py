@@ -12,19 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
-from oubliette.actors.caller.delivery import (
-    BacklogFailed,
-    BacklogRead,
-    EventDelivery,
-    ProjectsRead,
-    SettledJoined,
-    WaitExpired,
-)
+from oubliette.actors.caller.delivery import DELIVERY_MESSAGES, BacklogFailed, EventDelivery
 from oubliette.actors.caller.listener import Listener
-from oubliette.actors.caller.memory import TrackedRequest
 from oubliette.actors.caller.messages import (
-    SUPERSEDED,
-    UNKNOWN,
     CallerState,
     CloseListener,
     EventBatch,
@@ -34,9 +24,9 @@ from oubliette.actors.caller.messages import (
     OpenListener,
 )
 from oubliette.actors.caller.presence import CallerPresence
+from oubliette.actors.caller.presence_watch import BOARD_MESSAGES, CheckPresence, PresenceWatch
 from oubliette.actors.caller.reader import events_of, open_requests
 from oubliette.actors.messages import (
-    CallerDisconnected,
     CallerSeen,
     EventsCommitted,
     TrackRequest,
@@ -51,13 +41,14 @@ from oubliette.actors.store.subscription import (
     Resubscribe,
     Subscribed,
 )
-from oubliette.kit import Actor, Down, MailboxFull, Message, handles
+from oubliette.kit import Actor, Down, Message, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller.reader import CallerReader
+    from oubliette.actors.caller_board import CallerBoard
     from oubliette.config.schema import CallersConfig
-    from oubliette.kit import ActorTimer, Ref
+    from oubliette.kit import Ref
     from oubliette.records import CallerRequest, Event, PermissionRequest
 
 log = structlog.get_logger("oubliette.callers")
@@ -65,10 +56,6 @@ log = structlog.get_logger("oubliette.callers")
 IDLE_SECONDS: Final = 3600.0
 KEEP_RECENT_SECONDS: Final = 60.0
 """Seconds for which the newest events are kept in memory for a caller that does not listen."""
-
-
-class _CheckPresence(Message):
-    pass
 
 
 class _CheckIdle(Message):
@@ -93,6 +80,7 @@ class CallerActor(Actor):
         principal: str,
         caller_id: str,
         memory: CallerMemory,
+        board: CallerBoard | None = None,
     ) -> None:
         super().__init__()
         self._reader = reader
@@ -106,7 +94,16 @@ class CallerActor(Actor):
         subscribe = Subscribe(caller_key=caller_key(principal, caller_id), name=self.name)
         self._subscription = LogSubscription(self, store, reader, subscribe)
         self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
-        self._presence_timer: ActorTimer | None = None
+        self._watch = PresenceWatch(
+            self,
+            self._presence,
+            memory,
+            key=(principal, caller_id),
+            board=board,
+            on_superseded=self._supersede,
+        )
+        self._shared = self._watch.shared
+        """The caller's place on the board of a cluster; None: there is one node."""
         self._last_used = 0.0
         self._checking_recent = False
         """Whether a `_CheckRecent` is scheduled."""
@@ -118,10 +115,11 @@ class CallerActor(Actor):
             self._presence.seen(self._last_used)
         last = await self._subscription.begin()
         self._delivery.restart(last)
+        row = None if self._shared is None else await self._shared.begin()
         if not self._memory.delivered:
-            self._memory.delivered = last
+            self._memory.delivered = min(last, (row and row.delivered) or last)
         self.after(IDLE_SECONDS, _CheckIdle())
-        self._check_presence(_CheckPresence())
+        self._watch.check()
 
     # ------------------------------------------------------------ the log
     @handles(EventsCommitted)
@@ -154,6 +152,8 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if message.tools is not None:
             self._memory.tools = message.tools
+            if self._shared is not None:
+                self._shared.tools_changed()
         provides = message.mode == "provide"
         head = self._delivery.head
         # A cursor beyond the log comes from another server: it would never receive an event.
@@ -165,6 +165,8 @@ class CallerActor(Actor):
                 requests = await open_requests(self._reader, self._principal, self._caller_id)
                 before = head if after is None else after if message.again else 0
                 again = await events_of(self._reader, requests, before)
+        if provides and self._shared is not None:
+            await self._shared.open(stream=message.kind == "stream", head=head)
         listener = Listener(
             message.listener_id,
             provides=provides,
@@ -179,18 +181,22 @@ class CallerActor(Actor):
         if message.project_id is not None:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._delivery.restrict(listener)
+        self._delivery.add(listener)
         if provides:
             self._supersede()
             self._provider = listener
-            self._presence.opened(listener.id, stream=message.kind == "stream")
-        self._delivery.add(listener)
+            self._watch.opened(listener)
+        if self._shared is not None:
+            if provides and self._shared.superseded:
+                self._supersede()
+            self._shared.compare()
         return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
 
     def _supersede(self) -> None:
         older, self._provider = self._provider, None
         if older is not None:
-            self._presence.superseded(older.id)
-            self._delivery.end(older, SUPERSEDED)
+            self._watch.superseded(older)
+            self._delivery.supersede(older)
 
     @handles(CloseListener)
     def _close(self, message: CloseListener) -> None:
@@ -199,9 +205,8 @@ class CallerActor(Actor):
             return
         if listener is self._provider:
             self._provider = None
-            now = self._last_used = self.clock.monotonic()
-            self._presence.closed(listener.id, now, orderly=message.orderly)
-            self._watch_presence()
+            self._last_used = self.clock.monotonic()
+            self._watch.closed(listener, orderly=message.orderly)
         self._delivery.end(listener, message.reason)
         self._watch_recent()
 
@@ -210,25 +215,14 @@ class CallerActor(Actor):
     def _next(self, message: NextEvents) -> EventBatch | None:
         listener = self._delivery.get(message.listener_id)
         if listener is None:
-            return EventBatch(events=(), next=message.after, ended=UNKNOWN)
+            ended = self._delivery.why_ended(message.listener_id)
+            return EventBatch(events=(), next=message.after, ended=ended)
         self._delivery.expect(listener, message, self.defer())
         return None
 
-    @handles(WaitExpired)
-    def _wait_over(self, message: WaitExpired) -> None:
-        self._delivery.wait_over(message)
-
-    @handles(SettledJoined)
-    def _joined(self, _: SettledJoined) -> None:
-        self._delivery.joined()
-
-    @handles(BacklogRead)
-    def _backlog_read(self, message: BacklogRead) -> None:
-        self._delivery.backlog_read(message)
-
-    @handles(ProjectsRead)
-    def _projects_read(self, message: ProjectsRead) -> None:
-        self._delivery.projects_read(message)
+    @handles(*DELIVERY_MESSAGES)
+    def _delivery_message(self, message: Message) -> None:
+        self._delivery.take(message)
 
     @handles(BacklogFailed)
     def _backlog_failed(self, message: BacklogFailed) -> None:
@@ -242,52 +236,24 @@ class CallerActor(Actor):
     @handles(CallerSeen)
     def _seen(self, _: CallerSeen) -> None:
         self._last_used = self.clock.monotonic()
-        self._presence.seen(self._last_used)
-        self._watch_presence()
+        self._watch.seen()
 
     @handles(TrackRequest, at_once=True)
     def _track(self, message: TrackRequest) -> None:
-        now = self._last_used = self.clock.monotonic()
-        # A caller that was absent since the server's start may be on its way back from the last
-        # one.
-        grace = message.grace if message.adopted or not self._presence.known else 0.0
-        self._memory.tracked[message.request_id] = TrackedRequest(
-            message.reply_to, message.durable, now + grace
-        )
-        self._check_presence(_CheckPresence())
+        self._last_used = self.clock.monotonic()
+        self._watch.track(message)
 
     @handles(UntrackRequest, at_once=True)
     def _untrack(self, message: UntrackRequest) -> None:
-        self._memory.tracked.pop(message.request_id, None)
+        self._watch.untrack(message.request_id)
 
-    @handles(_CheckPresence)
-    def _check_presence(self, _: _CheckPresence) -> None:
-        now = self.clock.monotonic()
-        if not self._presence.present(now):
-            for request_id, tracked in self._memory.lost(now).items():
-                del self._memory.tracked[request_id]
-                self._tell_lost(tracked)
-        self._watch_presence()
+    @handles(CheckPresence)
+    def _check_presence(self, _: CheckPresence) -> None:
+        self._watch.check()
 
-    def _tell_lost(self, tracked: TrackedRequest) -> None:
-        reason = f"caller {self._caller_id} is not connected: {self._presence.reason}"
-        try:
-            self.system.ref(tracked.reply_to).tell(CallerDisconnected(reason=reason))
-        except MailboxFull:
-            log.warning("loss of a caller not reported", caller=self.name, to=tracked.reply_to)
-
-    def _watch_presence(self) -> None:
-        """Set the timer to the next time at which a change of presence may have to be reported."""
-        if self._presence_timer is not None:
-            self._presence_timer.cancel()
-            self._presence_timer = None
-        if self._presence.held:
-            return
-        due = self._memory.next_loss(self._presence.until())
-        if due is None:
-            return
-        delay = max(0.0, due - self.clock.monotonic())
-        self._presence_timer = self.after(delay, _CheckPresence())
+    @handles(*BOARD_MESSAGES)
+    def _board_message(self, message: Message) -> None:
+        self._watch.take(message)
 
     # ------------------------------------------------------------ the rest
     def _watch_recent(self) -> None:
@@ -301,18 +267,27 @@ class CallerActor(Actor):
         self._checking_recent = False
         if self._delivery.listened:
             return
-        if self._presence.present(self.clock.monotonic()):
+        now = self.clock.monotonic()
+        if self._presence.present(now) and not self._presence.held_elsewhere(now):
             self._watch_recent()
         else:
             self._delivery.forget()
 
     @handles(GetCaller)
-    def _get(self, _: GetCaller) -> CallerState:
-        present = self._presence.present(self.clock.monotonic())
+    def _get(self, _: GetCaller) -> CallerState | None:
+        if self._shared is None:
+            return self._state()
+        deferred = self.defer()
+        self._shared.look(lambda: deferred.set(self._state()))
+        return None
+
+    def _state(self) -> CallerState:
+        now = self.clock.monotonic()
+        present = self._presence.present(now)
         return CallerState(
             present=present,
             reason=None if present else self._presence.reason,
-            provided=self._provider is not None,
+            provided=self._provider is not None or self._presence.held_elsewhere(now),
             head=self._delivery.head,
             tools=self._memory.tools,
             tracked=len(self._memory.tracked),

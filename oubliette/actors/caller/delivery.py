@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.caller.event_window import RecentEvents, size_of
-from oubliette.actors.caller.messages import EventBatch
+from oubliette.actors.caller.messages import SUPERSEDED, UNKNOWN, EventBatch
 from oubliette.actors.caller.projects import KnownProjects
 from oubliette.kit import Message
 from oubliette.records import Event
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS: Final = 0.01
 """Seconds that notices of settled calls, which the caller knows of, wait to be sent with events."""
+MAX_UNTOLD: Final = 100
+"""Superseded listeners of one caller that are remembered until they ask."""
 _SETTLED: Final = "caller_tool_settled"
 
 
@@ -62,6 +64,10 @@ class SettledJoined(Message):
     """From the CallerActor to itself: notices of settled calls have waited long enough."""
 
 
+DELIVERY_MESSAGES: Final = (BacklogRead, ProjectsRead, SettledJoined, WaitExpired)
+"""Messages for `EventDelivery.take`."""
+
+
 class EventDelivery:
     """Part of a CallerActor that owns the listeners and the newest events; same lifetime."""
 
@@ -80,6 +86,8 @@ class EventDelivery:
         self._principal = principal
         self._caller_id = caller_id
         self._listeners: dict[str, Listener] = {}
+        self._untold: dict[str, str] = {}
+        """Reasons for the end of listeners that did not wait, for their next ask."""
         self._recent = RecentEvents(0)
         self._projects = KnownProjects()
         self._joining = False
@@ -113,10 +121,24 @@ class EventDelivery:
             self._port.after(JOIN_SECONDS, SettledJoined())
         self.serve_all()
 
-    def joined(self) -> None:
+    def _joined(self) -> None:
         """Send the notices of settled calls that have waited for other events."""
         self._joining = False
         self.serve_all()
+
+    def take(self, message: Message) -> None:
+        """Take one of `DELIVERY_MESSAGES`."""
+        match message:
+            case WaitExpired():
+                self._wait_over(message)
+            case SettledJoined():
+                self._joined()
+            case BacklogRead():
+                self._backlog_read(message)
+            case ProjectsRead():
+                self._projects_read(message)
+            case _:
+                raise TypeError(f"{type(message).__name__} is no message about delivery")
 
     # ------------------------------------------------------------ listeners
     def get(self, listener_id: str) -> Listener | None:
@@ -138,6 +160,18 @@ class EventDelivery:
         del self._listeners[listener.id]
         self._answer(listener, (), ended=reason)
 
+    def supersede(self, listener: Listener) -> None:
+        """Close a listener that a newer one supersedes, and answer it, or its next ask, so."""
+        if listener.waiting is None:  # it would open again, and supersede the newer one
+            self._untold[listener.id] = SUPERSEDED
+            if len(self._untold) > MAX_UNTOLD:
+                del self._untold[next(iter(self._untold))]
+        self.end(listener, SUPERSEDED)
+
+    def why_ended(self, listener_id: str) -> str:
+        """Return the reason why a listener is not open, for the one that asks."""
+        return self._untold.pop(listener_id, UNKNOWN)
+
     def expect(self, listener: Listener, message: NextEvents, waiting: Deferred) -> None:
         """Answer `waiting` with the events that follow, at once or as soon as there are any."""
         self._answer(listener, ())
@@ -149,7 +183,7 @@ class EventDelivery:
                 message.wait_seconds, WaitExpired(listener_id=listener.id)
             )
 
-    def wait_over(self, message: WaitExpired) -> None:
+    def _wait_over(self, message: WaitExpired) -> None:
         """Answer a listener that has waited long enough with no events."""
         listener = self._listeners.get(message.listener_id)
         if listener is not None:
@@ -212,7 +246,7 @@ class EventDelivery:
             )
         return not unknown
 
-    def projects_read(self, message: ProjectsRead) -> None:
+    def _projects_read(self, message: ProjectsRead) -> None:
         """Continue with a listener now that the projects of its events are known."""
         self._projects.learn(message.projects)
         listener = self._listeners.get(message.listener_id)
@@ -236,7 +270,7 @@ class EventDelivery:
             lambda error: BacklogFailed(listener_id=listener.id, reason=str(error)),
         )
 
-    def backlog_read(self, message: BacklogRead) -> None:
+    def _backlog_read(self, message: BacklogRead) -> None:
         """Answer a listener with what was read from the log, or read on."""
         listener = self._listeners.get(message.listener_id)
         if listener is None:

@@ -92,3 +92,14 @@ class CallerState(msgspec.Struct, frozen=True, kw_only=True):
 
 class GetCaller(Message, Reply[CallerState]):
     """To a CallerActor: request for the caller's state and the tools that it provides."""
+
+
+class CallerChanged(Message):
+    """From the board of a cluster to a CallerActor: the shared state of its caller has changed."""
+
+    change: int | None = None
+    """Number of the change; None: changes may have been missed."""
+
+
+class CallersUnknown(Message):
+    """From the board of a cluster to `callers`: changes of any callers may have been missed."""

@@ -2,7 +2,7 @@
 
 A stream counts as present until `stream_grace` after it dropped; a poller until `poll_grace` after
 its last poll. A sign of life counts as a poll, but the drop of a stream takes precedence over
-earlier signs.
+earlier signs. In a cluster, what the nodes agree on counts as what happened here.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ class CallerPresence:
         self._until = -math.inf
         self._held: dict[str, bool] = {}
         """Open providers, and whether each is a stream."""
+        self._elsewhere = -math.inf
+        """Time until which a provider on another node counts as open."""
         self.reason = "it never connected"
         """Reason why it is absent, if it is."""
 
     @property
     def known(self) -> bool:
         """Whether it was ever present, as far as this server knows."""
-        return self.held or self._until > -math.inf
+        return self.held or max(self._until, self._elsewhere) > -math.inf
 
     @property
     def held(self) -> bool:
-        """Whether a provider is open."""
+        """Whether a provider is open here."""
         return bool(self._held)
 
+    def held_elsewhere(self, now: float) -> bool:
+        """Return whether a provider is open on another node."""
+        return now < self._elsewhere
+
     def until(self) -> float:
-        """Return the time at which it is absent, infinite while a listener is open."""
-        return math.inf if self._held else self._until
+        """Return the time at which it is absent, infinite while a provider is open here."""
+        return math.inf if self._held else max(self._until, self._elsewhere)
 
     def present(self, now: float) -> bool:
         """Return whether it is present."""
@@ -65,3 +71,26 @@ class CallerPresence:
         if not self.present(now):
             self.reason = "it does not listen for events"
         self._until = max(self._until, now + self.poll_grace)
+
+    def shared(self, now: float, until: float, reason: str, *, held: bool, later: bool) -> None:
+        """Record what the nodes agree on, while no provider of this node is the newest.
+
+        Args:
+            now: Time at which it was read.
+            until: Time at which the caller is absent.
+            reason: Reason for that.
+            held: Whether a provider is open on another node.
+            later: Whether a provider was opened or has ended since this was read before: signs
+                of life from before that do not count.
+        """
+        self._elsewhere = until if held else -math.inf
+        if later:
+            self._until = min(self._until, now if held else until)
+        if not held and until > now:
+            self._until = max(self._until, until)
+        if not self.held and (held or until >= self._until):
+            self.reason = reason
+
+    def newest_here(self) -> None:
+        """Record that the newest provider is one of this node."""
+        self._elsewhere = -math.inf

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
 from oubliette.actors.container.adoption import choose, examine, holders_of, records_of
+from oubliette.actors.container.agent_commits import fetch_commits
 from oubliette.actors.container.exec import run_command
+from oubliette.actors.container.file_requests import FileRequests
 from oubliette.actors.container.jobs import (
     AdoptAgain,
     Answered,
     ContainerEnded,
     ContainerStarted,
+    FilesIdle,
     IdleStop,
     Inspected,
     Relayed,
@@ -30,19 +33,26 @@ from oubliette.actors.container.messages import (
     Acquire,
     ContainerIsLost,
     ContainerIsUp,
+    DeleteFile,
+    FetchCommits,
     GetContainer,
     GetContainerInfo,
     GetMemoryRoom,
     GetStages,
     GuestConnected,
     GuestGone,
+    ListFolder,
     LogText,
+    ReadFile,
     ReadLogs,
     Release,
     RunCommand,
     SocketStarted,
     StageChanged,
     StopContainer,
+    StoreImage,
+    UseProject,
+    WriteFile,
 )
 from oubliette.actors.container.removal import ContainerRemoval
 from oubliette.actors.container.spec_builder import ContainerSpecBuilder
@@ -58,6 +68,8 @@ from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, 
 from oubliette.kit import Actor, handles
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine
+
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.container.key import ContainerKey
     from oubliette.actors.container.lease_memory import LeaseMemory
@@ -66,7 +78,7 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred, Ref
     from oubliette.kit.timers import ActorTimer
     from oubliette.records import Container, Project, Session
-    from oubliette.runtime.containers.base import ContainerInfo
+    from oubliette.runtime.containers.base import ContainerInfo, ImageCommits
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +122,7 @@ class ContainerActor(Actor):
         self._starter = ContainerStarter(
             context, self._spec_builder, self._removal, self._tell_sessions
         )
+        self._files = FileRequests(guest, self._use_files)
         self._record: Container | None = None
         self._life = Lifecycle()
         self._outdated = False
@@ -186,6 +199,7 @@ class ContainerActor(Actor):
             return  # they get ActorDead, and ask the successor
         for answer in self._waiting:
             answer.set_error(ContainerLost("the container's actor ended"))
+        self._files.refuse_all(ContainerLost("the container's actor ended"))
 
     # ------------------------------------------------------------------ leases
 
@@ -478,19 +492,52 @@ class ContainerActor(Actor):
         running = run_command(self._guest, message, self.defer())
         self.pipe_to_self(running, lambda _: Answered(), lambda _: Answered())
 
+    @handles(FetchCommits)
+    def _fetch_commits(self, message: FetchCommits) -> None:
+        fetching = fetch_commits(self._guest, message, self.defer())
+        self.pipe_to_self(fetching, lambda _: Answered(), lambda _: Answered())
+
+    @handles(ListFolder, ReadFile, WriteFile, DeleteFile)
+    def _file_request(self, message: ListFolder | ReadFile | WriteFile | DeleteFile) -> None:
+        self._files.add(message, self.defer())
+
+    def _use_files(self, serving: Coroutine[Any, Any, None]) -> None:
+        self.pipe_to_self(serving, lambda _: FilesIdle(), lambda _: FilesIdle())
+
+    @handles(FilesIdle)
+    def _files_idle(self, _: FilesIdle) -> None:
+        self._files.ended()
+
+    @handles(StoreImage)
+    def _store_image(self, message: StoreImage) -> None:
+        if self._record is None or self._state != "up":
+            raise NotFound(
+                "no container runs", hint="container_start starts it; then install what is to stay"
+            )
+        runtime = cast("ImageCommits", self._context.runtime)
+        stored = runtime.commit(
+            self._record.id, message.image, labels=message.labels, timeout=message.timeout
+        )
+        storing = _answered(self.defer(), stored)
+        self.pipe_to_self(storing, lambda _: Answered(), lambda _: Answered())
+
+    @handles(UseProject)
+    def _use_project(self, message: UseProject) -> None:
+        self._project = self._spec_builder.project = message.project
+        if self._record is not None:
+            self._outdated = not self._spec_builder.is_current(self._record)
+            self._consider_idle()
+
     @handles(ReadLogs)
     def _read_logs(self, message: ReadLogs) -> None:
         if self._record is None:
             raise NotFound("no container runs", hint="container_start starts it")
-        reading = self._logs(self._record.id, message.tail, self.defer())
+        reading = _answered(self.defer(), self._logs(self._record.id, message.tail))
         self.pipe_to_self(reading, lambda _: Answered(), lambda _: Answered())
 
-    async def _logs(self, container_id: str, tail: int, answer: Deferred) -> None:
-        try:
-            logs = await self._context.runtime.logs(container_id, tail=tail)
-            answer.set(LogText(text=logs.text, truncated=logs.truncated))
-        except Exception as error:
-            answer.set_error(error)
+    async def _logs(self, container_id: str, tail: int) -> LogText:
+        logs = await self._context.runtime.logs(container_id, tail=tail)
+        return LogText(text=logs.text, truncated=logs.truncated)
 
     @handles(Answered)
     def _answered(self, _: Answered) -> None:
@@ -499,3 +546,11 @@ class ContainerActor(Actor):
     @handles(GetContainer)
     def _get(self, _: GetContainer) -> Container | None:
         return self._record
+
+
+async def _answered(answer: Deferred, value: Awaitable[Any]) -> None:
+    """Answer with a value, or with why there is none."""
+    try:
+        answer.set(await value)
+    except Exception as error:
+        answer.set_error(error)

@@ -50,6 +50,10 @@ class IdleStop(Message):
     """The container was unused for the idle time."""
 
 
+class FilesIdle(Message):
+    """The job for requests for files has ended."""
+
+
 class Answered(Message):
     """A deferred ask was answered."""
 

@@ -7,8 +7,14 @@ from typing import Literal
 import msgspec
 
 from oubliette.kit import Message, Reply
-from oubliette.records import Container
-from oubliette.runtime.containers.base import ContainerInfo
+from oubliette.records import Container, Project
+from oubliette.runtime.containers.base import ContainerInfo, ImageInfo
+from oubliette.runtime.guest.file_answers import (
+    FileRange,
+    FilesDeleted,
+    FileWritten,
+    FolderPage,
+)
 
 StageName = Literal["image", "create", "start", "relay"]
 
@@ -54,6 +60,21 @@ class StopContainer(Message, Reply[None]):
     force: bool = False
 
 
+class StoreImage(Message, Reply[ImageInfo]):
+    """To a ContainerActor: store the file system of its container, which runs, as an image."""
+
+    image: str
+    labels: dict[str, str]
+    timeout: float
+    """Seconds that the engine has."""
+
+
+class UseProject(Message):
+    """To a ContainerActor: its project has changed; the next container is made for the new one."""
+
+    project: Project
+
+
 class GetContainer(Message, Reply[Container | None]):
     """To a ContainerActor: the container's record; None if none runs."""
 
@@ -85,6 +106,75 @@ class RunCommand(Message, Reply[CommandResult]):
     timeout_seconds: float
     env: dict[str, str] = {}
     """Further variables."""
+
+
+class FetchCommits(Message, Reply[str]):
+    """To a ContainerActor: fetch what an agent has committed. The asker holds a lease.
+
+    The answer is the commit that is HEAD in the workspace; the project's repository has it then.
+    """
+
+    workspace_id: str
+    workspace: str
+    """As documented, absolute."""
+    repository: str
+    """Folder of the project's repository."""
+    base: str
+    """Commit that the workspace was made of."""
+    git: str
+    """Path of git of the server."""
+    most: int
+    """Maximum bytes; 0: no limit."""
+    seconds: float
+
+
+class FileRequest(Message):
+    """To a ContainerActor: base of operations on files. The asker holds a lease."""
+
+    workspace: str
+    """As documented, absolute."""
+    path: bytes
+    """Below the workspace."""
+    seconds: float = 60.0
+    """Time after which the operation is ended, counted from its turn."""
+
+
+class ListFolder(FileRequest, Reply[FolderPage]):
+    """To a ContainerActor: what a path is, and a page of its names if it is a folder."""
+
+    after: bytes = b""
+    """Name after which the page begins."""
+    limit: int
+
+
+class ReadFile(FileRequest, Reply[FileRange]):
+    """To a ContainerActor: a range of a file."""
+
+    offset: int
+    length: int
+
+
+class WriteFile(FileRequest, Reply[FileWritten]):
+    """To a ContainerActor: write a file or a piece of it, or make a folder, and those above it."""
+
+    data: bytes = b""
+    folder: bool = False
+    expected: str | None = None
+    """Version that the file must still have; `absent`: it must not exist."""
+    executable: bool | None = None
+    """None: as before."""
+    upload: str = ""
+    """Name under which pieces are collected; empty: `data` is the whole content."""
+    offset: int = 0
+    final: bool = True
+    """Whether this is the last piece, with which the file takes its place."""
+
+
+class DeleteFile(FileRequest, Reply[FilesDeleted]):
+    """To a ContainerActor: delete a file, a link itself, or a folder."""
+
+    recursive: bool = False
+    """Also a folder that is not empty."""
 
 
 class LogText(msgspec.Struct, frozen=True, kw_only=True):

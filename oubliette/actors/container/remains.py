@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.kit import Ref
+    from oubliette.records import Container
     from oubliette.runtime.containers.base import ContainerRuntime
     from oubliette.runtime.files.leftovers import Clearance
     from oubliette.runtime.files.project_dirs import Folders
@@ -32,13 +33,17 @@ async def remove_orphans(
     store: Ref,
     instance: str,
     folders: Folders,
+    here: frozenset[str] | None,
 ) -> Clearance:
     """Remove unknown containers; remains in the home are removed while the server runs.
 
-    The caller closes the returned object.
+    The caller closes the returned object. `here` are the projects of this server; None: all.
     """
     deleted = await reader.run(leftovers.deleted)
-    await _reap_orphans(runtime, reader, store, instance, deleted.projects)
+    records = await reader.containers()
+    if here is not None:
+        records = [record for record in records if record.project_id in here]
+    await _reap_orphans(runtime, records, store, instance, deleted.projects)
     known = {record.id for record in await reader.containers()}
     await asyncio.to_thread(folders.clear_spools, known)
     await asyncio.to_thread(adoption.clear_half_made, base)
@@ -46,10 +51,13 @@ async def remove_orphans(
 
 
 async def _reap_orphans(
-    runtime: ContainerRuntime, reader: Reader, store: Ref, instance: str, deleted: frozenset[str]
+    runtime: ContainerRuntime,
+    records: list[Container],
+    store: Ref,
+    instance: str,
+    deleted: frozenset[str],
 ) -> None:
     """Remove containers of this instance without a record, or whose project is `deleted`."""
-    records = await reader.containers()
     known = {record.id for record in records if record.project_id not in deleted}
     for info in await runtime.adopt(instance):
         if info.id not in known:

@@ -13,9 +13,9 @@ from oubliette.actors.container.guest_connection import no_answer
 from oubliette.actors.container.jobs import ContainerStarted, Relayed
 from oubliette.actors.container.start_stages import StartStages
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import ContainerLost
 from oubliette.failpoints import failpoint
-from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Container
 from oubliette.runtime.store.operations import PutContainer
 
@@ -122,7 +122,7 @@ class ContainerStarter:
 
     async def _store(self, record: Container) -> None:
         op = PutContainer(record)
-        await ask_with_retry(lambda: self._context.store.ask(Transact(ops=(op,))))
+        await once_back(lambda: self._context.store.ask(Transact(ops=(op,))))
 
     def wait_for_guest(
         self, info: ContainerInfo, seconds: dict[str, float]

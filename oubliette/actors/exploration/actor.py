@@ -27,6 +27,7 @@ from oubliette.actors.session.messages import (
     SessionFinished,
 )
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.store.outages import once_back
 from oubliette.kit import Actor, ActorError, Message, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.store import queries
@@ -74,7 +75,7 @@ class ExplorationActor(Actor):
 
     async def on_start(self) -> None:
         """Read the tree's sessions, their cost and their age."""
-        sessions, reset_at = await self._context.reader.run(self._stored)
+        sessions, reset_at = await once_back(lambda: self._context.reader.run(self._stored))
         for session in sessions:
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)

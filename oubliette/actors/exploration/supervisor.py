@@ -22,10 +22,12 @@ class ExplorationsActor(DynamicSupervisor):
     async def on_start(self) -> None:  # type: ignore[override]
         """Open the live trees."""
         super().on_start()
+        here = await self._context.projects_here()
         for session in await self._context.reader.live_sessions():
-            self._open(
-                OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
-            )
+            if here is None or session.project_id in here:
+                self._open(
+                    OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+                )
 
     @handles(OpenExploration)
     def _open(self, message: OpenExploration) -> str:

@@ -6,28 +6,54 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from oubliette.actors.container.key import ContainerKey
-from oubliette.actors.container.messages import StopContainer
+from oubliette.actors.container.messages import StopContainer, UseProject
 from oubliette.actors.container.unit import ContainerSupervisor
+from oubliette.actors.merge_requests import (
+    DropUnused,
+    FetchAgentCommits,
+    FindKept,
+    MergeSession,
+    PushBranch,
+)
 from oubliette.actors.messages import (
     DeleteWorkspace,
     EndSession,
+    FetchRepository,
+    ListBranches,
     OpenContainer,
+    ResetImage,
+    ServeRepository,
+    SnapshotContainer,
     SpawnResult,
     SpawnSession,
 )
+from oubliette.actors.project.branch_work import BranchWork
+from oubliette.actors.project.container_images import ContainerImages, ContainerStored
 from oubliette.actors.project.disk_quota import (
     DiskQuotaMonitor,
     Measured,
     MeasureFailed,
     MeasureNow,
 )
+from oubliette.actors.project.first_use import FilesBrought, FirstUse
+from oubliette.actors.project.repository_work import (
+    RepositoryAnswered,
+    RepositoryTidied,
+    RepositoryWork,
+    WorkspaceCloned,
+)
 from oubliette.actors.project.session_spawner import SessionSpawner
 from oubliette.actors.session import lifecycle
+from oubliette.actors.snapshot_jobs import check_losses
+from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots, StoreLast
 from oubliette.actors.store.actor import Transact
-from oubliette.errors import Conflict, NotFound, SessionHandover
+from oubliette.errors import Conflict, NotFound, OublietteError, ProjectMoves, SessionHandover
+from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
 from oubliette.runtime.store.operations import PutSession, PutWorkspace
 
 if TYPE_CHECKING:
@@ -35,11 +61,20 @@ if TYPE_CHECKING:
     from oubliette.kit import Ref
     from oubliette.records import Project, Session
 
+log = structlog.get_logger(__name__)
+
 DEFAULT_CONTAINER_TYPE: Final = "base"
+DELETE_SECONDS: Final = 90.0
+"""Time for the last snapshot of a workspace that is deleted."""
+CLOSE_SECONDS: Final = 15.0
+"""Time for the snapshots that are under way when a project is closed."""
 
 
 class CloseProject(Message, Reply[None]):
     """To a ProjectActor: stop the project's containers; refused while sessions live."""
+
+    moves: bool = False
+    """Whether it is moved to another node, and not deleted."""
 
 
 class ProjectActor(DynamicSupervisor):
@@ -51,8 +86,12 @@ class ProjectActor(DynamicSupervisor):
         self._project = project
         self._watch = DiskQuotaMonitor(context, project.id, self.after, self.pipe_to_self)
         self._spawner = SessionSpawner(self, context, project)
-        self._closed = False
-        """Whether the project is being deleted."""
+        self._first_use = FirstUse(self, context, project.id)
+        self._repository = RepositoryWork(self, context, project)
+        self._branches = BranchWork(self._repository)
+        self._images = ContainerImages(self, context)
+        self._closed: OublietteError | None = None
+        """Error for those who start a session, once it is closed."""
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Make the folders that a crash may have left out; recover the live sessions."""
@@ -87,6 +126,10 @@ class ProjectActor(DynamicSupervisor):
         )
         return self.system.ref(self.ensure_child(spec))
 
+    def _container(self, workspace_id: str) -> Ref:
+        key = ContainerKey(self._kind, workspace_id if self._project.workspace_isolation else None)
+        return self.system.ref(f"{self._unit(key).name}/container")
+
     def unit_of(self, session: Session) -> Ref:
         """Return the unit in which the session runs; start it if there is none."""
         return self._unit(self._key(session))
@@ -96,20 +139,110 @@ class ProjectActor(DynamicSupervisor):
         self._watch.begin()
 
     @handles(OpenContainer)
-    def _open_unit(self, message: OpenContainer) -> str:
+    async def _open_unit(self, message: OpenContainer) -> str:
         project = self._project
         workspace = message.workspace_id or project.default_workspace_id
-        return self._unit(
-            ContainerKey(self._kind, workspace if project.workspace_isolation else None)
-        ).name
+        key = ContainerKey(self._kind, workspace if project.workspace_isolation else None)
+        name = self._unit(key).name
+        if message.for_use and self._context.homes is not None:
+            answer, seen = self.defer(), [workspace]
+            if not project.workspace_isolation:
+                known = await self._context.reader.workspaces(project.id)
+                seen = [each.id for each in known if each.deleted_at is None]
+            self._first_use.answer(seen, answer, name)
+        return name
+
+    @handles(FilesBrought)
+    def _files_brought(self, message: FilesBrought) -> None:
+        self._first_use.brought(message)
 
     # ------------------------------------------------------------------ sessions
 
     @handles(SpawnSession)
-    async def _spawn(self, message: SpawnSession) -> SpawnResult:
-        if self._closed:
-            raise NotFound(f"project_id: there is no project {self._project.id}")
+    async def _spawn(self, message: SpawnSession) -> SpawnResult | None:
+        if self._closed is not None:
+            raise self._closed
+        if message.create_workspace and await self._spawner.known(message) is None:
+            cloned = await self._repository.with_workspace(message)
+            if cloned is None:
+                return None  # answered when the workspace has been cloned
         return await self._spawner.spawn(message)
+
+    @handles(WorkspaceCloned)
+    async def _workspace_cloned(self, message: WorkspaceCloned) -> None:
+        error: BaseException | None = self._closed or message.error
+        if error is None:
+            try:
+                message.answer.set(await self._spawner.spawn(message.spawn))
+            except Exception as refused:
+                error = refused
+        await self._repository.drop_unused(message.spawn)
+        if error is not None:
+            message.answer.set_error(error)
+
+    # ------------------------------------------------------------------ the repository
+
+    @handles(FetchRepository)
+    def _fetch(self, message: FetchRepository) -> None:
+        self._repository.fetch(message, self.defer())
+
+    @handles(ListBranches)
+    def _list_branches(self, _: ListBranches) -> None:
+        self._repository.list_branches(self.defer())
+
+    @handles(MergeSession)
+    def _merge(self, message: MergeSession) -> None:
+        self._branches.merge(message, self.defer())
+
+    @handles(PushBranch)
+    def _push(self, message: PushBranch) -> None:
+        self._branches.push(message, self.defer())
+
+    @handles(FetchAgentCommits)
+    def _fetch_commits(self, message: FetchAgentCommits) -> None:
+        container = self._container(message.workspace_id)
+        self._branches.fetch_commits(message, container, self.defer())
+
+    @handles(DropUnused)
+    async def _drop_unused(self, message: DropUnused) -> None:
+        await self._repository.drop_workspace(message.workspace_id)
+
+    @handles(FindKept)
+    def _find_kept(self, message: FindKept) -> None:
+        self._branches.find_kept(message, self.defer())
+
+    @handles(ServeRepository)
+    def _serve(self, _: ServeRepository) -> None:
+        self._repository.serve(self.defer())
+
+    @handles(RepositoryAnswered)
+    def _repository_answered(self, message: RepositoryAnswered) -> None:
+        message.give()
+        self._repository.tidy()
+
+    @handles(RepositoryTidied)
+    def _repository_tidied(self, _: RepositoryTidied) -> None:
+        self._repository.tidied()
+
+    # ------------------------------------------------------------------ its image
+
+    @handles(SnapshotContainer)
+    def _snapshot_container(self, message: SnapshotContainer) -> None:
+        workspace = message.workspace_id or self._project.default_workspace_id
+        self._images.store(message, self._project, self._container(workspace), self.defer())
+
+    @handles(ContainerStored)
+    async def _container_stored(self, message: ContainerStored) -> None:
+        self._use(await self._images.stored(message, self._project))
+
+    @handles(ResetImage)
+    async def _reset_image(self, message: ResetImage) -> None:
+        self._use(await self._images.reset(message, self._project))
+
+    def _use(self, project: Project) -> None:
+        self._project = project
+        for label in self.children:
+            self.system.ref(f"{self.name}/{label}/container").tell(UseProject(project=project))
 
     @handles(EndSession)
     async def _end_finished(self, message: EndSession) -> str:
@@ -157,11 +290,30 @@ class ProjectActor(DynamicSupervisor):
             raise Conflict(refusal, hint="end them with session_end")
         if self._project.workspace_isolation:
             await self._stop_unit(ContainerKey(self._kind, workspace.id))
+        await self._store_last(workspace.id, message.discard)
+        failpoint("workspace.kept")
         gone = msgspec.structs.replace(workspace, deleted_at=self.clock.time())
         await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
+        failpoint("workspace.deleted")
         await asyncio.to_thread(
             self._context.folders.remove_workspace, self._project.id, workspace.id
         )
+
+    async def _store_last(self, workspace_id: str, discard: str | None) -> None:
+        """Store a workspace that is to be deleted; its snapshots stay as long as the project.
+
+        Raises:
+            Conflict: something would be lost, without consent.
+        """
+        snapshots = self.system.lookup(SNAPSHOTS)
+        if snapshots is None:
+            return
+        label = SnapshotLabel(
+            session_id="workspace", turn=0, moment="final", when=self.clock.time()
+        )
+        store = StoreLast(project_id=self._project.id, workspace_id=workspace_id, label=label)
+        losses = await snapshots.ask(store, timeout=DELETE_SECONDS)
+        check_losses(losses, discard, "its last snapshot")
 
     async def _stop_unit(self, key: ContainerKey) -> None:
         if self.has_child(key.label):
@@ -169,11 +321,21 @@ class ProjectActor(DynamicSupervisor):
             await container.ask(StopContainer(force=True))
 
     @handles(CloseProject)
-    async def _close(self, _: CloseProject) -> None:
+    async def _close(self, message: CloseProject) -> None:
         live = await self._context.reader.live_sessions(self._project.id)
         if live:
             refusal = f"{lifecycle.living(len(live))} in this project"
             raise Conflict(refusal, hint="end them with session_end")
-        self._closed = True
+        project_id = self._project.id
+        self._closed = (
+            ProjectMoves(f"project {project_id} is moving to another node", hint="try again")
+            if message.moves
+            else NotFound(f"project_id: there is no project {project_id}")
+        )
+        snapshots = self.system.lookup(SNAPSHOTS)
+        if snapshots is not None:
+            await snapshots.ask(CloseSnapshots(project_id=project_id), timeout=CLOSE_SECONDS)
         for label in self.children:
             await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))
+        if not message.moves:
+            await self._images.drop(self._project)

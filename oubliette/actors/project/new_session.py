@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
 from oubliette.actors.exploration.limits import resolve_limits
+from oubliette.actors.project.shared_trees import forked_tree
 from oubliette.errors import InvalidParameter, NotFound
 from oubliette.records import Event, Session
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
-    from oubliette.actors.messages import SpawnSession
+    from oubliette.actors.messages import SessionFork, SpawnSession
     from oubliette.actors.project.shared_trees import JoinedTree
     from oubliette.records import Project, Workspace
 
@@ -30,18 +31,18 @@ async def describe(
     """Return the record of a session that starts at `now`, in seconds since the epoch.
 
     A child takes its tree, limits, agent, model and autonomy from its parent. A root begins a tree
-    of its own, unless it is `joined` to one of several roots.
+    of its own, unless it is `joined` to one of several roots. A fork is like its origin.
 
     Raises:
         NotFound: there is no such parent.
         InvalidParameter: its agent cannot be used here.
     """
-    session_id = ids.new_id(ids.SESSION)
-    parent = None
-    if message.parent_session_id is not None:
-        parent = await context.reader.session(message.parent_session_id)
-        if parent is None:
-            raise NotFound(f"there is no session {message.parent_session_id}")
+    session_id = (message.fork and message.fork.new_session_id) or ids.new_id(ids.SESSION)
+    parent = await _known(context, message.parent_session_id)
+    forked = await _known(context, message.fork and message.fork.session_id)
+    if forked is not None:
+        joined = joined or forked_tree(forked, message.principal)
+    like = forked or parent
     if parent is not None:
         tree, limits, given = parent.exploration_id, parent.limits, parent.tree_limits
     elif joined is not None:
@@ -56,7 +57,7 @@ async def describe(
         project_id=project.id,
         workspace_id=workspace.id,
         principal=message.principal,
-        agent=_agent(context, message.agent or (parent.agent if parent else settings.agent)),
+        agent=_agent(context, message.agent or (like.agent if like else settings.agent)),
         status="created",
         created_at=now,
         updated_at=now,
@@ -64,8 +65,8 @@ async def describe(
         depth=parent.depth + 1 if parent else 0,
         parent_session_id=parent.id if parent else None,
         root_session_id=parent.root_session_id if parent else session_id,
-        model=message.model or (parent.model if parent else settings.model),
-        autonomy=message.autonomy or (parent.autonomy if parent else settings.autonomy) or "off",
+        model=message.model or (like.model if like else settings.model),
+        autonomy=message.autonomy or (like.autonomy if like else settings.autonomy) or "off",
         isolation=context.runtime.capabilities.isolation,
         caller_id=message.caller_id,
         caller_tools=message.caller_tools or (),
@@ -77,6 +78,15 @@ async def describe(
         given_key=message.api_key is not None,
         pairing_secret=new_pairing_secret(),
     )
+
+
+async def _known(context: ActorContext, session_id: str | None) -> Session | None:
+    if session_id is None:
+        return None
+    session = await context.reader.session(session_id)
+    if session is None:
+        raise NotFound(f"there is no session {session_id}")
+    return session
 
 
 def _agent(context: ActorContext, wanted: str | None) -> str:
@@ -97,6 +107,35 @@ def _agent(context: ActorContext, wanted: str | None) -> str:
             field="agent",
         )
     return name
+
+
+def fork_event(session: Session, fork: SessionFork, index: int, ts: float) -> Event:
+    """Return the event about the origin of a fork."""
+    knows = "its agent knows" if session.conversation == "native" else "it has a record of"
+    text = (
+        f"a fork of session {fork.session_id} at {fork.snapshot or 'an empty workspace'};"
+        f" {knows} the conversation up to turn {fork.turn}"
+    )
+    if fork.missing_count:
+        text += f"; {fork.missing_count} files are not as they were, as snapshots lack them"
+    return Event(
+        session_id=session.id,
+        index=index,
+        ts=ts,
+        type="system",
+        data={
+            "kind": "session_forked",
+            "message": text,
+            "forked_from": fork.session_id,
+            "snapshot": fork.snapshot,
+            "forked_at_turn": fork.turn,
+            "conversation": session.conversation,
+            "missing_count": fork.missing_count,
+            "missing": fork.missing,
+        },
+        principal=session.principal if session.caller_id else "",
+        caller_id=session.caller_id,
+    )
 
 
 def first_event(session: Session, index: int, ts: float, *, resumed: bool) -> Event:

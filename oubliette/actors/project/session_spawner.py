@@ -11,14 +11,15 @@ from oubliette.actors.agent_requests.caller_tools import tools_after
 from oubliette.actors.container.unit import KeepApiKey, StartSession
 from oubliette.actors.exploration.messages import OpenExploration, Reserve, Unreserve
 from oubliette.actors.messages import CallerSeen, OpenCaller
-from oubliette.actors.project.new_session import describe, first_event
+from oubliette.actors.project.fork_conversation import as_fork
+from oubliette.actors.project.new_session import describe, first_event, fork_event
 from oubliette.actors.project.shared_trees import joined_tree
 from oubliette.actors.project.spawn_answers import SpawnAnswers, answer_for
 from oubliette.actors.project.spawn_target import SpawnTarget
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.messages import SubmitTurn
 from oubliette.actors.store.actor import Transact
-from oubliette.errors import Conflict, LimitExceeded, SessionHandover
+from oubliette.errors import Conflict, LimitExceeded, ProjectMoves, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from oubliette.actors.project.shared_trees import JoinedTree
     from oubliette.clock import Clock
     from oubliette.kit import Ref, System
-    from oubliette.records import Project, Session, Workspace
+    from oubliette.records import Event, Project, Session, Workspace
     from oubliette.runtime.store.operations import Op
 
 log = structlog.get_logger(__name__)
@@ -68,6 +69,10 @@ class SessionSpawner:
         self._answers = SpawnAnswers(context.reader, port.clock)
         self._targets = SpawnTarget(context, project, port.clock)
 
+    async def known(self, message: SpawnSession) -> SpawnResult | None:
+        """Return the answer to a request that was carried out before, under its key."""
+        return await self._answers.known(message)
+
     async def spawn(self, message: SpawnSession) -> SpawnResult:
         """Give the prompt to the session that is meant: a live, a resumed or a new one.
 
@@ -96,6 +101,7 @@ class SessionSpawner:
                     target = None
         if target is not None and lifecycle.live(target):
             raise SessionHandover("the session is changing hands", hint="try again in a moment")
+        self._check_may_begin(message)
         if target is not None:
             return await self._resume(message, target)
         return await self._new(message, workspace, joined, created=created)
@@ -126,6 +132,15 @@ class SessionSpawner:
         opened = OpenCaller(principal=message.principal, caller_id=message.caller_id)
         name = await ask_with_retry(lambda: self._port.system.ref("callers").ask(opened))
         self._port.system.ref(name).tell(CallerSeen())
+
+    def _check_may_begin(self, message: SpawnSession) -> None:
+        """Begin nothing on a node that is drained but what a running turn needs for its end."""
+        homes = self._context.homes
+        if homes is not None and homes.draining and message.parent_session_id is None:
+            raise ProjectMoves(
+                f"project {self._project.id} moves to another node once its turns have ended",
+                hint="try again in a moment",
+            )
 
     async def _check_room(self) -> None:
         limit = self._context.config.sessions.max_live_per_project
@@ -185,11 +200,16 @@ class SessionSpawner:
         session = await describe(
             self._context, self._project, message, workspace, now, joined=joined
         )
+        transcript = ""
+        if message.fork is not None:
+            session, transcript = await as_fork(self._context, message.fork, session)
         if session.depth == 0:
             await self._check_room()
         tree = await self._reserve(session, new=True)
         used = msgspec.structs.replace(workspace, last_session_at=self._port.clock.time())
-        return await self._record(message, session, tree, PutWorkspace(used), created=created)
+        return await self._record(
+            message, session, tree, PutWorkspace(used), created=created, transcript=transcript
+        )
 
     async def _record(
         self,
@@ -199,6 +219,7 @@ class SessionSpawner:
         *more: Op,
         created: bool = False,
         resumed: bool = False,
+        transcript: str = "",
     ) -> SpawnResult:
         """Store the session, its first turn and `more`, then run it."""
         turn = Turn(
@@ -208,22 +229,27 @@ class SessionSpawner:
             state="queued",
             created_at=self._port.clock.time(),
             call_id=message.call_id,
+            context=transcript,
         )
         session = msgspec.structs.replace(
             session, turn_count=turn.number, last_prompt=message.prompt
         )
         log_end = await self._context.reader.last_index(session.id) if resumed else -1
-        event = first_event(session, log_end + 1, self._port.clock.time(), resumed=resumed)
+        events = self._first_events(message, session, log_end, resumed=resumed)
         result = answer_for(
             session,
             turn=turn.number,
-            log_end=event.index,
+            log_end=events[-1].index,
             created=created,
             spawned=not resumed,
             resumed=resumed,
         )
+        if message.fork is not None:
+            result = msgspec.structs.replace(
+                result, fork=message.fork, conversation=session.conversation
+            )
         claim = self._answers.claim(message, result)
-        ops = (*more, PutSession(session), PutTurn(turn), AppendEvents((event,)))
+        ops = (*more, PutSession(session), PutTurn(turn), AppendEvents(events))
         try:
             if message.api_key is not None:
                 await self._hand_over_key(session, message.api_key)
@@ -242,6 +268,15 @@ class SessionSpawner:
         except ActorDead:
             log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result
+
+    def _first_events(
+        self, message: SpawnSession, session: Session, log_end: int, *, resumed: bool
+    ) -> tuple[Event, ...]:
+        now = self._port.clock.time()
+        first = first_event(session, log_end + 1, now, resumed=resumed)
+        if message.fork is None:
+            return (first,)
+        return first, fork_event(session, message.fork, first.index + 1, now)
 
     async def _run(self, session: Session, *, resumed: bool) -> None:
         self._port.session_begins()

@@ -14,7 +14,7 @@ from oubliette.records import Limits
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import SpawnSession
-    from oubliette.records import Project
+    from oubliette.records import Project, Session
 
 
 class JoinedTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,15 @@ async def joined_tree(
     if asked.limits not in (Limits(), began):
         raise Conflict(_difference(asked.id, began, asked.limits), hint="leave tree.limits out")
     return JoinedTree(exploration_id=own, limits=first.limits, given=began)
+
+
+def forked_tree(session: Session, principal: str) -> JoinedTree | None:
+    """Return the tree of several roots that a fork of a session joins; None: one of its own."""
+    if session.tree_limits is None or session.principal != principal:
+        return None
+    return JoinedTree(
+        exploration_id=session.exploration_id, limits=session.limits, given=session.tree_limits
+    )
 
 
 def _difference(tree_id: str, began: Limits, asked: Limits) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from oubliette import ids
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import AlreadyExists, Conflict, NotFound
@@ -37,6 +39,8 @@ class SpawnTarget:
         """
         if message.session_id is not None:
             return None, False
+        if message.fork is not None or message.branch_from is not None:
+            return await self._forked(message), True
         if message.workspace_id is None and not message.create_workspace:
             wanted = self._project.default_workspace_id
             if message.external_id is not None:
@@ -64,6 +68,13 @@ class SpawnTarget:
             f"workspace_id: there is no workspace {wanted} in this project",
             hint="create_workspace=true makes it",
         )
+
+    async def _forked(self, message: SpawnSession) -> Workspace:
+        """Return the workspace that was made as a copy, which is stored with its session."""
+        assert message.workspace_id is not None, "it was made under this id"
+        workspace = await self._context.reader.workspace(message.workspace_id)
+        assert workspace is not None, "it was stored as a deleted one"
+        return msgspec.structs.replace(workspace, deleted_at=None)
 
     async def _make_workspace(
         self, workspace_id: str, external_id: str | None, source: str | None

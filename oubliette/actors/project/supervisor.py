@@ -13,19 +13,34 @@ import msgspec
 import structlog
 
 from oubliette import ids
-from oubliette.actors.messages import CreateProject, DeleteProject, OpenProject
+from oubliette.actors.messages import (
+    CreateProject,
+    DeleteProject,
+    GetCloneProgress,
+    OpenProject,
+    UpdateProject,
+)
 from oubliette.actors.project.actor import CloseProject, ProjectActor
+from oubliette.actors.project.cloning import (
+    CloneEnded,
+    CloneSaid,
+    RepositoryClones,
+    as_ours,
+    check_cloned,
+)
 from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
+from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetCopies
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import (
     AlreadyExists,
     Conflict,
     NotFound,
     OublietteError,
+    ProjectMoves,
     RuntimeFailure,
 )
 from oubliette.failpoints import failpoint
-from oubliette.kit import ChildSpec, DynamicSupervisor, handles
+from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.records import IdempotencyKey, Project, Workspace
 from oubliette.runtime.containers.options import uid_of
 from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, PutWorkspace
@@ -35,6 +50,27 @@ if TYPE_CHECKING:
     from oubliette.actors.messages import Idempotency
 
 log = structlog.get_logger(__name__)
+
+
+class TakeOverProjects(Message):
+    """To `projects`, on one node of a cluster: machines are gone on which sessions live."""
+
+
+class HoldProject(Message, Reply[None]):
+    """To `projects`: stop the containers of a project that is to be moved to another node.
+
+    Refused with `Conflict` while sessions live. Nothing begins in it until `ReleaseProject`.
+    """
+
+    project_id: str
+
+
+class ReleaseProject(Message, Reply[None]):
+    """To `projects`: a project has been moved, or stays here."""
+
+    project_id: str
+    moved: bool
+
 
 FIRST_UID: Final = 200_000
 UIDS: Final = 1 << 30  # user ids over which projects are distributed, if the server may choose
@@ -46,14 +82,20 @@ class ProjectsActor(DynamicSupervisor):
     def __init__(self, context: ActorContext) -> None:
         super().__init__(max_restarts=50, within=10.0)
         self._context = context
+        self._moving: set[str] = set()
+        """Projects that nothing may begin in, as they are being moved to another node."""
+        self._clones = RepositoryClones(self, context)
 
     async def on_start(self) -> None:  # type: ignore[override]
-        """Open every project that has a live session."""
+        """Remove what was not cloned to its end; open every project that has a live session."""
         super().on_start()
+        for project_id in await asyncio.to_thread(self._clones.repositories.unfinished):
+            await self._end_unfinished(project_id)
         reader = self._context.reader
         alive = {session.project_id for session in await reader.live_sessions()}
         alive |= {container.project_id for container in await reader.containers()}
-        for project_id in sorted(alive):
+        here = await self._context.projects_here()
+        for project_id in sorted(alive if here is None else alive & here):
             project = await reader.project(project_id)
             if project is not None and project.deleted_at is None:
                 self._open_one(project)
@@ -67,9 +109,20 @@ class ProjectsActor(DynamicSupervisor):
 
     @handles(OpenProject)
     async def _open(self, message: OpenProject) -> str:
+        self._check_not_moving(message.project_id)
         if self.has_child(message.project_id):
             return f"{self.name}/{message.project_id}"
-        return self._open_one(await self._find(message.project_id))
+        homes = self._context.homes
+        if homes is not None and await homes.elsewhere(message.project_id):
+            raise ProjectMoves(  # it has moved since the request was given to this node
+                f"project {message.project_id} has moved to another node", hint="try again"
+            )
+        return self._open_one(await self._find_cloned(message.project_id))
+
+    async def _find_cloned(self, project_id: str) -> Project:
+        project = await self._find(project_id)
+        check_cloned(project, self._clones.progress(project_id))
+        return project
 
     async def _find(self, project_id: str) -> Project:
         project = await self._context.reader.project(project_id)
@@ -85,8 +138,10 @@ class ProjectsActor(DynamicSupervisor):
         return configured or FIRST_UID + secrets.randbelow(UIDS)
 
     @handles(CreateProject)
-    async def _create(self, message: CreateProject) -> Project:
+    async def _create(self, message: CreateProject) -> Project | None:
         reader, now = self._context.reader, self.clock.time()
+        if self._clones.joined(message, self.defer):
+            return None  # answered with the first request of its key
         if (known := await self._made_before(message)) is not None:
             return known
         project = self._new(message, now)
@@ -104,7 +159,12 @@ class ProjectsActor(DynamicSupervisor):
         ops: list[Op] = [PutProject(project), PutWorkspace(workspace)]
         if message.idempotency is not None:
             ops.append(_claim(message, message.idempotency, project))
-        store = self._context.store
+        store, homes = self._context.store, self._context.homes
+        if homes is not None:
+            await homes.place_here(project)
+        if project.repository is not None:
+            await self._begin_clone(project, message, PutWorkspace(workspace))
+            return None  # answered when it has been cloned
         # Until its folders exist it is stored as a deleted one: it is not visible, its name is
         # free, and if the server is killed meanwhile, its remains are removed.
         await store.ask(
@@ -118,6 +178,71 @@ class ProjectsActor(DynamicSupervisor):
             await self._clear_unmade(project.id)
             raise
         return project
+
+    # ------------------------------------------------------------------ clones
+
+    async def _begin_clone(self, project: Project, message: CreateProject, *more: Op) -> None:
+        await asyncio.to_thread(self._clones.repositories.begin, project.id)
+        try:
+            await self._context.store.ask(Transact(ops=(PutProject(project), *more)))
+        except BaseException:
+            await self._clear_unmade(project.id)
+            raise
+        self._clones.begin(project, message, self.defer())
+
+    @handles(CloneSaid)
+    def _clone_said(self, message: CloneSaid) -> None:
+        self._clones.said(message)
+
+    @handles(GetCloneProgress)
+    def _clone_progress(self, message: GetCloneProgress) -> str | None:
+        return self._clones.progress(message.project_id)
+
+    @handles(CloneEnded)
+    async def _clone_ended(self, message: CloneEnded) -> None:
+        running = self._clones.ended(message.project_id)
+        if running is None:
+            return  # the project was deleted meanwhile
+        project, error = running.project, as_ours(message.error) if message.error else None
+        if message.repository is not None:
+            project = msgspec.structs.replace(project, repository=message.repository)
+            ops: list[Op] = [PutProject(project)]
+            if running.message.idempotency is not None:
+                ops.append(_claim(running.message, running.message.idempotency, project))
+            try:
+                await self._context.store.ask(Transact(ops=tuple(ops)))
+                await asyncio.to_thread(self._clones.repositories.ended, project.id)
+            except OublietteError as refused:
+                error = refused
+        if error is not None:
+            await self._drop(project)
+        for answer in running.answers:
+            if error is None:
+                answer.set(project)
+            else:
+                answer.set_error(error)
+
+    async def _end_unfinished(self, project_id: str) -> None:
+        """Remove a project whose clone an earlier server has begun and not ended."""
+        project = await self._context.reader.project(project_id)
+        repository = None if project is None else project.repository
+        if project is None or project.deleted_at is not None or repository is None:
+            await asyncio.to_thread(self._context.folders.remove_project, project_id)
+        elif repository.ready:
+            await asyncio.to_thread(self._clones.repositories.ended, project_id)
+        else:
+            log.warning("a clone was cut off, its project is removed", project_id=project_id)
+            await self._drop(project)
+
+    async def _drop(self, project: Project) -> None:
+        """Remove a project that was not cloned."""
+        try:
+            gone = msgspec.structs.replace(project, deleted_at=self.clock.time())
+            await self._context.store.ask(Transact(ops=(PutProject(gone),)))
+            await asyncio.to_thread(self._context.folders.remove_project, project.id)
+            await self._leave(project.id)
+        except (OublietteError, OSError) as error:
+            log.warning("left for the next start", project_id=project.id, reason=str(error))
 
     async def _made_before(self, message: CreateProject) -> Project | None:
         """Return the project that a request with the same idempotency key created.
@@ -146,7 +271,8 @@ class ProjectsActor(DynamicSupervisor):
             default_workspace_id=ids.new_uuid(),
             uid=self._uid(message),
             description=message.description,
-            remote_url=message.remote_url,
+            remote_url=message.remote_url or (message.repository and message.repository.url),
+            repository=message.repository,
             container_type=message.container_type,
             agent=message.agent,
             model=message.model,
@@ -155,6 +281,8 @@ class ProjectsActor(DynamicSupervisor):
             accept_bare=message.accept_bare,
             limits=message.limits,
             mcp_servers=message.mcp_servers,
+            labels=message.labels,
+            runtime=message.runtime,
             owner=message.principal,
         )
 
@@ -178,21 +306,90 @@ class ProjectsActor(DynamicSupervisor):
             found = await self._context.reader.project(project_id)
             if found is None or found.deleted_at is not None:  # otherwise only the answer was lost
                 await asyncio.to_thread(self._context.folders.remove_project, project_id)
+                await self._leave(project_id)
         except (OublietteError, OSError) as error:
             log.warning("left for the next start", project_id=project_id, reason=str(error))
 
+    @handles(UpdateProject)
+    async def _update(self, message: UpdateProject) -> Project:
+        self._check_not_moving(message.project_id)
+        project = await self._find_cloned(message.project_id)
+        if project.repository is None:
+            raise Conflict(
+                f"project {project.id} was not cloned from a repository, so nothing is pushed",
+                hint="project_create with repository clones one",
+            )
+        changed = msgspec.structs.replace(project.repository, push=message.allow_push)
+        project = msgspec.structs.replace(project, repository=changed)
+        await self._context.store.ask(Transact(ops=(PutProject(project),)))
+        return project
+
     @handles(DeleteProject)
     async def _delete(self, message: DeleteProject) -> None:
+        self._check_not_moving(message.project_id)
         project = await self._find(message.project_id)
-        name = self._open_one(project)
-        await self.system.ref(name).ask(CloseProject(), timeout=20.0)
-        await self.end_child(project.id)
+        if project.repository is not None and not project.repository.ready:
+            await self._clones.stop(project.id)
+        else:
+            name = self._open_one(project)
+            await self.system.ref(name).ask(CloseProject(), timeout=20.0)
+            await self.end_child(project.id)
         now = self.clock.time()
         await self._context.store.ask(
             Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
         )
         failpoint("project.deleted")
+        snapshots = self.system.lookup(SNAPSHOTS)
+        if snapshots is not None:
+            snapshots.tell(ForgetCopies(project_id=project.id))
         await asyncio.to_thread(self._context.folders.remove_project, project.id)
+        await self._leave(project.id)
+
+    async def _leave(self, project_id: str) -> None:
+        if self._context.homes is not None:
+            await self._context.homes.leave(project_id)
+
+    def _check_not_moving(self, project_id: str) -> None:
+        if project_id in self._moving:
+            raise ProjectMoves(
+                f"project {project_id} is moving to another node", hint="try again in a moment"
+            )
+
+    @handles(HoldProject)
+    async def _hold(self, message: HoldProject) -> None:
+        """Keep a project still, with nothing of it running, until `ReleaseProject`."""
+        project = await self._find_cloned(message.project_id)
+        name = self._open_one(project)
+        self._moving.add(project.id)
+        try:
+            await self.system.ref(name).ask(CloseProject(moves=True), timeout=20.0)
+        except BaseException:
+            self._moving.discard(project.id)
+            raise
+        await self.end_child(project.id)
+
+    @handles(ReleaseProject)
+    async def _release(self, message: ReleaseProject) -> None:
+        self._moving.discard(message.project_id)
+        if message.moved:
+            await asyncio.to_thread(self._context.folders.remove_project, message.project_id)
+
+    @handles(TakeOverProjects)
+    async def _take_over(self, _: TakeOverProjects) -> None:
+        homes, reader = self._context.homes, self._context.reader
+        assert homes is not None, "only a node of a cluster is told so"
+        try:
+            taken = await homes.take_over()
+        except OublietteError as error:  # the next notice tries again
+            log.warning("projects of lost machines are not taken over", reason=str(error))
+            return
+        for project_id in taken:
+            if self.has_child(project_id):
+                continue
+            log.warning("project of a lost machine taken over", project_id=project_id)
+            project = await reader.project(project_id)
+            if project is not None and project.deleted_at is None:
+                self._open_one(project)
 
 
 def _claim(message: CreateProject, key: Idempotency, project: Project) -> PutIdempotency:

@@ -8,29 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oubliette.actors.agent_requests.call_progress import ProgressDue
 from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
-from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
-from oubliette.actors.agent_requests.tool_listing import ListingOverdue
 from oubliette.actors.agent_watchdog.messages import DEADLINES
 from oubliette.actors.agent_watchdog.watchdog import AgentWatchdog, WatchInput
-from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.messages import (
-    AnswerCallerTool,
     AnswerPermission,
     EndSession,
     GetSession,
     InterruptSession,
     ReadEvents,
-    ReportCallProgress,
 )
-from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_handle import AgentHandle
-from oubliette.actors.session.agent_output import effects_of
+from oubliette.actors.session.agent_messages import AGENT_MESSAGES, AgentMessages
 from oubliette.actors.session.effect_applier import EffectApplier
 from oubliette.actors.session.effects import (
+    AppendEvent,
     AskPermission,
     BeginTurn,
     CallStored,
@@ -49,33 +43,18 @@ from oubliette.actors.session.effects import (
 )
 from oubliette.actors.session.event_log import LOG_MESSAGES, EventLog, LogCommitted
 from oubliette.actors.session.idle_timeout import IdleCheck, IdleTimeout
+from oubliette.actors.session.keyed_turns import KeyedTurns, with_turn
 from oubliette.actors.session.messages import (
     AgentAttached,
     AgentGone,
-    AgentOutput,
-    AgentStarting,
-    AgentStartProgress,
-    AgentWrites,
-    CallReserved,
-    ChildSpawned,
-    ChildTurnEnded,
-    ClientPaired,
-    IsBlocked,
     LimitNotice,
-    LinkAnswered,
-    LinkReady,
     LinkRequest,
-    MapRoom,
-    OutputEvent,
-    OutputRefused,
-    RequestSettled,
-    RootCaller,
-    StdinFrame,
+    NoteEvent,
     SubmittedTurn,
     SubmitTurn,
-    ToolsNotListed,
 )
 from oubliette.actors.session.permissions import PermissionOverdue, Permissions
+from oubliette.actors.session.request_messages import REQUEST_MESSAGES, RequestMessages
 from oubliette.actors.session.resources import LinkRequested, ResourcesReleased, SessionResources
 from oubliette.actors.session.session_end import (
     END_LIMIT,
@@ -84,15 +63,19 @@ from oubliette.actors.session.session_end import (
     RequestedEnd,
     limit_noticed,
 )
-from oubliette.actors.session.start_progress import stage_event
 from oubliette.actors.session.state import SessionActorState
+from oubliette.actors.session.turn_snapshots import (
+    SnapshotOverdue,
+    TurnSnapshot,
+    TurnSnapshots,
+)
 from oubliette.actors.session.wait_reasons import WaitingSession, waits_of
 from oubliette.actors.session.waits import GetWaits, SessionWaits
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.store.outages import once_back, tell_running_since
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
-from oubliette.runtime.agents.handshake_adapter import FRAMES
 from oubliette.runtime.store.operations import PutIdempotency
 
 if TYPE_CHECKING:
@@ -124,10 +107,14 @@ class SessionActor(Actor):
         self.writer: EventWriter
         self.link: AgentRequestRouter
         self.applier: EffectApplier
+        self.requests: RequestMessages
+        self.agent_messages: AgentMessages
         self.log = EventLog(self, context, session_id, lambda: self.state.quiet)
         self.process = AgentHandle(self, context, unit, memory)
         self.resources = SessionResources(self, context, unit, memory, self.process)
+        self.snapshots = TurnSnapshots(self, context)
         self.requested_end = RequestedEnd()
+        self.keyed_turns = KeyedTurns()
         self.idle = IdleTimeout(context.config.sessions.idle_timeout_seconds)
         self.watchdog: AgentWatchdog
         self.permissions = Permissions(
@@ -139,11 +126,12 @@ class SessionActor(Actor):
     async def on_start(self) -> None:
         """Read the log, recover open requests and turns, start the agent or attach to it."""
         # Pending writes of an earlier actor are stored, or never will be, before this actor reads.
-        await self.context.store.ask(Transact(ops=()))
-        kept = self.context.config.sessions.event_buffer
+        context = self.context
+        await once_back(lambda: context.store.ask(Transact(ops=())))
+        kept = context.config.sessions.event_buffer
         settled_since = self.clock.time() - KEEP_SETTLED
-        stored = await self.context.reader.run(
-            recovery.stored, self.session_id, kept, settled_since
+        stored = await once_back(
+            lambda: context.reader.run(recovery.stored, self.session_id, kept, settled_since)
         )
         if stored is None:
             self.stop()
@@ -152,8 +140,34 @@ class SessionActor(Actor):
         self.writer = self.log.open(stored, kept)
         self.active()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
+        if self.state.turn is not None:
+            self.snapshots.turn_began(self.state.turn)
         self.log.show()
-        config, runtime = self.context.config, self.context.agents.get(record.agent)
+        self._build(stored)
+        now = self.clock.time()
+        self._apply(self.link.recover(stored, now))
+        self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
+        self.watchdog.recover(stored.open_tools, stored.turn_since)
+        if self.memory.crashed_too_often(self.clock.monotonic()):
+            reason = "its actor failed repeatedly; see the server log"
+            self.finish(EndOfSession("agent_lost", "failed", reason))
+            return
+        homes = self.context.homes
+        if homes is not None and (machine := homes.lost_machine(self.session_id)) is not None:
+            homes.session_ended(self.session_id)
+            self.finish(EndOfSession("agent_lost", "failed", f"its machine is gone ({machine})"))
+            return
+        self.snapshots.recovered(record, self.state.turns_done)
+        if record.pairing_secret is None:  # recorded by an older release
+            self.writer.change(pairing_secret=new_pairing_secret())
+        self.resources.open_link(self.writer.record)
+        if not self._recover_end():
+            self._run_agent()
+        self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
+
+    def _build(self, stored: recovery.StoredSession) -> None:
+        """Build the parts that need the session's record."""
+        config, runtime = self.context.config, self.context.agents.get(stored.record.agent)
         slow = runtime.slow_start if runtime is not None else ""
         self.watchdog = AgentWatchdog(config.agents, config.trees, slow)
         self.link = AgentRequestRouter(self.context, stored)
@@ -167,20 +181,28 @@ class SessionActor(Actor):
             process=self.process,
             follow_up=self._follow_up,
         )
-        now = self.clock.time()
-        self._apply(self.link.recover(stored, now))
-        self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
-        self.watchdog.recover(stored.open_tools, stored.turn_since)
-        if self.memory.crashed_too_often(self.clock.monotonic()):
-            reason = "its actor failed repeatedly; see the server log"
-            self.finish(EndOfSession("agent_lost", "failed", reason))
-            return
-        if record.pairing_secret is None:  # recorded by an older release
-            self.writer.change(pairing_secret=new_pairing_secret())
-        self.resources.open_link(self.writer.record)
-        if not self._recover_end():
-            self._run_agent()
-        self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
+        self.requests = RequestMessages(
+            self,
+            self.link,
+            state=self.state,
+            writer=self.writer,
+            watchdog=self.watchdog,
+            apply=self.applier.apply,
+            active=self.active,
+        )
+        self.agent_messages = AgentMessages(
+            self,
+            self.context,
+            state=self.state,
+            writer=self.writer,
+            log=self.log,
+            process=self.process,
+            watchdog=self.watchdog,
+            tools=self.link.tools,
+            watch_input=lambda: self._watch_input,
+            apply=self.applier.apply,
+            active=self.active,
+        )
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Count a failure, and have the guest forget the process of a finished session."""
@@ -230,6 +252,10 @@ class SessionActor(Actor):
 
     @handles(SubmitTurn)
     def _submit(self, message: SubmitTurn) -> None:
+        claim = message.idempotency
+        if (earlier := self.keyed_turns.earlier(claim)) is not None:
+            earlier.answer(self.defer())
+            return
         limit = self.context.config.sessions.max_queued_messages
         if len(self.state.queue) >= limit:
             raise LimitExceeded(
@@ -239,6 +265,7 @@ class SessionActor(Actor):
         if self.stopping:
             raise Conflict("the session is ending", hint="start another one")
         answer = self.defer()
+        last_index = self.writer.next_index - 1
         self._apply(self.state.submit(message.prompt, message.call_id, self.clock.time()))
         number = self.state.last_number
         warnings: tuple[str, ...] = ()
@@ -251,10 +278,12 @@ class SessionActor(Actor):
                 now=self.clock.time(),
             )
             self._apply(effects)
-        if message.idempotency is not None:
-            self.writer.put(PutIdempotency(message.idempotency))
+        submitted = self.keyed_turns.add(claim)
+        submitted.answer(answer)
+        if claim is not None:
+            self.writer.put(PutIdempotency(with_turn(claim, number, last_index)))
         self.writer.then(
-            lambda: answer.set(
+            lambda: submitted.was_stored(
                 SubmittedTurn(turn=number, log_end=self.writer.log_end, warnings=warnings)
             )
         )
@@ -263,14 +292,38 @@ class SessionActor(Actor):
 
     @property
     def _held_up(self) -> bool:
-        """Whether the agent has yet to see the tools that came with the next turn."""
-        return self.link.tools.awaited_since is not None
+        """Whether the next turn waits: for its tools to be listed, or for its snapshot."""
+        return self.link.tools.awaited_since is not None or self.snapshots.awaited
 
     def _begin_turn(self) -> None:
         """Begin the next turn, if there is one and nothing is in its way."""
         if self.stopping:
             return  # turns that wait are not run any more, as the end of the session records
+        if (waiting := self.state.waiting) is not None:
+            self.snapshots.prepare(self.writer.record, waiting)
         self._apply(self.state.begin(self.writer.record.status, held_up=self._held_up))
+
+    def _turn_ended(self) -> None:
+        """Have the workspace stored as the turn has left it, before another one begins."""
+        turn = self.snapshots.turn_over()
+        if turn is None:
+            return
+        if self.state.queue:
+            self.snapshots.turn_ended(self.writer.record, turn)
+        else:  # the event of its end comes first
+            self.writer.then(lambda: self.snapshots.turn_ended(self.writer.record, turn))
+
+    @handles(TurnSnapshot)
+    def _snapshot_taken(self, message: TurnSnapshot) -> None:
+        if not self.resources.released:
+            self._apply(self.snapshots.taken(message))
+            self._begin_turn()
+
+    @handles(SnapshotOverdue)
+    def _snapshot_overdue(self, message: SnapshotOverdue) -> None:
+        if not self.state.finished:
+            self._apply(self.snapshots.overdue(message))
+            self._begin_turn()
 
     def _apply(self, effects: Effects) -> None:
         self.applier.apply(effects)
@@ -279,13 +332,16 @@ class SessionActor(Actor):
         """Have a part of the session decide again, on its state by now."""
         match effect:
             case WatchTurn():
+                self.snapshots.turn_began(effect.turn)
                 self._apply(self.watchdog.turn_started(effect.turn, self._watch_input))
             case EndTurnWatch():
                 self._apply(self.permissions.turn_ended(self.clock.time()))
                 self.watchdog.turn_ended()
+                self._turn_ended()
             case BeginTurn():
                 self._begin_turn()
             case InterruptTurn():
+                self.snapshots.before_interrupt(self.writer.record)
                 self._apply(self.watchdog.interrupt(effect.turn))
             case EndRunningTurn():
                 self._apply(self.watchdog.end_running(effect.turn, self._watch_input))
@@ -327,33 +383,9 @@ class SessionActor(Actor):
             waits=self.link.busy or self.permissions.waiting,
         )
 
-    @handles(AgentStartProgress)
-    def _agent_stage(self, message: AgentStartProgress) -> None:
-        self._stage_changed("agent", message)
-
-    @handles(StageChanged)
-    def _container_stage(self, message: StageChanged) -> None:
-        self._stage_changed(message.stage, message)
-
-    def _stage_changed(self, stage: str, message: AgentStartProgress | StageChanged) -> None:
-        if message.state == "done":
-            self.process.starting_since = self.clock.time()
-        self._apply((stage_event(stage, message),))
-
-    @handles(AgentStarting)
-    def _agent_starting(self, message: AgentStarting) -> None:
-        answer = self.defer()
-        self.state.process_replaced()
-        self.writer.change(
-            process_id=message.process_id,
-            container_id=message.container_id,
-            process_frames=FRAMES,
-        )
-        runtime = self.context.agents.get(self.writer.record.agent)
-        contacts = runtime is not None and runtime.starts_mcp
-        self._apply(self.watchdog.starting(contacts=contacts))
-        self.link.tools.agent_starting()
-        self.writer.then(lambda: answer.set(None))
+    @handles(*AGENT_MESSAGES)
+    def _agent_message(self, message: Message) -> None:
+        self.agent_messages.take(message)
 
     @handles(AgentAttached)
     def _agent_attached(self, message: AgentAttached) -> None:
@@ -364,42 +396,6 @@ class SessionActor(Actor):
         self._apply(self.watchdog.attached(self._watch_input, again=was_attached))
         self.active()
         self._begin_turn()
-
-    @handles(OutputRefused)
-    def _output_refused(self, message: OutputRefused) -> None:
-        raise RuntimeError(f"what the agent said could not be taken in: {message.error}")
-
-    @handles(AgentWrites)
-    def _agent_writes(self, message: AgentWrites) -> None:
-        if not self.state.finished:
-            seq = self.state.next_seq()
-            self.process.write(StdinFrame(seq=seq, kind="raw", raw=message.data))
-
-    @handles(AgentOutput)
-    def _agent_spoke(self, message: AgentOutput) -> None:
-        if self.state.finished or message.process_id != self.writer.record.process_id:
-            return
-        failpoint("session.agent_spoke")
-        answer = self.defer()
-        offset = 0
-        try:
-            for item in message.items:
-                if self.state.take_in(item.offset, item.ordinal):
-                    self._take_in(item, f"{message.process_id}:{item.offset}:{item.ordinal}")
-                offset = item.ack
-        except Exception:
-            self.log.broken = True  # the asker reports it again, see OutputRefused
-            raise
-        self.active()
-        self._apply(self.watchdog.stepped(message.steps, self._watch_input))
-        self.writer.then(lambda: self.process.acknowledge(offset))
-        self.log.answer_with_room(answer)
-
-    def _take_in(self, item: OutputEvent, source: str) -> None:
-        if item.type != "system":
-            self._apply(self.watchdog.heard(item.type, item.data, self._watch_input))
-        given_up = self.watchdog.given_up
-        self._apply(effects_of(item, source, self.state, self.writer.record, given_up))
 
     def _permission_asked(self, effect: AskPermission) -> None:
         self._apply(
@@ -432,9 +428,12 @@ class SessionActor(Actor):
 
     @handles(PermissionOverdue)
     def _permission_overdue(self, message: PermissionOverdue) -> None:
-        if not self.state.finished:
-            now = self.clock.time()
-            self._apply(self.permissions.overdue(message, self.state.turn, now))
+        if self.state.finished:
+            return
+        if message.running_since is None:
+            tell_running_since(self, self.context.store, message.after_outage)
+            return
+        self._apply(self.permissions.overdue(message, self.state.turn, self.clock.time()))
 
     @handles(AgentGone)
     def _agent_gone(self, message: AgentGone) -> None:
@@ -468,6 +467,8 @@ class SessionActor(Actor):
 
     @handles(EndSession)
     def _end_session(self, message: EndSession) -> None:
+        if message.at_rest and self._busy:
+            raise Conflict("the session has a turn to end first")
         self.resources.ending.append(self.defer())  # an ask that comes too late gets ActorDead
         effects, step = self.requested_end.requested(
             message,
@@ -481,6 +482,7 @@ class SessionActor(Actor):
 
     def _begin_end(self) -> None:
         """End the agent, once the request is in the log: then its end counts as no failure."""
+        self.snapshots.before_interrupt(self.writer.record)
         self.requested_end.begin(self.writer.record, self.clock.time())
         self._apply(self.link.cancel_all("the session was ended", self.clock.time()))
         self.after(END_LIMIT - 0.5, EndOverdue())
@@ -508,10 +510,14 @@ class SessionActor(Actor):
         if not self.state.finished:
             self.finish(self.requested_end.end)
 
+    @property
+    def _busy(self) -> bool:
+        """Whether a turn runs or waits."""
+        return self.writer.record.status == "running" or not self.state.quiet
+
     @handles(IdleCheck)
     def _idle_check(self, _: IdleCheck) -> None:
-        busy = self.writer.record.status == "running" or not self.state.quiet
-        left = self.idle.left(self.clock.monotonic(), busy=busy)
+        left = self.idle.left(self.clock.monotonic(), busy=self._busy)
         if left > 0:
             self.after(left, IdleCheck())
         elif not self.stopping:
@@ -535,18 +541,15 @@ class SessionActor(Actor):
         self.resources.give_back(self.session_id)
         self.stop()
 
+    @handles(NoteEvent)
+    def _note(self, message: NoteEvent) -> None:
+        if not self.state.finished:
+            self._apply((AppendEvent("system", {"kind": message.kind, **message.data}),))
+
     @handles(InterruptSession)
     def _interrupt(self, _: InterruptSession) -> str:
         self._apply(self.state.interrupt(held_up=self._held_up))
         return self.writer.record.status
-
-    @handles(IsBlocked)
-    def _is_blocked(self, _: IsBlocked) -> bool:
-        return self.link.children.blocked
-
-    @handles(RootCaller)
-    def _root_caller_changed(self, message: RootCaller) -> None:
-        self.link.root_caller_changed(message)
 
     @handles(LimitNotice)
     def _limit_noticed(self, message: LimitNotice) -> None:
@@ -556,12 +559,15 @@ class SessionActor(Actor):
         effects, end = limit_noticed(message)
         self._apply(effects)
         if message.action == "interrupt" and self.state.turn is not None:
+            self.snapshots.before_interrupt(self.writer.record)
             self._apply(self.watchdog.interrupt(self.state.turn))
         elif end is not None:
             self.finish(end)
 
     def finish(self, end: EndOfSession) -> None:
         """Finish: settle open requests, write the end, then release all resources."""
+        if self.state.running is None:
+            self.snapshots.session_ended(self.writer.record)
         self.state.finished = True
         self._apply(self.link.cancel_all(end.reason, self.clock.time()))
         record = self.writer.record
@@ -570,58 +576,16 @@ class SessionActor(Actor):
         self._apply(self.state.finish(end, record.status, now, final=self.requested_end.final))
         self.writer.then(lambda: self.resources.release(self.log))
 
-    # ------------------------------------------------------------------ the link, the caller
-
-    @handles(ClientPaired)
-    def _client_paired(self, message: ClientPaired) -> None:
-        self._apply(self.watchdog.contacted(self.writer.record))
-        if not message.bare:
-            self.link.tools.client_seen()
-
-    @handles(ListingOverdue)
-    def _listing_overdue(self, message: ListingOverdue) -> None:
-        if not self.state.finished:
-            self._apply(self.link.tools.overdue(message))
-
-    @handles(ToolsNotListed)
-    def _tools_not_listed(self, _: ToolsNotListed) -> None:
-        if not self.state.finished:
-            self._apply(self.link.tools.never_listed(self.writer.record))
-
-    @handles(LinkReady)
-    def _link_ready(self, message: LinkReady) -> None:
-        record = self.writer.record
-        self._apply(self.link.tools.connected(message.link, record, bare=message.bare))
+    # ------------------------------------------------------------------ its requests
 
     @handles(LinkRequest, at_once=True)
     def _link_request(self, message: LinkRequest) -> None:
         self.active()
-        self.watchdog.silence.broken(self.clock.monotonic())
-        self._apply(self.watchdog.contacted(self.writer.record))
-        if not message.bare:
-            self.link.tools.client_seen()
-        given = RequestInput(
-            record=self.writer.record, now=self.clock.time(), stopping=self.stopping
-        )
-        self._apply(self.link.request(message, given))
+        self.requests.requested(message, stopping=self.stopping)
 
-    @handles(AnswerCallerTool)
-    def _answered(self, message: AnswerCallerTool) -> bool | None:
-        if not self.link.calls.accepts(message):
-            return False
-        self._apply(self.link.calls.answered(message, self.defer()))
-        return None
-
-    @handles(ReportCallProgress)
-    def _call_progressed(self, message: ReportCallProgress) -> bool:
-        if not self.link.calls.accepts(message):
-            return False
-        self._apply(self.link.calls.progressed(message, self.clock.time()))
-        return True
-
-    @handles(ProgressDue)
-    def _progress_due(self, message: ProgressDue) -> None:
-        self._apply(self.link.calls.progress_due(message, self.clock.time()))
+    @handles(*REQUEST_MESSAGES)
+    def _request_message(self, message: Message) -> bool | None:
+        return self.requests.take(message)
 
     @handles(AnswerPermission)
     def _permission_answered(self, message: AnswerPermission) -> bool | None:
@@ -634,33 +598,3 @@ class SessionActor(Actor):
         self._apply(effects)
         self.writer.then(lambda: answer.set(True))
         return None
-
-    @handles(RequestSettled)
-    def _settled(self, message: RequestSettled) -> None:
-        self.active()
-        self._apply(self.link.settled(message, self.clock.time()))
-
-    @handles(CallReserved)
-    def _call_reserved(self, message: CallReserved) -> None:
-        self._apply(self.link.reserved(message, self.writer.next_index))
-
-    @handles(MapRoom)
-    def _map_room_known(self, message: MapRoom) -> None:
-        self._apply(self.link.map_room_known(message, self.clock.time()))
-
-    @handles(ReportCalls)
-    def _report_calls(self, _: ReportCalls) -> None:
-        self._apply(self.link.calls.report())
-
-    @handles(LinkAnswered)
-    def _link_answered(self, message: LinkAnswered) -> None:
-        self._apply(self.link.answered_later(message))
-
-    @handles(ChildSpawned)
-    def _child_spawned(self, message: ChildSpawned) -> None:
-        self._apply(self.link.children.spawned(message, self.clock.time()))
-
-    @handles(ChildTurnEnded)
-    def _child_turn_ended(self, message: ChildTurnEnded) -> None:
-        self.active()
-        self._apply(self.link.children.turn_ended(message, self.clock.time()))

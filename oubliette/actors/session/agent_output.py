@@ -6,7 +6,7 @@ which are in the log first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from oubliette.actors.session.effects import (
     AppendEvent,
@@ -18,11 +18,14 @@ from oubliette.actors.session.effects import (
     NotifyTree,
 )
 from oubliette.actors.session.messages import AgentCost
+from oubliette.records import Forks
 
 if TYPE_CHECKING:
     from oubliette.actors.session.messages import OutputEvent
     from oubliette.actors.session.state import SessionActorState
     from oubliette.records import Session
+
+_FORKS: Final = get_args(Forks)
 
 
 def effects_of(
@@ -48,11 +51,9 @@ def effects_of(
         case "usage":
             return (*usage(record, data), _system("usage", data, source))
         case "ready":
-            named = data.get("agent_session_id")
+            changed = _known_of(data)
             shown = _system("ready", data, source)
-            if isinstance(named, str):
-                return (ChangeRecord({"agent_session_id": named}), shown)
-            return (shown,)
+            return (ChangeRecord(changed), shown) if changed else (shown,)
         case "turn_started":
             return (_system("turn_started", data, source),)
         case "permission_request":
@@ -69,6 +70,17 @@ def effects_of(
             return (AppendEvent("system", shown, source), HearSystem(data))
         case _:
             return (AppendEvent(item.type, data, source),)
+
+
+def _known_of(ready: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the record about the conversation of an agent that is ready."""
+    named, forks = ready.get("agent_session_id"), ready.get("forks")
+    known: dict[str, Any] = {}
+    if isinstance(named, str):
+        known = {"agent_session_id": named, "agent_forks": forks if forks in _FORKS else None}
+    if ready.get("forked") is False:
+        known["conversation"] = "transcript"  # it gets the record after all
+    return known
 
 
 def _completion(

@@ -114,9 +114,16 @@ class EffectApplier:
 
     def _send_prompt(self, effect: of.SendPrompt) -> None:
         turn = effect.turn
+        native = self._writer.record.conversation == "native"
         failpoint("session.before_prompt")
         self._process.write(
-            StdinFrame(seq=turn.stdin_seq or 0, kind="prompt", turn=turn.number, text=turn.prompt)
+            StdinFrame(
+                seq=turn.stdin_seq or 0,
+                kind="prompt",
+                turn=turn.number,
+                text=turn.prompt if native else turn.context + turn.prompt,
+                unless_forked=turn.context if native else "",
+            )
         )
         failpoint("session.after_prompt")
 

@@ -243,9 +243,10 @@ class ReleaseOpenCall(msgspec.Struct, frozen=True):
 
 
 class ReportOpenCalls(msgspec.Struct, frozen=True):
-    """Send the owner of the principal's limit all calls that are open here."""
+    """Send the owner of the principal's limit all calls that are open here, or wait for it."""
 
     request_ids: tuple[str, ...]
+    reserving: tuple[str, ...] = ()
 
 
 class AskMapRoom(msgspec.Struct, frozen=True):
@@ -291,6 +292,8 @@ class SpawnChild(msgspec.Struct, frozen=True):
     message: str
     session_id: str | None
     own_workspace: bool
+    branch: bool = False
+    """Whether it gets a copy of this session's workspace."""
 
 
 class EndChild(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from oubliette.kit import Farewell, Message, Reply
+from oubliette.kit import Message, Perishable, Reply
 from oubliette.records import CallerTool, IdempotencyKey
 
 # ------------------------------------------------------------- from the ProjectActor
@@ -35,6 +35,16 @@ class SubmitTurn(Message, Reply[SubmittedTurn]):
     """None: the tools stay unchanged."""
     call_id: str | None = None
     idempotency: IdempotencyKey | None = None
+
+
+# ------------------------------------------------------------- from what is beside it
+
+
+class NoteEvent(Message):
+    """Append an event of type `system` about something that was done for the session."""
+
+    kind: str
+    data: dict[str, Any]
 
 
 # ------------------------------------------------------------- agent process → session
@@ -72,7 +82,7 @@ class AgentStarting(Message, Reply[None]):
     container_id: str
 
 
-class AgentAttached(Message):
+class AgentAttached(Perishable):
     """The agent's streams are open; it holds every frame up to `stdin_accepted`."""
 
     process_id: str
@@ -124,6 +134,8 @@ class StdinFrame(Message):
     kind: Literal["prompt", "interrupt", "permission", "raw"]
     turn: int = 0
     text: str = ""
+    unless_forked: str = ""
+    """Text to put before `text` if the agent could not begin with the conversation of a fork."""
     request_id: str = ""
     decision: Literal["allow", "deny"] = "deny"
     raw: bytes = b""  # a frame of the protocol (`AgentWrites`)
@@ -159,13 +171,16 @@ class ToolsNotListed(Message):
     """From the agent's process: its first prompt goes out, though it has not listed its tools."""
 
 
-class AckOutput(Message):
-    """The events up to this offset of stdout are in the log."""
+class AckOutput(Perishable):
+    """The events up to this offset of stdout are in the log.
+
+    Where the process lives on without its actor, the next attach acknowledges them.
+    """
 
     out: int
 
 
-class EndAgent(Farewell):
+class EndAgent(Perishable):
     """End the process: TERM, then KILL after `grace` seconds; the actor ends with it."""
 
     grace: float = 3.0
@@ -294,6 +309,10 @@ class ChildSpawned(Message):
     done: bool = False
     outcome: str | None = None
     result: str | None = None
+    workspace_id: str | None = None
+    """Its workspace, if that was made as a copy."""
+    branch: str | None = None
+    """Branch of that workspace, if the project has a repository."""
     error: dict[str, Any] | None = None
 
 
@@ -346,6 +365,15 @@ class LimitNotice(Message):
 
 class RequestOver(Message):
     """To a CallerRequestActor: its request is settled, and nothing is left to wait for."""
+
+
+class CallHeld(Message):
+    """To a SessionActor: a call of a caller's tool outlives its deadline, as nothing can be stored.
+
+    The agent's client waits on then.
+    """
+
+    request_id: str
 
 
 class RequestSettled(Message):

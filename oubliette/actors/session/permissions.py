@@ -49,6 +49,12 @@ class PermissionOverdue(Message):
     """Deadline of a permission request without a decision."""
 
     request_id: str
+    running_since: float | None = None
+    """Wall second of the end of the latest outage of the storage; None: not asked for yet."""
+
+    def after_outage(self, since: float) -> PermissionOverdue:
+        """Return it with the end of the latest outage."""
+        return PermissionOverdue(request_id=self.request_id, running_since=since)
 
 
 class TreePlace(NamedTuple):
@@ -186,9 +192,18 @@ class Permissions:
         return (StartTimer(left, PermissionOverdue(request_id=request.id)),)
 
     def overdue(self, message: PermissionOverdue, turn: int | None, now: float) -> Effects:
-        """Deny a request whose deadline has passed."""
+        """Deny a request whose deadline has passed.
+
+        A request cannot be decided while nothing can be stored: it gets its whole time after that.
+        """
         request = self._open.get(message.request_id)
-        return () if request is None else self._settle(request, "deny", OVERDUE, turn=turn, now=now)
+        if request is None:
+            return ()
+        since = message.running_since or 0.0
+        left = since + self._timeout - now
+        if since > request.created_at and left > 0:
+            return (StartTimer(left, PermissionOverdue(request_id=request.id)),)
+        return self._settle(request, "deny", OVERDUE, turn=turn, now=now)
 
     def answered(
         self,

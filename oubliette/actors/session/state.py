@@ -73,6 +73,11 @@ class SessionActorState:
         return None if self.running is None else self.running.number
 
     @property
+    def waiting(self) -> int | None:
+        """The number of the turn that begins next; None while one runs, and if none waits."""
+        return self.queue[0].number if self.queue and self.running is None else None
+
+    @property
     def prompt_seq(self) -> int:
         """The number of the frame that carries the running turn's prompt; 0 without one."""
         return (self.running.stdin_seq or 0) if self.running is not None else 0

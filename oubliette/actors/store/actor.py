@@ -38,6 +38,9 @@ TAIL_SECONDS: Final = 10.0
 MAX_BEHIND: Final = 10_000
 """Events kept for a subscriber whose mailbox is full; then it is cut off."""
 
+OUTAGE_SECONDS: Final = 24 * 3600.0
+"""Deadline of an ask for `GetRunningSince`: no outage is waited for longer."""
+
 log = structlog.get_logger("oubliette.store")
 
 
@@ -97,6 +100,14 @@ class GetStoreState(Message, Reply[StoreState]):
     """Request for whether writes go through now."""
 
 
+class GetRunningSince(Message, Reply[float]):
+    """Request for the wall second since which writes go through; answered once they do.
+
+    0 if they always did. No request can be answered in an outage of the storage, so each that
+    has a deadline gets its whole time after one.
+    """
+
+
 class SubscribeState(Message, Reply[StoreState]):
     """Send every change to the actor `name`, as `StoreStateChanged`; answered with the state."""
 
@@ -141,6 +152,10 @@ class StoreActor(Actor):
         self._database = database
         self._hold_seconds = hold_seconds
         self._state = StoreState(state="running")
+        self._running_since = 0.0
+        """Wall second of the end of the latest outage; 0 without one."""
+        self._awaiting: list[Deferred] = []
+        """Answers to those that wait for the end of this one."""
         self._under_way = 0
         """Transactions that the writer has not answered yet."""
         self._subscribers: dict[str, set[str]] = {}
@@ -346,6 +361,13 @@ class StoreActor(Actor):
     def _get_state(self, _: GetStoreState) -> StoreState:
         return self._state
 
+    @handles(GetRunningSince, at_once=True)
+    def _get_running_since(self, _: GetRunningSince) -> float | None:
+        if self._state.state == "running":
+            return self._running_since
+        self._awaiting.append(self.defer())
+        return None
+
     @handles(SubscribeState)
     def _subscribe_state(self, message: SubscribeState) -> StoreState:
         self._state_subscribers.add(message.name)
@@ -359,6 +381,11 @@ class StoreActor(Actor):
                 self.ref.tell(_WriterEnded(reason=reason))
             return
         log.info("store state changed", state=state, reason=reason)
+        if state == "running":
+            self._running_since = self.clock.time()
+            awaiting, self._awaiting = self._awaiting, []
+            for each in awaiting:
+                each.set(self._running_since)
         for name in self._state_subscribers:
             ref = self.system.lookup(name)
             if ref is not None:

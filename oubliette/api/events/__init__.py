@@ -33,6 +33,7 @@ from oubliette.api.events.types import (
     ToolCall,
     ToolResult,
     UnknownEvent,
+    WorkspaceSnapshot,
 )
 from oubliette.api.events.usage import Usage, usage_of
 
@@ -62,6 +63,7 @@ __all__ = (
     "TurnResult",
     "UnknownEvent",
     "Usage",
+    "WorkspaceSnapshot",
     "decode_event",
     "page_of",
     "plain_result",

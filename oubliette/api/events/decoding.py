@@ -25,6 +25,7 @@ from oubliette.api.events.types import (
     ToolCall,
     ToolResult,
     UnknownEvent,
+    WorkspaceSnapshot,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _CLASSES: Final[dict[str, type[Event]]] = {
     "caller_tool_progress": CallerToolProgress,
     "caller_tool_settled": CallerToolSettled,
     "session_map": MapProgress,
+    "snapshot": WorkspaceSnapshot,
     "permission_request": PermissionRequest,
     "permission_settled": PermissionSettled,
 }

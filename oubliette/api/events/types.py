@@ -210,6 +210,28 @@ class MapProgress(Event, frozen=True, kw_only=True):
     """Number of parts that have failed."""
 
 
+class WorkspaceSnapshot(Event, frozen=True, kw_only=True):
+    """The files of the session's workspace have changed, and a snapshot of them was taken."""
+
+    type: Literal["snapshot"] = "snapshot"
+    ref: str
+    """Names the snapshot."""
+    moment: str = "end"
+    """`start` or `end` of the turn."""
+    files: int = 0
+    """Number of files that differ from the snapshot before it."""
+    insertions: int = 0
+    """Lines that are new in them."""
+    deletions: int = 0
+    """Lines that are gone from them."""
+    left_out: int = 0
+    """Number of entries that the snapshot does not contain."""
+    left_out_shown: dict[str, str] = {}
+    """Some of them, each with the reason."""
+    torn: bool = False
+    """Whether files were changing while it was taken."""
+
+
 class PermissionRequest(Event, frozen=True, kw_only=True):
     """The agent asks for permission; a decision is sent by `request_id`."""
 

@@ -17,6 +17,7 @@ from oubliette.errors import (
     Forbidden,
     OublietteError,
     RateLimited,
+    StorageUnavailable,
     Unauthenticated,
     Unavailable,
 )
@@ -102,6 +103,8 @@ def tool_result(tool: str, result: dict[str, Any]) -> dict[str, Any]:
     raised = from_wire(cast("dict[str, Any]", error))
     if raised.code == Unavailable.code:
         raise AttemptFailed(raised, "unavailable")
+    if raised.code == StorageUnavailable.code:
+        raise AttemptFailed(raised, "unstored")
     raise raised
 
 

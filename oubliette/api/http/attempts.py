@@ -27,7 +27,7 @@ FIRST_PAUSE: Final = 0.1  # seconds at most; each following pause may be twice a
 LONGEST_PAUSE: Final = 5.0  # seconds
 _log = logging.getLogger("oubliette.http")
 
-Kind = Literal["refused", "lost", "unavailable"]
+Kind = Literal["refused", "lost", "unavailable", "unstored"]
 
 
 class AttemptFailed(Exception):
@@ -37,7 +37,8 @@ class AttemptFailed(Exception):
         error: The error of the call, if no other attempt follows.
         kind: `refused`: the server did not take the request, which may be sent again, of any
             kind. `lost`: the request was sent, and there is no answer. `unavailable`: the answer is
-            that a part of the server does not answer, as that of a server that stops.
+            that a part of the server does not answer, as that of a server that stops. `unstored`:
+            the server waits for its database, or for room on its disk.
         pause: Seconds that the server wants clients to wait.
     """
 
@@ -101,7 +102,8 @@ class Outage:
             return False
         now = anyio.current_time()
         # One that lasted longer than connecting may take had a server, and has lost it now.
-        self._is_new = now - self._begun > CONNECT_SECONDS or self._until == -math.inf
+        lasted = now - self._begun > CONNECT_SECONDS and error.kind != "unstored"
+        self._is_new = lasted or self._until == -math.inf
         if self._is_new:
             self._until = now + self._seconds
         # A server that stops answers so once and is gone; one that stays may do so for hours.

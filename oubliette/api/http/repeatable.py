@@ -15,12 +15,20 @@ READS: Final = frozenset(
     {
         "config_limits",
         "event_read",
+        "file_list",
+        "file_read",
+        "port_list",
         "project_get",
         "project_list",
         "project_options",
+        "repository_branches",
+        "session_compare",
+        "session_diff",
         "session_events",
+        "session_export",
         "session_get",
         "session_list",
+        "session_log",
         "token_list",
         "workspace_list",
     }
@@ -30,7 +38,9 @@ ANSWERS: Final = frozenset({"caller_tool_response", "permission_response"})
 """Tools that answer a request by its id: a second equal answer is accepted, and has no effect."""
 LISTENS: Final = frozenset({"caller_listen"})
 """Tools that read on from a cursor."""
-KEYED: Final = frozenset({"project_create", "session_map", "session_message", "session_spawn"})
+KEYED: Final = frozenset(
+    {"project_create", "session_fork", "session_map", "session_message", "session_spawn"}
+)
 """Tools with an `idempotency_key`: the same key returns the answer of the first request."""
 
 _KEY: Final = "idempotency_key"

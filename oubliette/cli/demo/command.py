@@ -25,6 +25,9 @@ from oubliette.runtime.containers.docker.address import FLAVOURS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from oubliette.cli.demo.agents import DemoAgent
+    from oubliette.cli.demo.cluster import DemoCluster
+
 FIND_SECONDS: Final = 120.0  # programs of agents are started for their versions
 IMAGE_SECONDS: Final = 600.0
 
@@ -46,12 +49,18 @@ def demo(
     keep: Annotated[
         bool, typer.Option(help="Keep the demo's home. It is always kept if the demo fails.")
     ] = False,
+    cluster: Annotated[
+        int,
+        typer.Option(
+            min=0, max=20, help="Nodes of a trial cluster to run it on; 0: a single server."
+        ),
+    ] = 0,
 ) -> int:
     """Show the main features: caller tools, children, keys, a server that is killed."""
     home = server.new_home(runtime)
     done = False
     try:
-        asyncio.run(_run_demo(home, runtime, agent))
+        asyncio.run(_run_demo(home, runtime, agent, cluster))
         done = True
     finally:
         _leave(home, keep=keep or not done)
@@ -68,7 +77,7 @@ def _leave(home: Path, *, keep: bool) -> None:
         sys.stdout.write("  home and logs    removed; KEEP=1 (--keep) keeps them\n")
 
 
-async def _run_demo(home: Path, runtime: str, agent: str) -> None:
+async def _run_demo(home: Path, runtime: str, agent: str, nodes: int) -> None:
     lines = DemoOutput()
     logging.getLogger("oubliette").addHandler(LogLines(lines))
     async with lines.reminding(), contextlib.AsyncExitStack() as stack:
@@ -77,14 +86,33 @@ async def _run_demo(home: Path, runtime: str, agent: str) -> None:
         environment = await _needs(runtime, lines)
         if prepared.note:
             lines.say("demo", prepared.note)
-        started = DemoServer(home, runtime, prepared.environment, lines)
+        started, story = _cast(home, runtime, prepared, nodes, lines, environment)
         try:
-            await Story(started, prepared, lines, environment).run()
+            await story.run()
         except OublietteError as error:
             error.hint = error.hint or f"see {started.log}"
             raise
         finally:
             await started.stop()
+
+
+def _cast(  # noqa: PLR0917 - the parts of both
+    home: Path,
+    runtime: str,
+    agent: DemoAgent,
+    nodes: int,
+    lines: DemoOutput,
+    environment: dict[str, str],
+) -> tuple[DemoServer | DemoCluster, Story]:
+    """Return the server, or the cluster of so many nodes, and the story on it."""
+    if not nodes:
+        started = DemoServer(home, runtime, agent.environment, lines)
+        return started, Story(started, agent, lines, environment)
+    from oubliette.cli.demo.cluster import DemoCluster
+    from oubliette.cli.demo.cluster_story import ClusterStory
+
+    cluster = DemoCluster(home, runtime, agent.environment, nodes, lines)
+    return cluster, ClusterStory(cluster, agent, lines, environment)
 
 
 async def _needs(runtime: str, lines: DemoOutput) -> dict[str, str]:

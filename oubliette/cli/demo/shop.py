@@ -19,6 +19,8 @@ class Shop:
         self._lines = lines
         self.is_asked: asyncio.Event = asyncio.Event()
         """Set when an approval is requested for the first time."""
+        self.may_answer: asyncio.Event = asyncio.Event()
+        """To be set when the server is back."""
 
     async def find_order(self, order: str) -> dict[str, Any]:
         """Look up an order.
@@ -42,7 +44,9 @@ class Shop:
                 "approve(…) is requested; before it is answered, the server is killed with -9",
             )
             self.is_asked.set()
-            await asyncio.get_running_loop().create_future()  # until its caller is closed
+            await self.may_answer.wait()  # or until its caller is closed
+            self._lines.say("caller", f"approve({order}, {refund}) is answered now")
+            return {"approved": True, "order": order}
         self._lines.say(
             "caller", f"approve({order}, {refund}) was requested again and is answered now"
         )

@@ -20,8 +20,9 @@ from oubliette.errors import OublietteError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oubliette import Session
+    from oubliette import Caller, Session
     from oubliette.cli.demo.agents import DemoAgent
+    from oubliette.cli.demo.cluster import DemoCluster
     from oubliette.cli.demo.lines import DemoOutput
     from oubliette.cli.demo.server import DemoServer
 
@@ -41,7 +42,7 @@ class Story:
 
     def __init__(
         self,
-        server: DemoServer,
+        server: DemoServer | DemoCluster,
         agent: DemoAgent,
         lines: DemoOutput,
         environment: Mapping[str, str],
@@ -76,25 +77,35 @@ class Story:
 
     async def _tell(self, ob: oubliette.Oubliette, printing: asyncio.Task[None]) -> None:
         async with ob.caller(CALLER, [self._shop]) as caller:
-            async with self._lines.waiting("the project and the agent's session", CALL_SECONDS):
-                project = await ob.create_project("demo")
-                session = await project.spawn(
-                    self._agent.prompt,
-                    agent=self._agent.name,
-                    caller=caller,
-                    api_key_scope="read",
-                )
+            session = await self._spawn(ob, caller)
             await self._until_asked(session)
             await self._server.kill()
             self._lines.say("demo", "the server is dead; the agent still runs and waits")
         outage = await self._server.restart(**self._environment)
         self._lines.say("demo", f"a new server runs after {outage:.1f} s; the caller comes back")
+        self._shop.may_answer.set()
         async with ob.caller(CALLER, [self._shop]):
-            assert session.turn is not None
-            waited = f"the end of the agent's turn ({self._agent.name})"
-            async with self._lines.waiting(waited, TURN_SECONDS):
-                await session.turn
-                await printing
+            await self._until_ended(session, printing)
+        await self._check(ob, session, outage)
+
+    async def _spawn(self, ob: oubliette.Oubliette, caller: Caller) -> Session:
+        async with self._lines.waiting("the project and the agent's session", CALL_SECONDS):
+            project = await ob.create_project("demo")
+            return await project.spawn(
+                self._agent.prompt,
+                agent=self._agent.name,
+                caller=caller,
+                api_key_scope="read",
+            )
+
+    async def _until_ended(self, session: Session, printing: asyncio.Task[None]) -> None:
+        assert session.turn is not None
+        waited = f"the end of the agent's turn ({self._agent.name})"
+        async with self._lines.waiting(waited, TURN_SECONDS):
+            await session.turn
+            await printing
+
+    async def _check(self, ob: oubliette.Oubliette, session: Session, outage: float) -> None:
         async with self._lines.waiting("the session's log", CALL_SECONDS):
             await self._summarise(ob, session, outage)
 

@@ -216,6 +216,16 @@ def zipapp() -> tuple[Check, Path | None]:
     return ok("zipapp", str(path)), path
 
 
+def snapshots(config: Config) -> Check:
+    """Check the program that stores snapshots of workspaces."""
+    if config.snapshots.mode == "off" and not config.cluster.snapshots:
+        return ok("snapshots", "off, as configured")
+    path = shutil.which("git")
+    if path is None:
+        return bad("snapshots", "none, as git is missing", "install git", "warn")
+    return ok("snapshots", path)
+
+
 def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
     """Check the configuration."""
     try:
@@ -243,4 +253,5 @@ def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check |
     else:
         yield database(place / DATABASE)
     if config is not None:
+        yield snapshots(config)
         yield config

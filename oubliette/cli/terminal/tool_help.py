@@ -16,6 +16,7 @@ _ID: Final = "0" * 26
 _SAMPLES: Final[dict[str, Any]] = {
     "project_id": f"{ids.PROJECT}_{_ID}",
     "session_id": f"{ids.SESSION}_{_ID}",
+    "session_ids": [f"{ids.SESSION}_{_ID}", f"{ids.SESSION}_{'1' * 26}"],
     "token_id": f"{ids.TOKEN}_{_ID}",
     "workspace_id": "00000000-0000-4000-8000-000000000000",
     "name": "shop",

@@ -179,9 +179,11 @@ class PendingCalls:
                 call.done(None, failure(error))
 
     def news(self, number: int, text: str) -> None:
-        """Pass on a progress message of the server."""
+        """Pass on a progress message of the server, which is at work: the deadline starts again."""
         call = self._calls.get(number)
         if call is not None:
+            if call.due != FAR:
+                call.due = time.monotonic() + call.seconds
             self._news(call, text)
 
     def linked(self) -> None:

@@ -41,6 +41,9 @@ TURN_SECONDS = 86400.0  # such a call ends with the other agent's turn; the serv
 SPAWN_SECONDS = 300.0
 TOOL_SECONDS = 3600.0  # Oubliette's own tools: some build images
 
+LONGEST_NAME = 256  # characters of a tool's name that the server takes
+NOT_FOUND = "not_found"  # kind of the server's error for a tool that no caller provides
+
 # Oubliette's tools that change nothing: they may run twice when the link breaks on the way.
 READS = ("_list", "_get", "_events", "_options", "_limits", "_logs", "_read")
 
@@ -52,6 +55,7 @@ class AgentClient:
         self._loop = loop
         self._api_key = settings.api_key
         self._outage = settings.outage
+        self._sends_config = settings.header.secret is not None  # what serves bare clients may not
         self._context: Context | None = None
         if settings.workspace and settings.session_id:
             self._context = Context(settings.workspace, settings.session_id)
@@ -127,16 +131,16 @@ class AgentClient:
             self._wait(request, lambda: self.call_tool(request, name, arguments))
             return
         if tool is None:
-            if name.startswith(tools.OUBLIETTE_PREFIX) and self._api_key is not None:
-                # not listed, because the key's scope forbids it; the server refuses it
-                tool = tools.CatalogTool(
-                    {"name": name, "inputSchema": {}}, tools.OUBLIETTE, name[10:]
-                )
-            else:
+            if not name.startswith(tools.OUBLIETTE_PREFIX):
+                self._call_unlisted(request, name, arguments)
+                return
+            if self._api_key is None:
                 request.fail(INVALID_PARAMS, f"Unknown tool: {name}")
                 return
+            # not listed, because the key's scope forbids it; the server refuses it
+            tool = tools.CatalogTool({"name": name, "inputSchema": {}}, tools.OUBLIETTE, name[10:])
         if tool.kind == tools.CALLER:
-            self._call_caller(request, tool, arguments)
+            self._call_caller(request, tool.remote_name, arguments)
         elif tool.kind == tools.OUBLIETTE:
             self._call_oubliette(request, tool, arguments)
         elif tool.kind == tools.CONTEXT:
@@ -153,10 +157,19 @@ class AgentClient:
         except ContextFault as fault:
             request.answer(tools.tool_error(str(fault), "invalid"))
 
-    def _call_caller(self, request: AgentRequest, tool: tools.CatalogTool, arguments: Json) -> None:
-        params = {"tool": tool.remote_name, "arguments": arguments, "call_id": new_call_id()}
+    def _call_caller(
+        self, request: AgentRequest, name: str, arguments: Json, *, listed: bool = True
+    ) -> None:
+        params = {"tool": name, "arguments": arguments, "call_id": new_call_id()}
         seconds = self._catalog.call_timeout_seconds + DEADLINE_MARGIN
-        self._forward(request, "caller_tool", params, seconds)
+        self._forward(request, "caller_tool", params, seconds, unlisted="" if listed else name)
+
+    def _call_unlisted(self, request: AgentRequest, name: str, arguments: Json) -> None:
+        """Leave it to the server, whose configuration with this tool may be on its way."""
+        if self._configured and self._sends_config and 0 < len(name) <= LONGEST_NAME:
+            self._call_caller(request, name, arguments, listed=False)
+        else:
+            request.fail(INVALID_PARAMS, f"Unknown tool: {name}")
 
     def _call_base(self, request: AgentRequest, tool: tools.CatalogTool, arguments: Json) -> None:
         params = {**arguments, "call_id": new_call_id()}
@@ -211,6 +224,7 @@ class AgentClient:
         seconds: float,
         *,
         follow: bool = False,
+        unlisted: str = "",
     ) -> None:
         due = time.monotonic() + seconds
 
@@ -220,6 +234,8 @@ class AgentClient:
                 ChildTurn(self._loop, self._link, request, spawned, due=due).ask()
             elif failed is None:
                 request.answer(tools.success(result))
+            elif unlisted and failed.kind == NOT_FOUND:
+                request.fail(INVALID_PARAMS, f"Unknown tool: {unlisted}")
             else:
                 request.answer(tools.tool_error(failed.message, failed.kind))
 

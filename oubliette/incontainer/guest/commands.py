@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from .control_link import GuestControlLink
+    from .loopback import LoopbackConnections
     from .pairing import Pairing
     from .process.process import Failure, GuestProcess
     from .process.table import ProcessTable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         born: float
         tickets: Tickets
         pairing: Pairing
+        loopback: LoopbackConnections
         table: ProcessTable
 
         def admit(self, uid: int | None) -> None:
@@ -212,6 +214,7 @@ def _stats(guest: CommandTarget, _link: GuestControlLink, _request: Request) -> 
         "procs": len(processes),
         "running": sum(process.exit is None for process in processes),
         "links": guest.pairing.links,
+        "connections": guest.loopback.count,
         "attached": sum(process.reader is not None for process in processes),
         "spool_bytes": sum(spool.kept for spool in streams),
         "disk_bytes": sum(spool.on_disk for spool in streams),

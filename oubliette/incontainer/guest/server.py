@@ -19,6 +19,7 @@ from .attach_link import AttachLink
 from .commands import perform
 from .control_link import GuestControlLink
 from .header_reader import HeaderReader
+from .loopback import LoopbackConnections
 from .pairing import LinkRefused, Pairing
 from .process import spawn
 from .process.spawn import raise_file_limit
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .options import GuestOptions
 
 BUILD = "0.1.0"
-FEATURES = ["attach", "pairing", "spool", "tickets", "deadline"]
+FEATURES = ["attach", "pairing", "spool", "tickets", "deadline", "connect"]
 BACKLOG = 1024  # connections not accepted yet; above, connect() blocks or fails with EAGAIN
 ACCEPTS = 64  # connections accepted at a time, before other descriptors get their turn
 HEADER_READERS = 256  # connections without a header, or being refused; the oldest is closed first
@@ -50,6 +51,7 @@ class GuestServer:
         self.born = time.monotonic()
         self.tickets = Tickets()
         self.pairing = Pairing(loop, self.tell, accept_bare=options.accept_bare)
+        self.loopback = LoopbackConnections(loop)
         spawn.new_privileges = options.new_privileges
         self.table = ProcessTable(loop, options.spool, self._process_event)
         self._options = options
@@ -59,12 +61,13 @@ class GuestServer:
         self._header_readers: dict[HeaderReader, None] = {}  # in order of arrival
         self._draining = False
         self._orphan_timer: LoopTimer | None = None
-        self._listener = self._listen()
-        self._await_server()
+        # Before anybody can connect: who does may end it at once.
         loop.on_signal(signal.SIGCHLD, self._reap)
         loop.on_signal(signal.SIGTERM, self.drain)
         loop.on_signal(signal.SIGINT, self.drain)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._listener = self._listen()
+        self._await_server()
 
     # Accepting
 
@@ -140,6 +143,10 @@ class GuestServer:
                 raise LinkRefused("this relay has no key")
             link = GuestControlLink(self.loop, reader.connection, self, self._key, header.nonce)
             link.received(first)
+        elif isinstance(header, wire.Connect):
+            if self.tickets.redeem(header.ticket, "connect") is None:
+                raise LinkRefused("bad ticket")
+            self.loopback.connect(reader.connection, first, header.port)
         else:
             self._attach(reader, header, first)
 
@@ -291,6 +298,7 @@ class GuestServer:
         for reader in list(self._header_readers):
             reader.drop()
         self.pairing.close()
+        self.loopback.close()
         self.table.close()
         self._listener.close()
         try:

@@ -7,7 +7,7 @@ import time
 
 from ..wire import TICKET_SECONDS
 
-PURPOSES = ("upstream", "attach", "bare")
+PURPOSES = ("upstream", "attach", "bare", "connect")
 OUTSTANDING = 4096  # tickets neither used nor expired; the oldest are dropped first
 
 

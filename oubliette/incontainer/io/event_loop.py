@@ -17,6 +17,7 @@ from functools import partial
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
@@ -56,6 +57,8 @@ class Loop:
         self._cancelled = 0  # of those in the heap, more or less
         self._running = False
         self._signals: dict[int, Callable[[], object]] = {}
+        self._handlers: dict[int, Any] = {}
+        """Those which the signals had before."""
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
@@ -102,7 +105,8 @@ class Loop:
     def on_signal(self, number: int, call: Callable[[], object]) -> None:
         """Call `call` from the loop when the signal arrives."""
         self._signals[number] = call
-        signal.signal(number, _wake_only)
+        before = signal.signal(number, _wake_only)
+        self._handlers.setdefault(number, before)
         signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
 
     def _signalled(self, _events: int) -> None:
@@ -155,10 +159,11 @@ class Loop:
         self._running = False
 
     def close(self) -> None:
-        """Close the loop's own descriptors."""
+        """Close the loop's own descriptors, and restore the handlers of its signals."""
         signal.set_wakeup_fd(-1)
-        for number in self._signals:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in self._handlers.items():
+            # None: it was not set from Python, and cannot be restored from there.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._epoll.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

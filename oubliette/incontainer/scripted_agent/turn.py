@@ -47,6 +47,7 @@ class Agent:
         self.moment = moment
         self.environ = environ
         self.state_file = state_file
+        self._turns_file = os.path.join(os.path.dirname(state_file), "turns.json")
         self.decisions: dict[str, str | None] = {}  # open permission requests; None: undecided
         self.requests = 0
         self.closed = False  # no more decisions can arrive
@@ -60,24 +61,13 @@ class Agent:
 
     def load_state(self) -> Json:
         """Return the stored state."""
-        try:
-            with open(self.state_file, encoding="utf-8") as file:
-                return as_object(json.load(file)) or {}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise TurnFailed(f"cannot read {self.state_file}: {error}") from None
+        return _load(self.state_file)
 
-    def save_state(self, state: Json) -> None:
-        """Replace the state file atomically, so that a crash leaves the old or the new one."""
-        beside = f"{self.state_file}.{os.getpid()}"
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
-                json.dump(state, file)
-            os.replace(beside, self.state_file)
-        except OSError as error:
-            raise TurnFailed(f"cannot write {self.state_file}: {error}") from None
+    def save_state(self, state: Json, turn: int) -> None:
+        """Store the state, and as that after a turn, from which a fork may begin."""
+        turns = {**_load(self._turns_file), str(turn): state}
+        _save(self._turns_file, turns)
+        _save(self.state_file, state)
 
 
 class ScriptTurn:
@@ -156,7 +146,7 @@ class ScriptTurn:
 
     def remember(self, key: str, value: str) -> str:
         """`remember KEY VALUE`."""
-        self._agent.save_state({**self._agent.load_state(), key: value})
+        self._agent.save_state({**self._agent.load_state(), key: value}, self._number)
         return f"remembered {key}"
 
     def recall(self, key: str) -> str:
@@ -236,6 +226,28 @@ class ScriptTurn:
             "result": outcome["text"] if structured is None else structured,
         }
         self._emit("tool_result", {"call_id": call_id, **shown})
+
+
+def _load(path: str) -> Json:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return as_object(json.load(file)) or {}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise TurnFailed(f"cannot read {path}: {error}") from None
+
+
+def _save(path: str, content: Json) -> None:
+    """Replace a file atomically, so that a crash leaves the old or the new one."""
+    beside = f"{path}.{os.getpid()}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(beside, path)
+    except OSError as error:
+        raise TurnFailed(f"cannot write {path}: {error}") from None
 
 
 def _settled(pending: Pending | McpError) -> bool:

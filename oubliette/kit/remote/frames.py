@@ -25,6 +25,9 @@ class BatchHeader(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     to_epoch: Number = 0
     to_contact: Number = 0
 
+    turn: Number = 0
+    """Place of the batch among those between these two lives, from 1; 0 for a greeting."""
+
 
 class MessageFrame(msgspec.Struct, frozen=True, array_like=True, tag="m"):
     """A message: a `tell` if `answer` is empty, else an ask or a send that waits for an outcome."""
@@ -109,9 +112,8 @@ class DownFrame(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     incarnation: Number = 0
 
 
-AnyFrame = (
-    MessageFrame | WatchFrame | EndFrame | GiveUpFrame | AnswerFrame | FailureFrame | DownFrame
-)
+Outcome = AnswerFrame | FailureFrame | DownFrame
+AnyFrame = MessageFrame | WatchFrame | EndFrame | GiveUpFrame | Outcome
 
 _encoder = msgspec.msgpack.Encoder()
 _headers = msgspec.msgpack.Decoder(BatchHeader)
@@ -130,7 +132,10 @@ def decode_header(data: bytes) -> BatchHeader:
     Raises:
         msgspec.DecodeError: they are no header.
     """
-    return _headers.decode(data)
+    try:
+        return _headers.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"no text where one belongs: {error}") from error
 
 
 def decode(data: bytes) -> AnyFrame:

@@ -38,8 +38,8 @@ class PeerChannel(Protocol):
         """The System of this node."""
         ...
 
-    def push(self, frame: frames.AnyFrame) -> None:
-        """Send a frame that is not held back."""
+    def reply(self, frame: frames.Outcome) -> None:
+        """Send the outcome of a request or a watch."""
         ...
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -79,7 +79,7 @@ class RemoteReply:
             if gone is not None:
                 gone()
 
-    def _finish(self, pack: Callable[[], frames.AnyFrame]) -> None:
+    def _finish(self, pack: Callable[[], frames.Outcome]) -> None:
         if not self.done:
             self.done = True
             self._inbound.finished(self._number, pack())
@@ -107,6 +107,8 @@ class Inbound:
         self._channel = channel
         self._requests: dict[int, RemoteReply] = {}
         self._watches: dict[int, RemoteObserver] = {}
+        self.fresh: set[int] = set()
+        """Numbers of the unanswered requests of the batch that is being handled."""
 
     def __len__(self) -> int:
         return len(self._requests) + len(self._watches)
@@ -129,6 +131,7 @@ class Inbound:
         """Give up every request and watch: the peer waits for none of them any more."""
         requests, self._requests = self._requests, {}
         watches, self._watches = self._watches, {}
+        self.fresh.clear()
         for reply in requests.values():
             reply.give_up()
         for observer in watches.values():
@@ -143,16 +146,17 @@ class Inbound:
         else:
             bridge.call(function)
 
-    def finished(self, number: int, frame: frames.AnyFrame) -> None:
+    def finished(self, number: int, frame: frames.Outcome) -> None:
         """Send the outcome of a request."""
         if self._requests.pop(number, None) is not None:
-            self._channel.push(frame)
+            self.fresh.discard(number)
+            self._channel.reply(frame)
 
     def ended(self, number: int, down: Down) -> None:
         """Send the notice of a watch."""
         if self._watches.pop(number, None) is not None:
             text = None if down.error is None else kinds.clean(down.error)
-            self._channel.push(frames.DownFrame(number, down.reason, text, down.incarnation))
+            self._channel.reply(frames.DownFrame(number, down.reason, text, down.incarnation))
 
     # ------------------------------------------------------------ requests
     def _message(self, frame: frames.MessageFrame) -> None:
@@ -195,8 +199,9 @@ class Inbound:
             return None
         if len(self) >= REQUESTS:
             full = MailboxFull(f"the node holds {REQUESTS} unanswered requests of this peer")
-            self._channel.push(kinds.pack_error(number, full))
+            self._channel.reply(kinds.pack_error(number, full))
             return None
+        self.fresh.add(number)
         reply = self._requests[number] = RemoteReply(self, number)
         return reply
 
@@ -205,7 +210,7 @@ class Inbound:
             return
         actor = self._channel.system.actor(frame.to)
         if actor is None:
-            self._channel.push(frames.DownFrame(frame.number, "noproc"))
+            self._channel.reply(frames.DownFrame(frame.number, "noproc"))
             return
         observer = RemoteObserver(self, frame.number, actor.actor_inbox)
         self._watches[frame.number] = observer
@@ -227,6 +232,7 @@ class Inbound:
     def _given_up(self, number: int) -> None:
         reply = self._requests.pop(number, None)
         if reply is not None:
+            self.fresh.discard(number)
             reply.give_up()
         observer = self._watches.pop(number, None)
         if observer is not None:
@@ -239,4 +245,4 @@ def garbled(channel: PeerChannel, data: bytes, error: Exception) -> None:
     log.warning("garbled frame dropped", node=channel.node, size=len(data), why=str(error))
     if number is not None:
         refusal = kinds.NotSendable(f"the frame does not decode: {error}")
-        channel.push(kinds.pack_error(number, refusal))
+        channel.reply(kinds.pack_error(number, refusal))

@@ -10,7 +10,7 @@ import structlog
 
 from oubliette.errors import Conflict, InvalidParameter
 from oubliette.kit.remote.addresses import checked_node, may_be_node, split_address
-from oubliette.kit.remote.node_link import NodeLink
+from oubliette.kit.remote.node_link import HELD, NodeLink
 from oubliette.kit.remote.remote_ref import RemoteRef
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ FLUSH = 1.0
 """Seconds of real time that the last frames have to leave when a System ends."""
 
 
-def connect(system: System, transport: Transport, epoch: int | None = None) -> Interconnect:
+def connect(
+    system: System, transport: Transport, epoch: int | None = None, *, held: float = HELD
+) -> Interconnect:
     """Connect a running System to the other nodes; `system.stop()` ends it.
 
     Args:
@@ -34,6 +36,8 @@ def connect(system: System, transport: Transport, epoch: int | None = None) -> I
         transport: carrier of frames; started here.
         epoch: number of this life of the node, greater than that of every earlier life; wall
             time in milliseconds if None.
+        held: seconds for which the reply to a batch waits for an answer, when there is nothing else
+            to send to that node.
 
     Raises:
         InvalidParameter: the transport's node cannot be the name of a node, or the epoch is
@@ -47,7 +51,7 @@ def connect(system: System, transport: Transport, epoch: int | None = None) -> I
         raise InvalidParameter("an epoch cannot be negative", field="epoch", hint="use 0 or more")
     if system.nodes is not None:
         raise Conflict(f"{system.name} is connected already")
-    interconnect = Interconnect(system, transport, epoch)
+    interconnect = Interconnect(system, transport, epoch, held)
     system.nodes = interconnect
     transport.start(interconnect.receive, interconnect.gone)
     return interconnect
@@ -56,10 +60,11 @@ def connect(system: System, transport: Transport, epoch: int | None = None) -> I
 class Interconnect:
     """The other nodes, as seen from one System; made by `connect`."""
 
-    def __init__(self, system: System, transport: Transport, epoch: int) -> None:
+    def __init__(self, system: System, transport: Transport, epoch: int, held: float) -> None:
         self.system = system
         self.transport = transport
         self.epoch = epoch
+        self.held = held
         self.numbers: Iterator[int] = itertools.count(1)
         self.closed: str | None = None
         """Reason why nothing is sent any more; None while it is."""
@@ -82,15 +87,17 @@ class Interconnect:
             return self.system.ref(local)
         return RemoteRef(self.system, self._link(node), local)
 
-    async def receive(self, node: str, batch: list[bytes]) -> None:
-        """Handle a batch from a peer; the transport calls this. Never raises."""
+    async def receive(self, node: str, batch: list[bytes]) -> list[bytes]:
+        """Handle a batch from a peer, and return the reply; the transport calls this.
+
+        Never raises.
+        """
         if self.closed is not None:
-            return
+            return []
         if node == self.transport.node or not may_be_node(node):
             log.warning("batch of no other node refused", node=node)
-            return
-        self._link(node).take(batch)
-        await asyncio.sleep(0)  # the actors have their turn before the next batch
+            return []
+        return await self._link(node).receive(batch)
 
     def gone(self, node: str, reason: str) -> None:
         """Learn that a peer is dead; the transport calls this."""
@@ -110,6 +117,8 @@ class Interconnect:
         if self.closed is not None:
             return
         self.closed = "this node is ending"
+        for link in self._links.values():
+            link.flush()
         pumps = {link.pump for link in self._links.values() if link.pump is not None}
         try:
             if pumps:

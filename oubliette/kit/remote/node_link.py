@@ -14,10 +14,12 @@ from oubliette.kit.remote import frames
 from oubliette.kit.remote.inbound import Inbound, garbled
 from oubliette.kit.remote.outbound import Outbound, Parcel
 from oubliette.kit.remote.transport import PeerGone, Transport
+from oubliette.kit.remote.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
+    from oubliette.clock import TimerHandle
     from oubliette.kit.mailbox import EndObserver
     from oubliette.kit.replies import LoopReply
     from oubliette.kit.system import System
@@ -26,7 +28,18 @@ log = structlog.get_logger("oubliette.kit")
 
 GREETING = 10.0
 """Seconds that a peer has to answer the first batch."""
+SILENT = 10.0
+"""Seconds without a batch of a peer after which it is sent an empty one, if anything waits for it:
+the transport then finds out whether it can be reached at all."""
 NOBODY = (0, 0)
+QUICK = 0.001
+"""Seconds that the reply to a batch waits for the answers to its requests."""
+QUICK_TURNS = 8
+"""Turns of the loop that it waits for them at most."""
+HELD = 0.005
+"""Seconds for which a reply is held while there is nothing at all to send: an answer that has to
+be stored first takes about so long, and would need a call of its own. The peer sends nothing
+meanwhile."""
 
 
 class LinkOwner(Protocol):
@@ -35,6 +48,7 @@ class LinkOwner(Protocol):
     system: System
     transport: Transport
     epoch: int
+    held: float
     numbers: Iterator[int]
     closed: str | None
 
@@ -63,6 +77,13 @@ class NodeLink:
         self._met: asyncio.Future[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None
+        self._turns = Turns()
+        self._gathers = False
+        self._filled: asyncio.Future[None] | None = None
+        """Set while a reply is held: there is something to send."""
+        self._probe: TimerHandle | None = None
+        self._heard = False
+        """Whether a batch of the peer has come since the timer of the probe was set."""
         self.lost: str | None = None
         """Reason why the peer could not be reached last; None if it can."""
         self.outbound = Outbound(owner.system.clock, owner.system.bridge, self._wake, owner.numbers)
@@ -108,10 +129,10 @@ class NodeLink:
         else:
             self.outbound.watch(name, address, observer)
 
-    def push(self, frame: frames.AnyFrame) -> None:
-        """Send a frame that is not held back."""
+    def reply(self, frame: frames.Outcome) -> None:
+        """Send the outcome of a request or a watch."""
         if self._owner.closed is None or self._peer is not None:
-            self.outbound.push(frame)
+            self.outbound.push_outcome(frame)
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in a task that ends with the connection."""
@@ -125,8 +146,26 @@ class NodeLink:
             self.system.keep_dead_letter(address, parcel.envelope, str(error))
 
     def _wake(self) -> None:
-        if self._pump is None:
+        if self._probe is None and self.outbound.pending:
+            self._heard = False
+            self._probe = self.system.clock.call_later(SILENT, self._look_for_life)
+        if self._filled is not None and not self._filled.done():
+            self._filled.set_result(None)
+        if self._pump is None and not self._gathers:
             self._pump = self._owner.background(self._run())
+
+    def _look_for_life(self) -> None:
+        """Send a peer that something waits for an empty batch, if it has been silent.
+
+        What is under way to it has a deadline of the transport; a request that has arrived has
+        none, and its answer is lost with a network that is cut.
+        """
+        self._probe = None
+        if not self.outbound.pending or self._owner.closed is not None:
+            return
+        if not self._heard and self._peer is not None:
+            self._owes_header = True
+        self._wake()
 
     async def _run(self) -> None:
         me = asyncio.current_task()
@@ -137,7 +176,9 @@ class NodeLink:
                 if self._before is before:
                     self._before = None
             while self._pump is me and (self.outbound or self._owes_header):
-                await self._send_batch()
+                back = await self._send_batch()
+                if back and self._pump is me:
+                    self._take_reply(back)
         except PeerGone as gone:
             if self._pump is me:
                 self.lose(gone.reason)
@@ -149,17 +190,18 @@ class NodeLink:
             if self._pump is me:
                 self._pump = None
 
-    async def _send_batch(self) -> None:
+    async def _send_batch(self) -> list[bytes]:
+        send = self._owner.transport.send
+        self._owes_header = False
         if self._peer is None:
-            self._owes_header = False
-            await self._owner.transport.send(self.node, [self._header()])
+            back = await self._turns.call(send(self.node, [self._header(0)]))
             if self.outbound and self._peer is None:
                 await self._meet()
-            return
-        self._owes_header = False
-        batch = [self._header(), *self.outbound.batch()]
-        await self._owner.transport.send(self.node, batch)
+            return back
+        batch = [self._header(self._turns.give()), *self.outbound.batch()]
+        back = await self._turns.call(send(self.node, batch))
         self.outbound.arrived()
+        return back
 
     async def _meet(self) -> None:
         met = self._met = asyncio.get_running_loop().create_future()
@@ -175,19 +217,85 @@ class NodeLink:
             timer.cancel()
             self._met = None
 
-    def _header(self) -> bytes:
+    def _header(self, turn: int) -> bytes:
         peer = self._peer or NOBODY
-        return frames.encode(frames.BatchHeader(self._owner.epoch, self._contact, *peer))
+        return frames.encode(frames.BatchHeader(self._owner.epoch, self._contact, *peer, turn))
 
     # ------------------------------------------------------------ in
-    def take(self, batch: list[bytes]) -> None:
-        """Handle a batch of the peer. Never raises."""
+    async def receive(self, batch: list[bytes]) -> list[bytes]:
+        """Handle a batch of the peer's call, and return the reply. Never raises.
+
+        The actors have their turn before the next batch. The answers that they give in it, or the
+        next one where none was given, are the reply: so most asks take one call. Other frames go in
+        a call of this node, after it.
+        """
+        header = self._opened(batch)
+        if header is None:
+            return []
+        sender = (header.epoch, header.contact)
+        while self._peer == sender and self._turns.is_early(header.turn):
+            await self._turns.returned()
+        self._gathers = True
         try:
-            header = frames.decode_header(batch[0])
+            self._take(header, batch)
+            await self._let_answer()
+            return self._reply(sender)
+        finally:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits for a reply."""
+        self._gathers = False
+        if self.outbound or self._owes_header:
+            self._wake()
+
+    async def _let_answer(self) -> None:
+        fresh = self.inbound.fresh
+        loop = asyncio.get_running_loop()
+        until = loop.time() + QUICK
+        await asyncio.sleep(0)
+        for _ in range(QUICK_TURNS):
+            if not fresh or self._pump is not None or loop.time() > until:
+                break
+            await asyncio.sleep(0)
+        if fresh and self._pump is None and not self.outbound and not self._owes_header:
+            await self._fill()
+        fresh.clear()
+
+    async def _fill(self) -> None:
+        """Wait until there is something to send, or the peer has waited long enough."""
+        loop = asyncio.get_running_loop()
+        filled = self._filled = loop.create_future()
+        timer = loop.call_later(self._owner.held, lambda: filled.done() or filled.set_result(None))
+        try:
+            await filled
+        finally:
+            timer.cancel()
+            self._filled = None
+
+    def _reply(self, sender: tuple[int, int]) -> list[bytes]:
+        """Return what goes back to `sender`: outcomes, unless something is before them."""
+        if not self._gathers or self._pump is not None or self._owes_header:
+            return []
+        if self._peer != sender:
+            return []  # it is not the reply of that life
+        outcomes = self.outbound.outcomes()
+        return [self._header(self._turns.give()), *outcomes] if outcomes else []
+
+    def _take_reply(self, batch: list[bytes]) -> None:
+        header = self._opened(batch)
+        if header is not None:
+            self._take(header, batch)
+
+    def _opened(self, batch: list[bytes]) -> frames.BatchHeader | None:
+        try:
+            return frames.decode_header(batch[0])
         except (msgspec.DecodeError, IndexError) as error:
             log.warning("garbled batch dropped", node=self.node, why=str(error))
-            return
-        if not self._greet(header):
+            return None
+
+    def _take(self, header: frames.BatchHeader, batch: list[bytes]) -> None:
+        if not self._greet(header) or not self._is_next(header.turn):
             return
         identity = self._peer
         for data in batch[1:]:
@@ -208,6 +316,17 @@ class NodeLink:
             # The frames behind it belong to other actors.
             log.exception("frame not handled", node=self.node, kind=type(frame).__name__)
 
+    def _is_next(self, turn: int) -> bool:
+        """Note a batch of that number; return whether it is to be handled."""
+        if turn == 0:
+            return True
+        place = self._turns.take(turn)
+        if place == "again":
+            log.warning("batch that came before refused", node=self.node, turn=turn)
+        elif place == "missing":
+            self.lose("a batch of it is missing")
+        return place == "next"
+
     def _greet(self, header: frames.BatchHeader) -> bool:
         """Note who sent a batch; return whether its frames are from and for the present lives."""
         sender = (header.epoch, header.contact)
@@ -217,8 +336,10 @@ class NodeLink:
         if self._peer is not None and sender != self._peer:
             again = header.epoch != self._peer[0]
             self.lose("it was started again" if again else "it gave this node up", anew=False)
+        self._heard = True
         if self._peer is None:
             self._peer = self._newest = sender
+            self._turns.restart()
             self.lost = None
             if self._met is not None and not self._met.done():
                 self._met.set_result(None)
@@ -234,8 +355,12 @@ class NodeLink:
         pump, self._pump = self._pump, None
         if pump is not None:
             self._before = pump
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
         self._peer, self.lost = None, reason
         self._owes_header = False
+        self._turns.free()
         if anew:
             self._contact += 1
             # It may live: then it must learn that what it waits for here will not come.

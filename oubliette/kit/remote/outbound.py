@@ -85,6 +85,7 @@ class Outbound:
         self._wake = wake
         self._numbers = numbers
         self._queue: deque[tuple[bytes, Parcel | None]] = deque()
+        self._outcomes = 0  # frames at the head of the queue that are outcomes
         self._overflow: deque[Parcel] = deque()
         self._requests: dict[int, tuple[type, Any, float | None]] = {}
         self._watches: dict[int, Watching] = {}
@@ -105,6 +106,12 @@ class Outbound:
         """Queue a frame that is not held back."""
         self._queue.append((frames.encode(frame), None))
         self._wake()
+
+    def push_outcome(self, frame: frames.Outcome) -> None:
+        """Queue the outcome of a request or watch of the peer."""
+        if self._outcomes == len(self._queue):
+            self._outcomes += 1
+        self.push(frame)
 
     def post(self, parcel: Parcel) -> None:
         """Queue a message.
@@ -131,6 +138,19 @@ class Outbound:
             size += len(data)
             if parcel is not None:
                 self._flying.append(parcel)
+        self._outcomes = max(0, self._outcomes - len(taken))
+        self._admit_waiting()
+        return taken
+
+    def outcomes(self) -> list[bytes]:
+        """Return the outcomes that are next to be sent: nothing here depends on their arrival."""
+        taken: list[bytes] = []
+        size = 0
+        while self._outcomes and len(taken) < BATCH and size < BATCH_BYTES:
+            data, _ = self._queue.popleft()
+            self._outcomes -= 1
+            taken.append(data)
+            size += len(data)
         self._admit_waiting()
         return taken
 
@@ -178,7 +198,8 @@ class Outbound:
             )
         self._queue.append((data, None if waiting is not None else parcel))
         if waiting is not None:
-            kind: type = envelope.message.__class__
+            # To a `send` the peer reports room, which has no value of the declared type.
+            kind: type = envelope.message.__class__ if envelope.reply_to is not None else bool
             self._expect(number, kind, waiting, envelope.deadline)
         self._wake()
 
@@ -312,6 +333,7 @@ class Outbound:
         unsent = self._flying + [parcel for _, parcel in self._queue if parcel is not None]
         self._flying = []
         self._queue.clear()
+        self._outcomes = 0
         overflow, self._overflow = self._overflow, deque()
         requests, self._requests = self._requests, {}
         watches = list(self._watches)

@@ -175,8 +175,11 @@ class DirectPath:
         self._silences.add(stream)
         status = 200
         try:
-            with exchange.when_gone(flight.client_gone):
+            exchange.when_gone(flight.client_gone)
+            try:
                 document = await self._run(exchange, call, session_id)
+            finally:
+                exchange.when_gone(None)
         except asyncio.CancelledError:
             if flight.ended_by is None:
                 raise

@@ -22,7 +22,7 @@ from oubliette.mcp_front.transport.request_stream import StreamClosed
 
 if TYPE_CHECKING:
     from oubliette.mcp_front.events.listen import ListenService
-    from oubliette.mcp_front.quotas import Quotas
+    from oubliette.mcp_front.quotas import ListenerSlot, Quotas
     from oubliette.mcp_front.transport.request_stream import RequestStream
 
 BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
@@ -121,20 +121,23 @@ class GetStreams:
         if session.stream is None or caller_id in session.pumps or self._stopping:
             return
         try:
-            self._quotas.take_listener(session.principal)
+            slot = self._quotas.take_listener(session.principal)
         except LimitExceeded as error:
             log.warning("stream not bound", caller_id=caller_id, reason=error.message)
             return
         session.pumps[caller_id] = asyncio.get_running_loop().create_task(
-            self._pump(session, session.stream, caller_id), name=f"get stream of {caller_id}"
+            self._pump(session, session.stream, caller_id, slot), name=f"get stream of {caller_id}"
         )
 
-    async def _pump(self, session: _McpSession, stream: RequestStream, caller_id: str) -> None:
+    async def _pump(
+        self, session: _McpSession, stream: RequestStream, caller_id: str, slot: ListenerSlot
+    ) -> None:
         link = self._listening.link(stream.who.context, caller_id)
         cursor, again = session.cursors[caller_id], caller_id in session.resumed
         session.resumed.add(caller_id)
         stream.on_end(lambda: link.close(GONE))
         try:
+            await slot.claim()
             async with self._listening.counted(link):
                 opened = await link.open(after=cursor, provide=True, stream=True, again=again)
                 cursor, ended = await self._listening.pump(stream, link, opened.cursor)
@@ -149,7 +152,7 @@ class GetStreams:
         finally:
             link.close(STOPPING if self._stopping else GONE)
             session.pumps.pop(caller_id, None)
-            self._quotas.give_back(self._quotas.listeners, session.principal)
+            slot.end()
             if caller_id in session.cursors and session.stream is not stream:
                 self._start(session, caller_id)  # the client came back before this stream had ended
 

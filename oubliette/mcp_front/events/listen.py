@@ -87,6 +87,7 @@ class ListenService:
 
         Raises:
             LimitExceeded: the principal has the maximum of listeners.
+            StorageUnavailable: the database of all nodes does not answer.
             InvalidParameter: the provided tools are invalid.
         """
         call = current_call.get(None)
@@ -94,13 +95,14 @@ class ListenService:
         if params.caller_tools is not None:
             tools = normalised(params.caller_tools, params.caller_id, self._config)
         principal = context.principal
-        self._quotas.take_listener(principal)
+        slot = self._quotas.take_listener(principal)
         # From here on the call counts as a listener, not as a call in flight.
         place = call.exchange.place if call is not None else None
         if place is not None:
             place.leave()
         link = self.link(context, params.caller_id)
         try:
+            await slot.claim()
             async with self.counted(link):
                 streams = call is not None and call.takes_events
                 opened = await link.open(
@@ -119,7 +121,7 @@ class ListenService:
                 return await self._poll(link, opened.cursor, params.max_seconds)
         finally:
             link.close(GONE)
-            self._quotas.give_back(self._quotas.listeners, principal)
+            slot.end()
             if place is not None:
                 place.back()
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import structlog
 
+from oubliette.mcp_front.transport.taken_connection import TakenConnection
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -136,6 +138,8 @@ class GuardedProtocol(_Parsing):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._deaf = False
+        self._unhurried = False
+        self._taken: TakenConnection | None = None
         self.when_lost: Callable[[], None] | None = None
         """Called once if the connection is lost; set and cleared by the current request."""
 
@@ -154,6 +158,8 @@ class GuardedProtocol(_Parsing):
         """Forget the connection."""
         self._enter(None)
         self._stop_stall_timer()
+        if self._taken is not None:
+            self._taken.lost()
         if self.flow is not None:  # pyright: ignore[reportUnnecessaryComparison] - None if refused
             super().connection_lost(exc)
         if self.when_lost is not None:
@@ -163,6 +169,9 @@ class GuardedProtocol(_Parsing):
     def data_received(self, data: bytes) -> None:
         """Process received bytes, and determine what is expected next."""
         if self._deaf or self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
+            return
+        if self._taken is not None:
+            self._taken.received(data)
             return
         self._date()
         before = self._phase
@@ -184,8 +193,23 @@ class GuardedProtocol(_Parsing):
 
     def on_response_complete(self) -> None:
         """Expect nothing after an answer, or the rest of a body."""
+        self._unhurried = False
         super().on_response_complete()
         self._look(idle=None)
+
+    def unhurried(self) -> None:
+        """Let the body of the current request take its time: what it is for sets the pace."""
+        self._unhurried = True
+        self._set_timer()
+
+    def take_over(self) -> TakenConnection:
+        """End HTTP on this connection, after a request that asks for another protocol."""
+        self._enter(None)
+        self.cycle.disconnected = True  # it is not answered in HTTP
+        self._taken = TakenConnection(
+            cast("asyncio.Transport", self.corked), self.flow, self.unparsed()
+        )
+        return self._taken
 
     def _look(self, idle: Phase | None) -> None:
         cycle = self.cycle
@@ -206,7 +230,7 @@ class GuardedProtocol(_Parsing):
         if self._phase_timer is not None:
             self._phase_timer.cancel()
             self._phase_timer = None
-        if self._phase is not None:
+        if self._phase is not None and not (self._phase == "body" and self._unhurried):
             ends = self._phase_ends
             if self._phase == "body":
                 ends = min(ends, self.loop.time() + self.deadlines.pause)

@@ -14,11 +14,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 if TYPE_CHECKING:
     import asyncio
 
+    from starlette.types import Send
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
@@ -51,6 +52,10 @@ class HttptoolsConnection(HttpToolsProtocol):
         self._begin()
         self._waiting = b""
         """Bytes of the next request, which are not parsed until this one is answered."""
+        self._upgrading: bytes | None = None
+        """Value of Upgrade that was removed from the head that is parsed next."""
+        self.upgrade: bytes | None = None
+        """Protocol that the current request asks for, if it asks for another one."""
         self._last = False
         """Whether this request is the last: the connection ends with its answer."""
 
@@ -81,11 +86,48 @@ class HttptoolsConnection(HttpToolsProtocol):
         """Whether the head of a request was received, and its body was not."""
         return self._at == "body"
 
+    def unparsed(self) -> bytes:
+        """Return the bytes behind the current request, which are no request of HTTP."""
+        waiting, self._waiting = self._waiting, b""
+        return waiting
+
     def on_response_complete(self) -> None:
         """Parse the waiting bytes after an answer."""
         super().on_response_complete()
         if self._waiting:
             self.loop.call_soon(self._resume)
+
+    def send_document(
+        self, send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> bool:
+        """Answer the current request, a POST, with a whole document in one write.
+
+        uvicorn's `send` checks each header and is called for the head and for the body: a fifth of
+        what a short call costs beyond HTTP. `headers` are our own, with the length of the body.
+
+        Returns:
+            Whether it was answered; if not, it has to be answered by `send`, which is not that of
+            the connection, or has to wait.
+        """
+        cycle = self.cycle
+        if send != cycle.send or cycle.response_started or cycle.disconnected:
+            return False
+        if self.flow.write_paused:
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        lines = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            lines += name, b": ", value, b"\r\n"
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines += b"\r\n", body
+        self.transport.write(b"".join(lines))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
     def _resume(self) -> None:
         if self._waiting and not self.transport.is_closing():
@@ -121,7 +163,9 @@ class HttptoolsConnection(HttpToolsProtocol):
         if plain == head:
             self._refuse()  # CONNECT
             return
+        asked = _UPGRADE.search(head + b"\r\n")
         self._begin()
+        self._upgrading = asked.group().partition(b":")[2].strip() if asked else None
         self._feed(plain + end + rest)
 
     def _refuse(self) -> None:
@@ -142,6 +186,7 @@ class HttptoolsConnection(HttpToolsProtocol):
             raise _Refused
         self._at = "head"
         self._hosts = 0
+        self.upgrade, self._upgrading = self._upgrading, None
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:

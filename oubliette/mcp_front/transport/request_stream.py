@@ -9,14 +9,13 @@ they can stand between those of the SDK (its answer, its keep-alive comments).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import OublietteError
 from oubliette.mcp_front.transport.http_protocol import STATE_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from starlette.types import Message, Scope, Send
 
@@ -81,7 +80,13 @@ class RequestStream:
         self, status: int, headers: list[tuple[bytes, bytes]], body: bytes
     ) -> None:
         """Answer with a document, head and body in one write."""
-        transport = self._connection.corked
+        connection = self._connection
+        if self._opened is None and connection.send_document(self._send, status, headers, body):
+            self.status = status
+            if self.place is not None:
+                self.place.end()
+            return
+        transport = connection.corked
         transport.cork()
         try:
             await self.send({"type": "http.response.start", "status": status, "headers": headers})
@@ -130,16 +135,12 @@ class RequestStream:
         if self._ended or self._connection.gone:
             raise StreamClosed("the client is gone")
 
-    @contextlib.contextmanager
-    def when_gone(self, callback: Callable[[], None]) -> Generator[None]:
-        """Call `callback` if the client disconnects while the context is open."""
-        if self._connection.gone:
+    def when_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` if the client disconnects, at once if it has; None: no longer."""
+        connection = self._connection
+        if callback is not None and connection.gone:
             callback()
-        self._connection.when_lost = callback
-        try:
-            yield
-        finally:
-            self._connection.when_lost = None
+        connection.when_lost = callback
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the request has ended, for any reason; at once if it has."""

@@ -9,7 +9,7 @@ they are read again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -34,7 +34,9 @@ EventKind: TypeAlias = Literal[
 ]
 """Contents of `AgentEvent.data` by kind, besides `turn` where it belongs to one:
 `ready` agent, version, and agent_session_id if the agent has an id for the conversation by which it
-can be resumed; `turn_started` nothing; `delta` and `message` text; `tool_call` call_id,
+can be resumed, with forks (turn | end) if that can be forked at the end of any turn or of the last
+one, and forked if it should begin with `AgentSession.fork_of`: whether it does; `turn_started`
+nothing; `delta` and `message` text; `tool_call` call_id,
 tool, arguments; `tool_result` call_id, tool, is_error, result; `permission_request` request_id
 (all that `permission` needs to answer it, in any format), text, and asks_for if a decision
 may hold for more than this text; `usage` cost_usd, tokens; `error` message; `completion`
@@ -79,6 +81,15 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     mode: int = 0o600
 
 
+class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """End of a turn in a conversation of the agent."""
+
+    agent_session_id: str
+    """The agent's own id of the conversation."""
+    turn: int
+    """The last turn that a fork knows."""
+
+
 class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     """Session of an agent, as the agent needs it."""
 
@@ -100,6 +111,8 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     agent for as long."""
     agent_session_id: str | None = None
     """The agent's own id of the conversation; set for a resume."""
+    fork_of: ForkPoint | None = None
+    """Conversation in the files of its HOME that its own is to be forked from, or was."""
     env: dict[str, str] = {}
     """Further variables (keys of model providers)."""
     credentials: dict[str, str] = {}
@@ -221,6 +234,48 @@ class AgentExecutor(Protocol):
     async def close(self) -> None:
         """End the process: its input, then after a grace the process itself and all it started."""
         ...
+
+
+class KeepsSessionFiles(Protocol):
+    """An agent that keeps its conversations in files; part of the `AgentRuntime` of such a one."""
+
+    @property
+    def session_files(self) -> tuple[str, ...]:
+        """Paths in HOME of these files, or of folders with nothing else, above all no credentials.
+
+        They are brought along when a session is resumed on another node.
+        """
+        ...
+
+
+def session_files(agent: AgentRuntime) -> tuple[str, ...]:
+    """Return the paths in HOME of the files of an agent's conversations, if it declares any."""
+    found: tuple[str, ...] = getattr(agent, "session_files", ())
+    return found
+
+
+class ForksConversations(Protocol):
+    """An agent whose conversation can begin as a part of another one's; part of `AgentRuntime`."""
+
+    @property
+    def conversation_file(self) -> str:
+        """Name in HOME of the file that has what is needed."""
+        ...
+
+    def forked_files(self, content: bytes | None, turn: int) -> dict[str, bytes]:
+        """Return files for HOME of a session that knows another one up to a turn.
+
+        Args:
+            content: The other session's `conversation_file`, which its agent has written; None: it
+                has none.
+            turn: Number of the last turn.
+        """
+        ...
+
+
+def forks_conversations(agent: AgentRuntime) -> ForksConversations | None:
+    """Return the agent as one whose conversations can be forked; None: it cannot."""
+    return cast("ForksConversations", agent) if hasattr(agent, "forked_files") else None
 
 
 class AgentRuntime(Protocol):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from oubliette.runtime.agents.base import AgentEvent
+from oubliette.runtime.agents.base import AgentEvent, ForkPoint
 from oubliette.runtime.agents.checked import message_of
 from oubliette.runtime.agents.line_framing import Line, LineFramer, OutputGap
 from oubliette.runtime.agents.prices import Prices
@@ -44,6 +44,10 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     autonomy: str = "off"
     agent_session_id: str | None = None
     """Conversation to resume."""
+    fork_of: ForkPoint | None = None
+    """Conversation to fork, if there is none to resume."""
+    forks: bool = True
+    """Whether `session/fork` of an ACP agent that has it may be used."""
     model: str | None = None
     """One of the agent's models; None: the agent's default."""
     mode: str | None = None

@@ -60,6 +60,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`ContainerSpec.uid` is honoured."""
     isolation: Literal["container", "none"]
     """`none`: agents can reach everything that the server's user can; every session reports it."""
+    commits: bool = False
+    """A container's file system can be stored as an image: the runtime is an `ImageCommits`."""
     exit_codes: bool = True
     """The exit of a container's own process is known; otherwise `exit_code` is always None."""
 
@@ -326,4 +328,23 @@ class ContainerRuntime(Protocol):
 
     async def aclose(self) -> None:
         """Release this object's resources. Containers go on."""
+        ...
+
+
+class ImageCommits(Protocol):
+    """Part of a runtime whose `Capabilities.commits` is true."""
+
+    async def commit(
+        self, container_id: str, image: str, *, labels: Mapping[str, str], timeout: float
+    ) -> ImageInfo:
+        """Store a container's file system as `image`, without what is mounted in it.
+
+        Raises:
+            NotFound: there is no such container.
+            RuntimeFailure: it cannot be stored, or not in `timeout` seconds.
+        """
+        ...
+
+    async def drop_images(self, label: str, *, but: str | None = None) -> None:
+        """Remove the images with the label `name=value` that nothing uses; not that named `but`."""
         ...

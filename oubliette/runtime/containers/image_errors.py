@@ -162,6 +162,7 @@ def pull_timeout(engine: str, image: str, timeout: float, got: str) -> PullTimeo
 _NO_PYTHON: Final = (
     r"executable file .*not found|exec python3 failed|failed to exec pid1|this is Python \d"
     r"|No module named|exit code 127|no such file or directory: unknown"
+    r"|ended before it was ready \(exit code 1\)$"  # without a word, which a Python would leave
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import ConfigError, InvalidParameter
+from oubliette.errors import ConfigError, Conflict, InvalidParameter, Unavailable
 from oubliette.runtime.containers import dockerfile, registry
 from oubliette.runtime.containers import options as container_options
 
@@ -35,6 +35,25 @@ class Imaging:
             InvalidParameter: this runtime does not use images.
         """
         return self._options(container_type, project).image
+
+    def check_commits(self, project: Project) -> None:
+        """Check that an image can be made of a project's container, and would have something.
+
+        Raises:
+            Unavailable: this runtime does not make images of containers.
+            Conflict: the file systems of the project's containers are read-only.
+        """
+        if not self._runtime.capabilities.commits:
+            raise Unavailable(
+                f"the {self._runtime.name} runtime makes no images of containers",
+                hint='containers.runtime = "docker" or "podman" does',
+            )
+        if self._options(project.container_type or "base", project).read_only:
+            raise Conflict(
+                "nothing can be installed in this project's containers: their image is read-only",
+                hint=f"set read_only = false in [project_containers.{project.id}], or in"
+                " [containers] for all",
+            )
 
     def memory_mb(self, project: Project) -> int | None:
         """Return the memory limit of a project's containers; None: no limit, or no engine."""

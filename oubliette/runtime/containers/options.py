@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from oubliette.config.container_options import BASE, DEV, ContainerOptions, given
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.containers import registry
@@ -44,12 +46,20 @@ def options_of(
 ) -> ContainerOptions:
     """Return all options of a container."""
     names = () if project is None else (project.name, project.id)
-    return _options(config, container_type, names)
+    found = _options(config, container_type, names)
+    if project is not None and project.image is not None:
+        found = msgspec.structs.replace(found, image=project.image)
+    return found
+
+
+def options_of_new(config: Config, container_type: str | None, name: str) -> ContainerOptions:
+    """Return all options of the containers of a project that is to be created."""
+    return _options(config, container_type or BASE, (name,))
 
 
 def uid_of(config: Config, container_type: str | None, name: str) -> int | None:
     """Return the user id for a new project of that name; None = one of its own."""
-    return _options(config, container_type or BASE, (name,)).uid
+    return options_of_new(config, container_type, name).uid
 
 
 def _options(config: Config, container_type: str, names: tuple[str, ...]) -> ContainerOptions:

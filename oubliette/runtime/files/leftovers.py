@@ -2,7 +2,8 @@
 
 A project, a workspace or a session is deleted in the store first and on disk after that, so files
 of a deleted record are the rest of an interrupted removal. Files unknown to the store are left
-alone, except for homes and logs of sessions, whose rows are removed with them.
+alone, except for homes and logs of sessions, whose rows are removed with them. Snapshots of a
+deleted workspace stay as long as its project.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.errors import OublietteError
-from oubliette.runtime.files import safe_files
+from oubliette.runtime.files import new_workspaces, safe_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STDERR: Final = ".stderr.log"
+HOME_SNAPSHOTS: Final = ".home.git"
 _HALF_WRITTEN: Final = re.compile(r"\.(config|metadata|opencode)\.json\.[0-9]+\.new")
 
 
@@ -61,7 +63,10 @@ def find(folders: Folders, known: Deleted) -> list[Path]:
     """Return the leftovers, before further deletions. Blocks; reads names only."""
     found: list[Path] = []
     configs = folders.configs.projects
-    tops = (folders.projects, folders.homes, folders.roots, configs)
+    tops = (
+        *(folders.projects, folders.homes, folders.roots),
+        *(folders.snapshots, folders.repositories, configs),
+    )
     for top in tops:
         found += _matching(top, known.projects)
     for project in known.live.intersection(name for top in tops for name in _names(top)):
@@ -73,6 +78,15 @@ def find(folders: Folders, known: Deleted) -> list[Path]:
             found += _matching(place, known.workspaces)
         for place in (folders.projects / project, configs / project):
             found += [place / name for name in _names(place) if _HALF_WRITTEN.fullmatch(name)]
+        new = folders.repositories / project
+        found += [new / name for name in _names(new) if new_workspaces.NAME.fullmatch(name)]
+        snapshots = folders.snapshots / project
+        found += [
+            snapshots / name
+            for name in _names(snapshots)
+            if name.endswith(HOME_SNAPSHOTS)
+            and _is_gone(name.removesuffix(HOME_SNAPSHOTS), known.sessions)
+        ]
         homes = folders.homes / project
         found += _matching(homes, (n for n in _names(homes) if _is_gone(n, known.sessions)))
     found += [

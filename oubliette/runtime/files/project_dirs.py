@@ -3,6 +3,8 @@
     projects/<project-id>/{metadata.json, config.json, opencode.json, .factory/, workspaces/<uuid>/}
     homes/<project-id>/<session-id>/          HOME of one session, outside the workspace
     roots/<project-id>/<workspace-id>/        /workspace of a workspace in a container of its own
+    snapshots/<project-id>/<workspace-id>.git its snapshots, which no container sees
+    repositories/<project-id>/                what the project was cloned from, nor this
 
 An agent owns the files below its project's folder and may plant links there, so nothing here
 follows one (`safe_files`). None of it is read back: the record is in the database, and agents'
@@ -22,7 +24,7 @@ import structlog
 
 from oubliette.errors import ConfigError, RuntimeFailure
 from oubliette.runtime.agents.config_views import views
-from oubliette.runtime.files import git_identity, safe_files
+from oubliette.runtime.files import git_identity, new_workspaces, safe_files
 from oubliette.runtime.files.agent_configs import AgentConfigs
 
 if TYPE_CHECKING:
@@ -47,13 +49,24 @@ class Folders:
         self.projects = home / "projects"
         self.homes = home / "homes"
         self.roots = home / "roots"
+        self.snapshots = home / "snapshots"
+        self.repositories = home / "repositories"
         self.logs = home / "logs"
         self.spools = home / "spool"
         self.configs = AgentConfigs(home)
 
     def prepare(self) -> None:
         """Make the top folders, 0700."""
-        for folder in (self.home, self.projects, self.homes, self.roots, self.logs, self.spools):
+        for folder in (
+            self.home,
+            self.projects,
+            self.homes,
+            self.roots,
+            self.snapshots,
+            self.repositories,
+            self.logs,
+            self.spools,
+        ):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.configs.prepare()
 
@@ -73,6 +86,14 @@ class Folders:
         leads nowhere outside.
         """
         return self.roots / project_id / workspace_id
+
+    def snapshots_of(self, project_id: str, workspace_id: str) -> Path:
+        """Return the repository with the snapshots of a workspace."""
+        return self.snapshots / project_id / f"{workspace_id}.git"
+
+    def session_home(self, project_id: str, session_id: str) -> Path:
+        """Return HOME of a session."""
+        return self.homes / project_id / session_id
 
     def session_homes(self, project_id: str) -> Path:
         """Return the folder with the HOMEs of a project's sessions, mounted at /home/agent."""
@@ -152,6 +173,42 @@ class Folders:
             ):
                 safe_files.make(places, workspace_id, project.uid)
                 safe_files.link(root, CONTEXT, _context_of(workspace_id), project.uid)
+
+    def has_workspace(self, project_id: str, workspace_id: str) -> bool:
+        """Return whether something stands in a workspace's place."""
+        try:
+            with (
+                self._walk(project_id, create=False, uid=-1) as folder,
+                safe_files.inner(folder, "workspaces", create=False) as workspaces,
+            ):
+                return safe_files.exists(workspaces, workspace_id)
+        except RuntimeFailure:
+            return False  # not even the folder above
+
+    def place_workspace(self, project: Project, workspace_id: str, made: Path) -> bool:
+        """Move a workspace that was made elsewhere to its place, owned by the project's uid.
+
+        Returns:
+            Whether it was moved; false: there is one already, and the new one was left.
+
+        Raises:
+            RuntimeFailure: the file system refused.
+        """
+        new_workspaces.give(made, project)
+        with (
+            self._walk(project.id, create=False, uid=project.uid) as folder,
+            safe_files.inner(folder, "workspaces", create=True, uid=project.uid) as workspaces,
+        ):
+            if safe_files.exists(workspaces, workspace_id):
+                return False
+            try:
+                os.rename(made, workspace_id, dst_dir_fd=workspaces)
+            except OSError as error:
+                raise RuntimeFailure(
+                    f"the workspace cannot be moved to its place: {error.strerror}",
+                    hint="projects and repositories of a home have to be on one file system",
+                ) from error
+        return True
 
     def create_session_home(
         self,
@@ -233,15 +290,20 @@ class Folders:
             safe_files.remove(roots, workspace_id)
 
     def remove_project(self, project_id: str) -> None:
-        """Remove the folders of a project and of its sessions' HOMEs."""
+        """Remove the folders of a project, its sessions' HOMEs, its snapshots and repository."""
         self.configs.remove_project(project_id)
-        for top in (self.projects, self.homes, self.roots):
-            with safe_files.opened(top) as folder:
+        for top in (self.projects, self.homes, self.roots, self.snapshots, self.repositories):
+            with contextlib.suppress(FileNotFoundError), safe_files.opened(top) as folder:
                 safe_files.remove(folder, project_id)
 
     def remove_session(self, project_id: str, session_id: str) -> None:
-        """Remove a session's files beside the log: its HOME, its agent's stderr."""
+        """Remove a session's files beside the log: HOME with its snapshots, its agent's stderr."""
         self.stderr_log(session_id).unlink(missing_ok=True)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            safe_files.opened(self.snapshots / project_id) as snapshots,
+        ):
+            safe_files.remove(snapshots, f"{session_id}.home.git")
         with (
             contextlib.suppress(FileNotFoundError),
             safe_files.opened(self.homes / project_id) as homes,

@@ -8,6 +8,7 @@ indefinitely). A file to be written replaces the existing one under a name of it
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LIMIT: Final = 1 << 20  # bytes of a file that is read
+MOST_TIMES: Final = 1000
+"""Times that a folder into which something is put is emptied again, until it cannot be removed."""
 GONE: Final = re.compile(r"\.[0-9a-f]{32}\.gone")
 """Pattern of names of folders that are being removed, or were when their server was killed."""
 
@@ -189,9 +192,13 @@ def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
     descriptors run out. Once `going` returns false it returns after the current folder; the rest
     has a name like `GONE`.
 
+    Others may remove the same at the same time; what they have removed is gone, and what they have
+    moved here is removed too.
+
     Raises:
         RuntimeFailure: the file system refused.
     """
+    again = 0
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if not stat.S_ISDIR(mode):
@@ -199,7 +206,10 @@ def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
             return
         waiting = [name]
         while waiting and going():
-            waiting += _emptied(parent, waiting.pop())
+            folder = waiting.pop()
+            moved = _emptied(parent, folder, patient=again < MOST_TIMES)
+            again += folder in moved
+            waiting += moved
             failpoint("folder.emptied")
     except FileNotFoundError:
         return
@@ -207,18 +217,32 @@ def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
         raise RuntimeFailure(f"{name!r} cannot be removed: {error.strerror}") from error
 
 
-def _emptied(parent: int, name: str) -> list[str]:
-    """Remove one folder and its files; return the names that its folders have now in `parent`."""
+def _emptied(parent: int, name: str, *, patient: bool) -> list[str]:
+    """Remove one folder and its files; return the names that its folders have now in `parent`.
+
+    With `patient` the folder is among them if something was put into it meanwhile.
+    """
     moved: list[str] = []
-    fd = os.open(name, FOLDER, dir_fd=parent)
+    try:
+        fd = os.open(name, FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        return moved
     try:
         for entry in os.listdir(fd):  # noqa: PTH208 -- of a descriptor
-            try:
-                os.unlink(entry, dir_fd=fd)
-            except IsADirectoryError:
-                moved.append(f".{secrets.token_hex(16)}.gone")
-                os.rename(entry, moved[-1], src_dir_fd=fd, dst_dir_fd=parent)
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    os.unlink(entry, dir_fd=fd)
+                except IsADirectoryError:
+                    to = f".{secrets.token_hex(16)}.gone"
+                    os.rename(entry, to, src_dir_fd=fd, dst_dir_fd=parent)
+                    moved.append(to)
     finally:
         os.close(fd)
-    os.rmdir(name, dir_fd=parent)
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not patient:
+                raise
+            moved.append(name)
     return moved

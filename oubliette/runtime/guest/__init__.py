@@ -8,6 +8,7 @@ from oubliette.runtime.guest.errors import (
     GuestRefused,
     GuestUnreachable,
     LinkClosed,
+    PortRefused,
     VersionMismatch,
 )
 from oubliette.runtime.guest.messages import (
@@ -47,6 +48,7 @@ __all__ = (
     "Hello",
     "LinkClosed",
     "Output",
+    "PortRefused",
     "ProcessInfo",
     "ProcessLimits",
     "ProcessStream",

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation
+from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation, Unavailable
 from oubliette.failpoints import failpoint
 from oubliette.incontainer import wire
 from oubliette.runtime.guest import dial as dialing
-from oubliette.runtime.guest.errors import CommandFailed, GuestUnreachable, LinkClosed
+from oubliette.runtime.guest.errors import (
+    CommandFailed,
+    GuestRefused,
+    GuestUnreachable,
+    LinkClosed,
+    PortRefused,
+)
 from oubliette.runtime.guest.handshake import handshake
 from oubliette.runtime.guest.messages import CommandAnswer, GuestEvent, StartProcess
 from oubliette.runtime.guest.process_stream import ProcessStream
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
 REQUEST_TIMEOUT: Final = 30.0  # seconds for an answer
+MAX_UNREAD: Final = 64 * 1024  # bytes of a connection that wait here for their reader, halved
 MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
 
 _encoder: Final = msgspec.json.Encoder()
@@ -126,11 +133,13 @@ class ControlLink:
 
     async def aclose(self) -> None:
         """Close the link. The guest, and the processes in the container, go on."""
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._end(None)
-        await dialing.close(self._writer)
+        try:
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+        finally:  # also when this is cancelled
+            self._end(None)
+            await dialing.close(self._writer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -273,7 +282,7 @@ class ControlLink:
         await self.request("unexpect", {"session": session})
 
     async def ticket(self, purpose: str, count: int = 1) -> Sequence[str]:
-        """Return one-time tickets for `upstream`, `bare` or `attach`; each is valid for 30 s."""
+        """Return one-time tickets for `upstream`, `bare`, `attach` or `connect`, valid for 30 s."""
         answer = await self.request("ticket", {"purpose": purpose, "count": count})
         return [str(ticket) for ticket in answer["tickets"]]
 
@@ -333,3 +342,35 @@ class ControlLink:
         ticket = (await self.ticket("bare" if bare else "upstream"))[0]
         header = wire.Upstream(session, project, depth, ticket).line()
         return await dialing.open_link(self._dial, header, limit)
+
+    async def connect_to(self, port: int) -> tuple[StreamReader, StreamWriter]:
+        """Open a TCP connection to `port` on the loopback interface of the container.
+
+        Bytes pass unchanged; what is not read stays with the guest, 256 KiB at most, and then with
+        the program. The caller closes the writer.
+
+        Raises:
+            PortRefused: nothing listens there, or it does not accept.
+            Unavailable: the guest is of an earlier release, which cannot do this.
+            GuestUnreachable, LinkClosed, CommandFailed, DeadlineExceeded: as everywhere.
+        """
+        if "connect" not in self.hello.features:
+            raise Unavailable(
+                "this container was started by an earlier release, which opens no ports",
+                hint="container_stop, then try again",
+            )
+        ticket = (await self.ticket("connect"))[0]
+        header = wire.Connect(port, ticket, self.version).line()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                reader, writer = await dialing.open_link(self._dial, header, MAX_UNREAD)
+                try:
+                    await dialing.read_line(reader)
+                except BaseException:
+                    writer.close()
+                    raise
+        except GuestRefused as error:
+            raise PortRefused(error.reason) from error
+        except TimeoutError as error:
+            raise GuestUnreachable(f"no answer within {CONNECT_TIMEOUT:g} s") from error
+        return reader, writer

@@ -57,3 +57,9 @@ class CommandFailed(RuntimeFailure):
         super().__init__(f"{verb}: {message}")
         self.verb = verb
         self.kind = kind
+
+
+class PortRefused(Unavailable):
+    """Nothing accepts connections on this port of the container."""
+
+    code = "port_refused"

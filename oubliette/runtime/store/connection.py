@@ -58,6 +58,11 @@ class StoreDatabase(Protocol):
         ...
 
     @property
+    def hold_seconds(self) -> float:
+        """Time for which a read waits for a database that is away; 0: it can only be broken."""
+        ...
+
+    @property
     def remembered(self) -> Remembered:
         """Cache of popular answers."""
         ...
@@ -68,6 +73,10 @@ class StoreDatabase(Protocol):
 
     def release(self, connection: Any, /) -> None:
         """Close a connection of this database."""
+        ...
+
+    def interrupt(self, connection: Any, /) -> None:
+        """Let a statement fail that another thread executes; call from any thread."""
         ...
 
     def lost(self, connection: Any, /) -> bool:

@@ -50,6 +50,9 @@ class Database:
         ConfigError: the file cannot be opened, or is no database of ours.
     """
 
+    hold_seconds = 0.0
+    """A file is not away for a while: a read of it fails at once."""
+
     def __init__(
         self,
         path: str | Path = MEMORY,
@@ -118,6 +121,10 @@ class Database:
         """Close a connection of `connect` or `connect_read_only`."""
         if connection is not self._shared:
             connection.close()
+
+    def interrupt(self, connection: sqlite3.Connection) -> None:
+        """Let a statement fail that another thread executes."""
+        connection.interrupt()
 
     def lost(self, connection: sqlite3.Connection) -> bool:
         """Whether a connection cannot be used any more; a file's always can."""

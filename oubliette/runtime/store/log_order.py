@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 EVENTS: Final = 1 << 16
 """Events that one transaction may store."""
 
-_HORIZON: Final = f"""
+HORIZON: Final = f"""
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint * {EVENTS}
-  + (SELECT "offset" FROM log_order) - 1"""  # noqa: S608 - a number of ours
+  + (SELECT "offset" FROM log_order) - 1 AS seq"""  # noqa: S608 - a number of ours
+"""Query for the highest seq up to which the events of its view are complete."""
 
 
 def horizon(connection: StoreConnection) -> int:
     """Return the highest seq up to which the events of this view are complete."""
-    return connection.execute(_HORIZON).fetchone()[0]
+    return connection.execute(HORIZON).fetchone()[0]

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.postgres.database import PostgresDatabase
 
 
+def driver_missing(error: ImportError) -> ConfigError:
+    """Return the error of a configuration whose driver is not installed."""
+    return ConfigError(
+        f"store.database: the driver of PostgreSQL is missing: {error}",
+        hint="pip install 'oubliette-agents[postgres]'",
+    )
+
+
 def open_database(
     url: str, path: Path, *, durability: Durability = "process", read_only: bool = False
 ) -> Database | PostgresDatabase:
@@ -29,8 +37,5 @@ def open_database(
         # Slow to import, and not installed where it was not asked for.
         from oubliette.runtime.store.postgres.database import PostgresDatabase
     except ImportError as error:
-        raise ConfigError(
-            f"store.database: the driver of PostgreSQL is missing: {error}",
-            hint="pip install 'oubliette-agents[postgres]'",
-        ) from error
+        raise driver_missing(error) from error
     return PostgresDatabase(url, durability=durability, read_only=read_only)

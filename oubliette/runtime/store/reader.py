@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.queries import Page
 
 THREADS: Final = 4
+CLOSE_SECONDS: Final = 1.0
+"""Time for running reads to end when the reader is closed; then they are interrupted."""
+_RETRY_FIRST: Final = 0.05
+_RETRY_MOST: Final = 0.5
+"""Seconds between attempts to read a database that is away; doubles from the first to the last."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +52,9 @@ class Reader:
 
     Most queries are methods too, with the arguments and results that they have in `queries`.
 
-    All raise StorageUnavailable when the database cannot be read, Unavailable after `aclose`.
+    All raise StorageUnavailable when the database cannot be read, Unavailable after `aclose`. A
+    read waits for a server that is away as long as a write does: a restart of it, or a standby that
+    takes over, is not noticed by who asks.
     """
 
     def __init__(self, database: StoreDatabase, threads: int = THREADS) -> None:
@@ -55,6 +63,8 @@ class Reader:
         self._local = threading.local()
         self._connections: list[StoreConnection] = []
         self._closed = False
+        self._closing = threading.Event()
+        """Set with `_closed`, for threads that wait."""
 
     async def run(
         self,
@@ -65,19 +75,52 @@ class Reader:
         """Run a query (see `queries`) on a thread of the pool, and return its result."""
         if self._closed:
             raise Unavailable("the store is closed")
-        return await self._threads.run(partial(self._view, query, *args, **kwargs))
+        until = time.monotonic() + self._database.hold_seconds
+        return await self._threads.run(partial(self._patient_view, until, query, *args, **kwargs))
 
     async def aclose(self) -> None:
-        """Wait for running reads, then close the connections."""
+        """Wait a second for running reads, then close the connections."""
         self._closed = True
+        self._closing.set()
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Close as `aclose` does; blocks."""
         self._closed = True
-        self._threads.close()
+        self._closing.set()
+        impatience = threading.Timer(CLOSE_SECONDS, self._interrupt)
+        impatience.start()
+        try:
+            self._threads.close()
+        finally:
+            impatience.cancel()
+            impatience.join()
         while self._connections:
             self._database.release(self._connections.pop())
+
+    def _interrupt(self) -> None:
+        """Let the running reads fail: the server has hung."""
+        for connection in list(self._connections):
+            self._database.interrupt(connection)
+
+    def _patient_view(
+        self,
+        until: float,
+        query: Callable[Concatenate[StoreConnection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Read; while no connection can be made, try again until the monotonic second `until`."""
+        pause = _RETRY_FIRST
+        while True:
+            try:
+                return self._view(query, *args, **kwargs)
+            except StorageUnavailable:
+                left = until - time.monotonic()
+                connected = getattr(self._local, "connection", None) is not None
+                if connected or left <= 0 or self._closing.wait(min(pause, left)):
+                    raise
+            pause = min(2 * pause, _RETRY_MOST)
 
     def _view(
         self,
@@ -90,7 +133,7 @@ class Reader:
                 try:
                     return self._viewed(self._connection(), query, *args, **kwargs)
                 except Exception:
-                    if not self._forget_lost():
+                    if not self._forget_lost() or self._closing.is_set():
                         raise
                 # The connection was lost since the last read. A read may be repeated.
                 return self._viewed(self._connection(), query, *args, **kwargs)
@@ -156,6 +199,7 @@ class Reader:
 
     project = _read(queries.project)
     project_named = _read(queries.project_named)
+    session_ids = _read(queries.session_ids)
     workspace = _read(queries.workspace)
     workspaces = _read(queries.workspaces)
     containers = _read(queries.containers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oubliette.errors import Conflict, StorageUnavailable
 from oubliette.runtime.store.connection import is_postgres
-from oubliette.runtime.store.log_order import EVENTS
+from oubliette.runtime.store.log_order import EVENTS, horizon
 from oubliette.runtime.store.queries import last_seq
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _pages(connection: StoreConnection, table: _Copied) -> Iterator[list[Any]]:
 
 def _continue_seqs(source: StoreConnection, target: StoreConnection) -> None:
     """Have new events of the target continue after all seqs that the source may have given."""
-    highest = last_seq(source)
+    highest = horizon(source) if is_postgres(source) else last_seq(source)
     if is_postgres(target):
         target.execute(
             'UPDATE log_order SET "offset" ='

@@ -1,8 +1,9 @@
 """ApiKeys, the registry of API keys, which creates, checks and revokes them.
 
 All tokens are in memory, loaded from the store, so that a check needs no read and a
-revocation takes effect at once. Of a key only its id and the SHA-256 of its secret are stored: a
-secret of 256 random bits needs no slow hash.
+revocation takes effect at once; in a cluster `refresh` reads what other nodes have changed. Of a
+key only its id and the SHA-256 of its secret are stored: a secret of 256 random bits needs no slow
+hash.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import structlog
 from oubliette import ids
 from oubliette.errors import Forbidden, NotFound, Unauthenticated
 from oubliette.records import TERMINAL, Principal, Token
+from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.last_uses import LastUses
@@ -75,6 +77,24 @@ class ApiKeys:
             if record is None or record.status in TERMINAL:
                 await self.end_session(session_id)
 
+    async def refresh(self) -> None:
+        """Read all tokens again: another node has made, bound, revoked or deleted some.
+
+        What was changed here meanwhile stays: a token only ever becomes bound, then revoked.
+
+        Raises:
+            StorageUnavailable: the store does not answer; the tokens are as before.
+        """
+        before = self._tokens.copy()
+        stored = {token.id: token for token in await self._reader.tokens()}
+        kept = {key: token for key, token in self._tokens.items() if key not in before}
+        for token_id, token in stored.items():
+            if token_id in self._tokens:
+                kept[token_id] = _later(self._tokens[token_id], token)
+            elif token_id not in before:
+                kept[token_id] = token
+        self._tokens = kept
+
     async def aclose(self) -> None:
         """Write the pending last uses."""
         await self._uses.aclose()
@@ -107,6 +127,24 @@ class ApiKeys:
         if token is None or not same:
             raise Unauthenticated(REFUSED)
         return token
+
+    async def look_up(self, key: str) -> bool:
+        """Read the token of a key that is unknown here, as another node may have just made it.
+
+        Returns:
+            Whether the token is known now, and was not before.
+
+        Raises:
+            StorageUnavailable: the store does not answer.
+        """
+        match = _KEY.fullmatch(key)
+        if match is None or match[1] in self._tokens:
+            return False
+        token = await self._reader.run(queries.token, match[1])
+        if token is None:
+            return False
+        self._tokens.setdefault(token.id, token)
+        return True
 
     def known(self, key: str) -> Token | None:
         """Return `recognise`, or None if the key is unknown."""
@@ -290,3 +328,12 @@ class ApiKeys:
             transports=transports,
         )
         return NewKey(key=f"oub_{token.id}_{secret}", token=token)
+
+
+def _later(mine: Token, stored: Token) -> Token:
+    """Return the later state of one token: what is in memory may not be stored yet."""
+    if mine.revoked_at is not None and stored.revoked_at is None:
+        return mine
+    if mine.principal != UNBOUND and stored.principal == UNBOUND:
+        return msgspec.structs.replace(mine, revoked_at=stored.revoked_at)
+    return stored

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from oubliette.actors.messages import CreateProject, DeleteProject
+from oubliette.actors.messages import CreateProject, DeleteProject, GetCloneProgress, UpdateProject
 from oubliette.config import agent_config
 from oubliette.config.agent_config import Autonomy
 from oubliette.errors import Forbidden, InvalidParameter
-from oubliette.records import Limits
+from oubliette.records import Limits, ProjectRepository
+from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
+from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tool_params.tree_params import TreeLimits
 from oubliette.tools.auth import scopes
+from oubliette.tools.clone_progress import receiving
 from oubliette.tools.idempotency import claim
+from oubliette.tools.lost_trees import check_discard
 from oubliette.tools.models import known
 from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import LimitsView, ProjectView, project_view
@@ -33,6 +38,65 @@ DELETE_SECONDS: Final = 60.0
 MAX_SERVERS_BYTES: Final = 64 * field_types.KIB
 
 
+class Placement(Params, frozen=True, kw_only=True):
+    """Node of a cluster that a project needs."""
+
+    labels: Annotated[
+        dict[
+            Annotated[str, Meta(min_length=1, max_length=63)], Annotated[str, Meta(max_length=63)]
+        ],
+        Meta(description="Labels that the node must have, with these values.", max_length=20),
+    ] = {}
+    runtime: Annotated[
+        field_types.Line | None,
+        Meta(description="Container runtime that the node must have; null: any."),
+    ] = None
+
+
+class RepositorySource(Params, frozen=True, kw_only=True):
+    """Repository that a project is cloned from: `url` or `path`."""
+
+    url: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=2048)] | None,
+        Meta(
+            description="https, http or ssh URL, as far as the server allows them, without a"
+            " password: the server's configuration has those.",
+        ),
+    ] = None
+    path: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        Meta(
+            description="Absolute path of a checkout on the server's machine, which is only read."
+            " Keys may clone what is in repositories.folders.",
+        ),
+    ] = None
+    branch: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        Meta(description="Branch that workspaces begin at. Unset: its HEAD."),
+    ] = None
+    depth: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Number of commits to fetch. Unset: all."),
+    ] = None
+    submodules: Annotated[bool, Meta(description="Fetch the submodules into each workspace.")] = (
+        False
+    )
+    lfs: Annotated[
+        bool,
+        Meta(
+            description="Fetch the content of files that Git LFS keeps into each workspace. Unset:"
+            " pointers."
+        ),
+    ] = False
+    dirty: Annotated[
+        bool,
+        Meta(description="With path: bring its uncommitted changes too, as uncommitted ones."),
+    ] = False
+    push: Annotated[
+        bool, Meta(description="Consent to pushes of branches to it, by session_push.")
+    ] = False
+
+
 class ProjectCreate(Params, frozen=True, kw_only=True):
     """Parameters of `project_create`."""
 
@@ -41,6 +105,14 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
     remote_url: Annotated[
         field_types.Remote | None,
         Meta(description="URL of its repository, set as git's origin; nothing is fetched."),
+    ] = None
+    repository: Annotated[
+        RepositorySource | None,
+        Meta(
+            description="Repository to clone. Each workspace is a clone on a branch of its own,"
+            " oubliette/<workspace id>, the default one on oubliette/default. Unset: workspaces"
+            " begin empty."
+        ),
     ] = None
     init_git: Annotated[bool, Meta(description="Make the default workspace a git repository.")] = (
         True
@@ -81,6 +153,9 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
             " ${credential:NAME}."
         ),
     ] = {}
+    placement: Annotated[
+        Placement | None, Meta(description="Node of a cluster that it needs; null: any.")
+    ] = None
     idempotency_key: Annotated[
         field_types.IdempotencyText | None,
         Meta(
@@ -111,9 +186,26 @@ class ProjectPage(Result, frozen=True, kw_only=True):
 
 
 class ProjectOne(Params, frozen=True, kw_only=True):
-    """Parameters of `project_get` and `project_delete`."""
+    """Parameters of `project_get`."""
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+
+
+class ProjectDelete(Params, frozen=True, kw_only=True):
+    """Parameters of `project_delete`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+    discard: field_types.Discard = None
+
+
+class ProjectUpdate(Params, frozen=True, kw_only=True):
+    """Parameters of `project_update`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+    allow_push: Annotated[
+        bool,
+        Meta(description="Consent to pushes to the repository that it was cloned from."),
+    ]
 
 
 class ProjectDeleted(Result, frozen=True, kw_only=True):
@@ -144,7 +236,10 @@ class Options(Result, frozen=True, kw_only=True):
 async def project_create(
     services: ToolServices, context: CallContext, params: ProjectCreate
 ) -> ProjectView:
-    """Create a project with a default workspace. Sessions of agents run in projects."""
+    """Create a project with a default workspace. Sessions of agents run in projects.
+
+    With a repository, the answer comes when that has been cloned.
+    """
     check_offer(services, "agent", params.agent)
     check_offer(services, "container_type", params.container_type)
     _check_bare(services, context, params)
@@ -153,26 +248,63 @@ async def project_create(
             f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"
         )
     agent_config.servers(params.mcp_servers)
-    project: records.Project = await services.projects.ask(
-        CreateProject(
-            principal=context.principal,
-            name=params.name,
-            description=params.description,
-            remote_url=params.remote_url,
-            init_git=params.init_git,
-            container_type=params.container_type,
-            agent=params.agent,
-            model=params.model,
-            autonomy=params.autonomy,
-            workspace_isolation=params.workspace_isolation,
-            accept_bare=params.accept_bare,
-            limits=Limits(**msgspec.structs.asdict(params.limits)),
-            mcp_servers=params.mcp_servers,
-            idempotency=claim("project_create", params),
-        ),
-        timeout=CREATE_SECONDS,
-    )
+    placement = params.placement or Placement()
+    if services.nodes is None and placement != Placement():
+        which = "labels" if placement.labels else "runtime"
+        raise InvalidParameter(
+            f"placement.{which}: this server is alone, not a node of a cluster",
+            field="placement",
+            hint="leave it out",
+        )
+    repository = await cloned_from(services, context, params)
+    seconds = CREATE_SECONDS
+    if repository is not None:
+        transfers = 1 + repository.submodules + repository.fetch_lfs
+        seconds += transfers * services.config.repositories.clone_seconds + CHECKOUT_SECONDS
+    async with receiving(services, context) as progress_to:
+        project: records.Project = await services.projects.ask(
+            _creation(context, params, placement, repository, progress_to), timeout=seconds
+        )
     return project_view(project)
+
+
+def _creation(
+    context: CallContext,
+    params: ProjectCreate,
+    placement: Placement,
+    repository: records.ProjectRepository | None,
+    progress_to: str | None,
+) -> CreateProject:
+    return CreateProject(
+        principal=context.principal,
+        name=params.name,
+        description=params.description,
+        remote_url=params.remote_url,
+        init_git=params.init_git,
+        container_type=params.container_type,
+        agent=params.agent,
+        model=params.model,
+        autonomy=params.autonomy,
+        workspace_isolation=params.workspace_isolation,
+        accept_bare=params.accept_bare,
+        limits=Limits(**msgspec.structs.asdict(params.limits)),
+        mcp_servers=params.mcp_servers,
+        labels=placement.labels,
+        runtime=placement.runtime,
+        idempotency=claim("project_create", params),
+        repository=repository,
+        progress_to=progress_to,
+    )
+
+
+@tool(ProjectUpdate, ProjectView, scope="write", unbound=True, home="needed")
+async def project_update(
+    services: ToolServices, context: CallContext, params: ProjectUpdate
+) -> ProjectView:
+    """Give or withdraw the consent to push branches of a project to where it was cloned from."""
+    project = await visible_project(services, context, params.project_id)
+    message = UpdateProject(project_id=project.id, allow_push=params.allow_push)
+    return project_view(await services.projects.ask(message, timeout=DELETE_SECONDS))
 
 
 @tool(ProjectList, ProjectPage, scope="read", read_only=True)
@@ -206,17 +338,26 @@ async def project_list(
 async def project_get(
     services: ToolServices, context: CallContext, params: ProjectOne
 ) -> ProjectView:
-    """Show a project with its settings and containers."""
+    """Show a project with its settings and containers, and how far its clone is."""
     project = await visible_project(services, context, params.project_id)
-    return project_view(project, await services.reader.containers(project.id))
+    progress = None
+    cloner = services.find_actor("projects")  # none where the command line reads a database
+    if cloner is not None and project.repository is not None and not project.repository.ready:
+        progress = await cloner.ask(GetCloneProgress(project_id=project.id))
+    containers = await services.reader.containers(project.id)
+    return project_view(project, containers, progress=progress)
 
 
-@tool(ProjectOne, ProjectDeleted, scope="write", destructive=True, home="needed")
+@tool(ProjectDelete, ProjectDeleted, scope="write", destructive=True, home="needed")
 async def project_delete(
-    services: ToolServices, context: CallContext, params: ProjectOne
+    services: ToolServices, context: CallContext, params: ProjectDelete
 ) -> ProjectDeleted:
-    """Delete a project with its workspaces and files. Refused while it has live sessions."""
+    """Delete a project with its workspaces and files. Refused while it has live sessions.
+
+    Where snapshots are taken, they go too, so files of agents are lost only with discard.
+    """
     project = await visible_project(services, context, params.project_id)
+    await check_discard(services, project, params.discard)
     await services.projects.ask(DeleteProject(project_id=project.id), timeout=DELETE_SECONDS)
     return ProjectDeleted(project_id=project.id, deleted=True)
 
@@ -258,6 +399,54 @@ async def visible_project(
     if project is None or project.deleted_at is not None:
         raise project_not_found(project_id)
     return project
+
+
+async def cloned_from(
+    services: ToolServices, context: CallContext, params: ProjectCreate
+) -> ProjectRepository | None:
+    """Return what a project is to be cloned from, as far as this caller may; None: nothing.
+
+    Raises:
+        InvalidParameter: it is not one address, or not one that this server clones.
+        Forbidden: the key may not clone this folder.
+    """
+    source, settings = params.repository, services.config.repositories
+    if source is None:
+        return None
+    if (source.url is None) == (source.path is None):
+        raise InvalidParameter(
+            "repository: needs a url or a path, not both", field="repository", hint="leave one out"
+        )
+    if params.remote_url is not None:
+        raise InvalidParameter(
+            "remote_url: a project with a repository has its URL as origin",
+            field="remote_url",
+            hint="leave it out",
+        )
+    if source.dirty and source.path is None:
+        raise InvalidParameter(
+            "repository.dirty: only a path has uncommitted changes",
+            field="repository.dirty",
+            hint="leave it out",
+        )
+    url = path = None
+    if source.url is not None:
+        url = check_url(source.url, settings.protocols)
+    else:
+        own = context.transport in {"control", "program"}
+        path = await asyncio.to_thread(
+            check_folder, source.path or "", settings.folders, any_folder=own
+        )
+    return ProjectRepository(
+        url=url,
+        path=path,
+        branch=None if source.branch is None else check_branch(source.branch),
+        depth=source.depth,
+        submodules=source.submodules,
+        fetch_lfs=source.lfs,
+        dirty=source.dirty,
+        push=source.push,
+    )
 
 
 def _check_bare(services: ToolServices, context: CallContext, params: ProjectCreate) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from msgspec import Meta
 
 from oubliette.actors.fan_out import FanOut
@@ -34,6 +35,7 @@ from oubliette.tools.spec import CALLERS, Result, Transport, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Project
+    from oubliette.tools.handlers.session_spawn import Spawned
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
@@ -76,6 +78,11 @@ class MapResult(Result, frozen=True, kw_only=True):
     ]
     result: Annotated[str | None, Meta(description="The agent's final answer.")]
     error: str | None
+    workspace_id: str | None = None
+    branch: Annotated[
+        str | None,
+        Meta(description="With workspace=branch in a project with a repository: its branch."),
+    ] = None
 
 
 class MapResults(Result, frozen=True, kw_only=True):
@@ -139,7 +146,7 @@ class _Map:
 
     async def _part(self, number: int, group: asyncio.TaskGroup) -> None:
         try:
-            session_id, since = await self._start(number)
+            spawned = await self._start(number)
         except (InvalidParameter, Forbidden):
             raise  # the same error would meet every message
         except OublietteError as error:
@@ -148,14 +155,19 @@ class _Map:
             refused = MapResult(session_id=None, status="refused", result=None, error=str(error))
             self._order.answer(number, refused, room=False)
         else:
-            await self._turn_end(session_id, since)
-            self._order.answer(number, await self._result(session_id), room=True)
+            await self._turn_end(spawned.session_id, spawned.last_index)
+            result = msgspec.structs.replace(
+                await self._result(spawned.session_id),
+                workspace_id=spawned.workspace_id,
+                branch=spawned.branch,
+            )
+            self._order.answer(number, result, room=True)
         self._go_on(group)
 
-    async def _start(self, number: int) -> tuple[str, int]:
+    async def _start(self, number: int) -> Spawned:
         """Start the session of a message."""
         params = self._spawn_params(number)
-        spawned = await spawn(
+        return await spawn(
             self._services,
             self._context,
             params,
@@ -163,7 +175,6 @@ class _Map:
             params.prompt,
             name="session_map",
         )
-        return spawned.session_id, spawned.last_index
 
     def _spawn_params(self, number: int) -> SessionSpawn:
         given = self._params.messages[number]

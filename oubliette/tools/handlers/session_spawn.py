@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from msgspec import Meta
 
 from oubliette.actors.messages import SpawnSession
@@ -13,7 +14,14 @@ from oubliette.tool_params import field_types, session_tools
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
 from oubliette.tools.idempotency import claim
-from oubliette.tools.spawn_options import SpawnSettings, provided_tools, session_key, shared_tree
+from oubliette.tools.spawn_options import (
+    SpawnSettings,
+    branch_in,
+    branch_source,
+    provided_tools,
+    session_key,
+    shared_tree,
+)
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
+COPY_SECONDS: Final = 300.0
+"""Seconds for a spawn in a workspace that is a copy of another one."""
 SPAWN_SECONDS: Final = 60.0
 """Seconds for a spawn, which is answered once its turn is in the log; the agent starts later."""
 
@@ -69,6 +79,10 @@ class Spawned(Result, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="Parts of the request without effect, such as tools that come too late."),
     ] = ()
+    branch: Annotated[
+        str | None,
+        Meta(description="With workspace=branch in a project with a repository: its branch."),
+    ] = None
 
 
 @tool(SessionSpawn, Spawned, scope="write", home="needed")
@@ -133,6 +147,7 @@ async def spawn(
     """
     check_offer(services, "agent", params.agent)
     tree = shared_tree(context, params, session_id)
+    source = await branch_source(services, context, params, project_id, session_id)
     caller_id, tools = await provided_tools(services, context, params)
     ref = await services.project_ref(project_id)
     async with session_key(services, context, params, project_id) as key:
@@ -140,9 +155,9 @@ async def spawn(
             principal=context.principal,
             prompt=prompt,
             session_id=session_id,
-            workspace_id=params.workspace_id,
-            create_workspace=params.create_workspace,
-            new_session=params.new_session,
+            workspace_id=params.workspace_id if source is None else None,
+            create_workspace=params.create_workspace or source is not None,
+            new_session=params.new_session or source is not None,
             external_id=params.external_id,
             source=params.source,
             caller_id=caller_id,
@@ -156,15 +171,20 @@ async def spawn(
             parent_session_id=context.session_id if session_id is None else None,
             tree=tree,
             idempotency=claim(name, params),
+            branch_from=source,
         )
         # Right after a restart its session may have no actor yet.
         answer = await ask_with_retry(
-            lambda: ref.ask(message, timeout=SPAWN_SECONDS),
+            lambda: ref.ask(message, timeout=SPAWN_SECONDS if source is None else COPY_SECONDS),
             SessionHandover,
             seconds=HANDOVER_SECONDS,
         )
         await key.taken_by(answer.session_id)
-    return _spawned(answer)
+    spawned = _spawned(answer)
+    if source is None:
+        return spawned
+    branch = await branch_in(services, project_id, answer.workspace_id)
+    return msgspec.structs.replace(spawned, branch=branch)
 
 
 def _spawned(answer: SpawnResult) -> Spawned:

@@ -114,11 +114,17 @@ async def token_create(
 async def token_list(services: ToolServices, context: CallContext, params: Nothing) -> Tokens:
     """List API keys, oldest first, without their secrets; keys of ended sessions are omitted."""
     del context, params
+    ended: set[str | None] = set()
+    if services.nodes is not None:  # others may just have made or revoked some, or ended a session
+        await services.keys.refresh()
+        live = {each.id for each in await services.reader.live_sessions()}
+        ended = {each.session_id for each in services.keys.listing()} - live - {None}
     return Tokens(
         tokens=tuple(
             _view(each)
             for each in services.keys.listing()
-            if each.revoked_at is None or "http" in each.transports
+            if (each.revoked_at is None or "http" in each.transports)
+            and each.session_id not in ended
         )
     )
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
-DELETE_SECONDS: Final = 60.0
+DELETE_SECONDS: Final = 120.0
+"""Time for the last snapshot, and for the removal of the files."""
 
 
 class WorkspaceList(Params, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class WorkspaceOne(Params, frozen=True, kw_only=True):
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
     workspace_id: Annotated[field_types.Uuid, Meta(description="UUID of the workspace.")]
+    discard: field_types.Discard = None
 
 
 class WorkspaceDeleted(Result, frozen=True, kw_only=True):
@@ -61,7 +63,11 @@ async def workspace_list(
 async def workspace_delete(
     services: ToolServices, context: CallContext, params: WorkspaceOne
 ) -> WorkspaceDeleted:
-    """Delete a workspace and its files. Refused for the default one and while sessions use it."""
+    """Delete a workspace and its files. Refused for the default one and while sessions use it.
+
+    Where snapshots are taken, they stay; what the last one does not contain is lost only with
+    discard.
+    """
     project = await visible_project(services, context, params.project_id)
     record = await services.reader.workspace(params.workspace_id)
     if record is None or record.project_id != project.id or record.deleted_at is not None:
@@ -69,5 +75,7 @@ async def workspace_delete(
             f"workspace {params.workspace_id} not found", hint="workspace_list shows them"
         )
     ref = await services.project_ref(project.id)
-    await ref.ask(DeleteWorkspace(workspace_id=record.id), timeout=DELETE_SECONDS)
+    await ref.ask(
+        DeleteWorkspace(workspace_id=record.id, discard=params.discard), timeout=DELETE_SECONDS
+    )
     return WorkspaceDeleted(workspace_id=record.id, deleted=True)

@@ -43,6 +43,29 @@ class ContainerView(Result, frozen=True, kw_only=True):
     state: str
 
 
+class RepositoryView(Result, frozen=True, kw_only=True):
+    """Repository that a project was cloned from."""
+
+    url: str | None
+    path: Annotated[str | None, Meta(description="Folder on the server's machine.")]
+    branch: Annotated[
+        str | None,
+        Meta(description="Branch that workspaces begin at; null: HEAD is none there."),
+    ]
+    depth: int | None
+    submodules: bool
+    dirty: bool
+    lfs: Annotated[bool, Meta(description="Whether Git LFS keeps some of its files.")]
+    lfs_content: Annotated[
+        bool, Meta(description="Whether workspaces have their content; otherwise pointers.")
+    ]
+    push: Annotated[bool, Meta(description="Whether branches may be pushed to it.")]
+    state: Annotated[str, Meta(description="cloning or ready.")]
+    progress: Annotated[
+        str | None, Meta(description="How far the clone is; null: not under way, or unknown here.")
+    ] = None
+
+
 class ProjectView(Result, frozen=True, kw_only=True):
     """A project."""
 
@@ -60,6 +83,9 @@ class ProjectView(Result, frozen=True, kw_only=True):
     limits: LimitsView
     remote_url: str | None
     containers: tuple[ContainerView, ...] = ()
+    repository: Annotated[
+        RepositoryView | None, Meta(description="null: it was not cloned, it began empty.")
+    ] = None
 
 
 class WorkspaceView(Result, frozen=True, kw_only=True):
@@ -105,6 +131,20 @@ class SessionView(Result, frozen=True, kw_only=True):
     depth: int
     caller_id: str | None
     usage: Usage
+    forked_from: Annotated[str | None, Meta(description="Session that it is a fork of.")] = None
+    forked_at: Annotated[
+        str | None, Meta(description="Snapshot of that session with whose files it began.")
+    ] = None
+    forked_at_turn: Annotated[
+        int | None, Meta(description="Last turn of that session whose conversation it knows.")
+    ] = None
+    conversation: Annotated[
+        str | None,
+        Meta(
+            description="Of a fork, native: its agent itself knows the conversation; transcript:"
+            " it got a record of it before the first prompt."
+        ),
+    ] = None
 
 
 class WaitView(Result, frozen=True, kw_only=True):
@@ -152,8 +192,12 @@ def project_view(
     containers: Iterable[records.Container] = (),
     *,
     short: bool = False,
+    progress: str | None = None,
 ) -> ProjectView:
-    """Return the view of a project with its own among `containers`; `short` for lists."""
+    """Return the view of a project with its own among `containers`; `short` for lists.
+
+    `progress` is that of its clone.
+    """
     description = response_size.cut(
         project.description, response_size.SHORT_TEXT if short else response_size.MAX_TEXT
     )
@@ -176,6 +220,27 @@ def project_view(
             for each in containers
             if each.project_id == project.id
         ),
+        repository=_repository_view(project.repository, progress),
+    )
+
+
+def _repository_view(
+    record: records.ProjectRepository | None, progress: str | None
+) -> RepositoryView | None:
+    if record is None:
+        return None
+    return RepositoryView(
+        url=record.url,
+        path=record.path,
+        branch=record.branch,
+        depth=record.depth,
+        submodules=record.submodules,
+        lfs=record.lfs,
+        lfs_content=record.fetch_lfs,
+        dirty=record.dirty,
+        push=record.push,
+        state="ready" if record.ready else "cloning",
+        progress=None if record.ready else progress,
     )
 
 
@@ -222,6 +287,10 @@ def session_view(
             output_tokens=session.output_tokens,
             cost_usd=session.cost_usd,
         ),
+        forked_from=session.forked_from,
+        forked_at=session.forked_at,
+        forked_at_turn=session.forked_at_turn,
+        conversation=session.conversation,
     )
 
 

@@ -74,7 +74,15 @@ class FakeProcess:
         while data := await reader.read(1 << 16):
             for frame in frames.feed(data):
                 if frame.n == len(self.accepted) + 1:
-                    self.accepted.append(frame.payload)
+                    self.take(frame)
+
+    def take(self, frame: wire.Frame) -> None:
+        """Accept the next frame of its input."""
+        self.accepted.append(frame.payload)
+
+    def accept(self) -> None:
+        """Report what it has accepted."""
+        self._send(wire.STDIN_OK, len(self.accepted))
 
     def _send(self, kind: int, n: int, payload: bytes = b"") -> None:
         if self._writer is not None:
@@ -84,8 +92,9 @@ class FakeProcess:
 class FakeGuest:
     """Proves itself with the key of its container, then does as it is asked."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, process: type[FakeProcess] = FakeProcess) -> None:
         self.key = key
+        self._process = process
         self.absent = False
         """Nobody listens."""
         self.hello: dict[str, Any] = {"event": "hello", "versions": [1, 1], "boot": "b", "pid": 1}
@@ -129,7 +138,7 @@ class FakeGuest:
         if self.absent:
             raise ConnectionRefusedError(111, "refused")
         near, far = socket.socketpair()
-        task = asyncio.create_task(self._serve(far))
+        task = asyncio.create_task(self.serve(far))
         self._tasks.add(task)
         return await asyncio.open_unix_connection(sock=near, limit=limit)
 
@@ -140,7 +149,8 @@ class FakeGuest:
         failed = [error for error in ended if isinstance(error, Exception)]
         assert not failed, repr(failed)
 
-    async def _serve(self, far: socket.socket) -> None:
+    async def serve(self, far: socket.socket) -> None:
+        """Play the far end of one connection until it ends."""
         reader, writer = await asyncio.open_unix_connection(sock=far, limit=1 << 21)
         try:
             if not (line := await reader.readline()):
@@ -189,7 +199,7 @@ class FakeGuest:
                 return {"tickets": ["t" * 32] * request["count"]}
             case "start":
                 if process is None:
-                    self.processes[request["proc"]] = FakeProcess(request)
+                    self.processes[request["proc"]] = self._process(request)
                 return {"pid": 7}
             case "signal":
                 if process is not None:

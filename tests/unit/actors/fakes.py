@@ -27,11 +27,11 @@ from oubliette.actors.session_registry import (
 )
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.config.schema import Config
-from oubliette.errors import NotFound, RuntimeFailure
+from oubliette.errors import NotFound, RuntimeFailure, StorageUnavailable
 from oubliette.kit import Actor, Down, System, handles
 from oubliette.records import Project, Session, Turn, Workspace
 from oubliette.runtime.agents.scripted.adapter import ScriptedRuntime
-from oubliette.runtime.containers.base import Capabilities, ContainerInfo
+from oubliette.runtime.containers.base import Capabilities, ContainerInfo, ImageInfo
 from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import PutProject, PutSession, PutTurn, PutWorkspace
@@ -99,6 +99,14 @@ class FakeRuntime:
         if container_id not in self.running:
             raise NotFound(container_id)
         return self.info(container_id)
+
+    async def commit(
+        self, container_id: str, image: str, *, labels: dict[str, str], timeout: float
+    ) -> ImageInfo:
+        del labels, timeout
+        self._note("commit")
+        self.calls[-1] = f"commit {container_id} {image}"
+        return ImageInfo(id="sha256:1")
 
     def dial(self, info: ContainerInfo) -> Dial:
         return self.guests[info.id].dial
@@ -182,6 +190,23 @@ class Watcher(Actor):
         self._seen.append(message)
 
 
+class ReaderOfADatabaseThatIsAway:
+    """Reads fail so many times, and then are those of a reader."""
+
+    def __init__(self, reader: Reader, fails: int) -> None:
+        self.reader = reader
+        self.fails = fails
+
+    async def run(self, query: Any, *arguments: Any) -> Any:
+        if self.fails:
+            self.fails -= 1
+            raise StorageUnavailable("the database is away")
+        return await self.reader.run(query, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reader, name)
+
+
 class World:
     """All that actors need around them: a store in memory, an engine, a clock that stands still."""
 
@@ -221,6 +246,12 @@ class World:
     def configure(self, config: Config) -> None:
         """Give the actors that are built from here on this configuration."""
         self.context = dataclasses.replace(self.context, config=config)
+
+    def database_away(self, fails: int) -> ReaderOfADatabaseThatIsAway:
+        """Let so many reads of the actors that are built from here on fail."""
+        away = ReaderOfADatabaseThatIsAway(self.reader, fails)
+        self.context = dataclasses.replace(self.context, reader=cast("Any", away))
+        return away
 
     async def limit_calls(self, limit: int) -> None:
         """Give the owner of the open calls a successor with this limit."""

@@ -92,6 +92,7 @@ def test_an_agent_that_is_not_there_leaves_a_home_as_it_was(environ: dict[str, s
     assert [each.name for each in home.iterdir()] == ["oubliette.toml"]
 
 
+@pytest.mark.whole
 def test_a_home_that_had_an_engine_gets_no_sandbox_unasked(
     home: Path, environ: dict[str, str]
 ) -> None:

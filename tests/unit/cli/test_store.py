@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,20 @@ def test_a_database_that_a_server_uses_is_not_copied(
     server.release(connection)
     assert refused.code == 1
     assert "a server uses" in refused.err
+
+
+@pytest.mark.requires("postgres")
+def test_a_connection_that_has_just_been_closed_is_no_server(
+    run: Run, home: Path, full: Database, postgres_url: str
+) -> None:
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
+
+    server = PostgresDatabase(postgres_url)
+    closing = threading.Timer(0.5, server.release, (server.connect(),))
+    closing.start()
+    moved = run("--to", postgres_url)
+    closing.join()
+    assert moved.code == 0, moved.err
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,16 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = "CHOWN,KILL", ("CHOWN", "KILL")
     elif key == "containers.build_args":
         text, wanted = "A=1,B=", ("A=1", "B=")
+    elif key == "cluster.labels":
+        text, wanted = "disk=fast,gpu=", ("disk=fast", "gpu=")
     elif key == "agents.memory":
         text, wanted = "opencode=700,mine=50", ("opencode=700", "mine=50")
+    elif key == "repositories.protocols":
+        text, wanted = "http, ssh", ("http", "ssh")
+    elif key == "repositories.folders":
+        text, wanted = "/a, ~/b", ("/a", "~/b")
+    elif key == "repositories.credentials":
+        text, wanted = "git.example=env:A", ("git.example=env:A",)
     elif isinstance(value, tuple):
         text, wanted = "a,b", ("a", "b")
     elif isinstance(value, bool):
@@ -72,8 +80,14 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = str(value + 1), value + 1
     elif key == "containers.uid":
         text, wanted = "5", 5
+    elif key == "ports.base_url":
+        text, wanted = "https://ports.example.org", "https://ports.example.org"
     elif key == "store.database":
         text, wanted = "postgresql://db/name", "postgresql://db/name"
+    elif key == "cluster.snapshots":
+        text, wanted = "/x", "/x"
+    elif key == "snapshots.mode":
+        text, wanted = "off", "off"
     elif key == "containers.ipc":
         text, wanted = "host", "host"
     elif key == "acp.hears_tool_changes":
@@ -120,7 +134,7 @@ def test_other_variables_are_none_of_its_business(tmp_path: Path) -> None:
     [
         ("[server]\nprot = 1", "there is no key server.prot", "did you mean server.port?"),
         ("[sever]\nport = 1", "there is no section sever", "did you mean server?"),
-        ("port = 1", "there is no section port", "oubliette config schema lists the keys"),
+        ("xyzzy = 1", "there is no section xyzzy", "oubliette config schema lists the keys"),
         ("[trees]\non_stop = 'keep'", "there is no key trees.on_stop", "server.on_stop?"),
         ("server = 1", "server must be a table, [server]", None),
         ("[server]\nport = '8080'", "server.port: expected int, got str (from ", "config schema"),
@@ -466,3 +480,14 @@ def test_a_setting_of_a_package_is_plain(tmp_path: Path, text: str) -> None:
     assert refused.hint
     refused = refusal(file(tmp_path, "[package_agents]\nmodel = 1\n"))
     assert "must be a table" in refused.message
+
+
+@pytest.mark.parametrize("value", ["postgresql", "relative/folder", "Node", "3"])
+def test_a_place_for_snapshots_that_is_none_is_refused_with_the_valid_ones(
+    tmp_path: Path, value: str
+) -> None:
+    refused = refusal(tmp_path, **{"cluster.snapshots": value})
+    assert refused.message.startswith("cluster.snapshots: ")
+    assert refused.hint is not None
+    for each in ('"postgres"', '"node"', "path of a folder"):
+        assert each in refused.hint

@@ -82,6 +82,12 @@ class ServerLink:
             error["data"] = {"kind": kind}
         self.send({"jsonrpc": "2.0", "id": request["id"], "error": error})
 
+    def provides_no(self, request: Json) -> None:
+        """Answer that no caller provides the tool of this call."""
+        tool = request["params"]["tool"]
+        message = f"no caller provides a tool {tool!r} to this session"
+        self.fail(request, -32000, message, "not_found")
+
     async def ended(self) -> bytes:
         """What came until the client closed the link."""
         async with asyncio.timeout(SECONDS):

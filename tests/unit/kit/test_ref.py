@@ -13,8 +13,8 @@ from oubliette.kit import (
     Actor,
     ActorDead,
     AskTimeout,
-    Farewell,
     MailboxFull,
+    Perishable,
     System,
     WouldBlockError,
     handles,
@@ -69,8 +69,10 @@ async def test_a_tell_to_nobody_is_a_dead_letter_and_raises_nothing(system: Syst
     ]
 
 
-async def test_a_farewell_to_an_actor_that_has_ended_is_no_dead_letter(system: System) -> None:
-    class Leave(Farewell):
+async def test_a_perishable_message_to_an_actor_that_has_ended_is_no_dead_letter(
+    system: System,
+) -> None:
+    class Leave(Perishable):
         pass
 
     system.ref("nobody").tell(Leave())

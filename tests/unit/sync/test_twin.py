@@ -11,6 +11,7 @@ import pytest
 from oubliette import sync
 from oubliette.api import client, event_iterator, opening, project, session, spawner, tree, turn
 from oubliette.api.callers import caller
+from oubliette.api.files import workspace_files
 from oubliette.sync.spawner import Spawner, SpawnOptions
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ TWINS: list[tuple[type, type]] = [
     (turn.Turn, sync.Turn),
     (tree.Tree, sync.Tree),
     (spawner.Spawner, Spawner),
+    (workspace_files.WorkspaceFiles, sync.WorkspaceFiles),
     (caller.Caller, sync.Caller),
     (event_iterator.EventIterator, sync.Events),
     (event_iterator.TurnEvents, sync.Events),

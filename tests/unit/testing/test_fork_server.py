@@ -30,6 +30,7 @@ with Zygote() as zygote:
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_group_of_the_suite_leaves_no_server(
     tmp_path: Path, number: signal.Signals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -287,3 +288,20 @@ def test_it_runs_as_a_program_and_ends_with_sigterm() -> None:
             assert program.wait(10) == 0
         finally:
             program.kill()
+
+
+async def test_a_connection_whose_answer_is_under_way_ends_with_the_server() -> None:
+    tool = {"type": "function", "function": {"name": "x", "parameters": {}}}
+    body = {"tools": [tool], "messages": [{"role": "user", "content": f"hang{' ' * 100_000}"}]}
+    async with asyncio.timeout(20):
+        async with ModelServer() as server:
+            host, _, port = server.root.removeprefix("http://").rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            data = json.dumps(body).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}"
+            writer.write(head.encode() + b"\r\n\r\n" + data)
+            while not server.requests:
+                await asyncio.sleep(0.01)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()

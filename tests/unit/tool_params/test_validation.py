@@ -95,6 +95,11 @@ def nested(levels: int) -> Any:
             {"project_id": PROJECT, "workspace_id": "x"},
             "workspace_id: 'x' is not a UUID in lower case",
         ),
+        (
+            "project_delete",
+            {"project_id": PROJECT, "discard": "yes"},
+            "discard: must match ^[0-9a-f]{40}$",
+        ),
         ("session_spawn", {"project_id": PROJECT}, "prompt: is required; give a string"),
         (
             "session_spawn",

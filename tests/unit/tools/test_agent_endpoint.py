@@ -33,6 +33,8 @@ async def test_valid_admin_api_key_discovers_all_tools(bench: Bench) -> None:
         "caller_tool_progress",
         "caller_tool_response",
         "permission_response",
+        "port_close",
+        "port_open",
         "session_map",
     }
     assert {tool["name"] for tool in found} == set(TABLE) - http_only

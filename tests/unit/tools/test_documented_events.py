@@ -17,12 +17,14 @@ TYPES = set(get_args(EventType))
 SOURCES = [
     *(ROOT / "actors" / "session").glob("*.py"),
     *(ROOT / "actors" / "agent_requests").glob("*.py"),
+    *(ROOT / "actors" / "ports").glob("*.py"),
+    *(ROOT / "actors" / "project").glob("*.py"),
     *(ROOT / "runtime" / "agents").rglob("*.py"),
 ]
 
 
 def told_kinds() -> set[str]:
-    """Constants that the code tells as a `kind`: in a dictionary, or by `system(kind, …)`."""
+    """Constants that the code tells as a `kind`: in a dictionary, or by `system(kind, …)` or `_note`."""
     found: set[str] = set()
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -39,6 +41,8 @@ def told_kinds() -> set[str]:
                 said = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == "kind"]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 said = node.args[:1] if node.func.id == "system" else []
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                said = node.args[1:2] if node.func.attr == "_note" else []
             else:
                 continue
             for value in said:

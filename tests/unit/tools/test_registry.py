@@ -18,33 +18,37 @@ if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
 
 SPAWN = (
-    "workspace_id create_workspace new_session external_id source context caller_id caller_tools"
+    "workspace_id create_workspace workspace new_session external_id source context caller_id caller_tools"
     " agent model autonomy api_key_scope api_key_project api_key_ttl_seconds api_key"
     " idempotency_key tree"
 )
 SPAWNED = (
     "session_id project_id workspace_id workspace_created status spawned resumed last_index turn"
-    " warnings"
+    " warnings branch"
 )
 PROJECT = (
     "id name description created_at default_workspace_id container_type agent model autonomy"
-    " workspace_isolation accept_bare limits remote_url containers"
+    " workspace_isolation accept_bare limits remote_url containers repository"
 )
 SESSION = (
     "session_id project_id workspace_id agent model status status_reason isolation created_at"
     " updated_at ended_at turn_count last_prompt final_response last_index parent_session_id"
-    " child_session_ids exploration_id depth caller_id usage waiting"
+    " child_session_ids exploration_id depth caller_id usage waiting forked_from forked_at"
+    " forked_at_turn conversation"
 )
 CONTRACT = {
     "project_create": (
-        "name* description remote_url init_git container_type agent model autonomy"
-        " workspace_isolation accept_bare limits mcp_servers idempotency_key",
+        "name* description remote_url repository init_git container_type agent model autonomy"
+        " workspace_isolation accept_bare limits mcp_servers placement idempotency_key",
         PROJECT,
     ),
     "project_list": ("name_contains limit cursor", "projects next_cursor"),
     "project_get": ("project_id*", PROJECT),
-    "project_delete": ("project_id*", "project_id deleted"),
+    "project_update": ("project_id* allow_push*", PROJECT),
+    "project_delete": ("project_id* discard", "project_id deleted"),
     "project_options": ("", "agents models container_types runtimes limits scopes"),
+    "repository_fetch": ("project_id*", "project_id updated removed"),
+    "repository_branches": ("project_id* name_contains limit", "project_id branches more"),
     "container_start": (
         "project_id* workspace_id",
         "project_id container_id state runtime stages",
@@ -59,6 +63,10 @@ CONTRACT = {
     ),
     "container_logs": ("project_id* workspace_id tail", "logs truncated"),
     "container_refresh": ("project_id container_type", "image state log_tail"),
+    "container_snapshot": (
+        "project_id* workspace_id name",
+        "project_id image image_id size_bytes",
+    ),
     "image_rebuild": ("container_type*", "image state log_tail"),
     "session_spawn": (f"project_id* prompt* {SPAWN}", SPAWNED),
     "session_message": (f"message* session_id project_id {SPAWN}", SPAWNED),
@@ -79,9 +87,67 @@ CONTRACT = {
         " truncated_before more",
     ),
     "event_read": ("session_id* index* offset", "data next_offset total"),
+    "session_log": (
+        "session_id* limit cursor commits",
+        "session_id agent model turns commits next_cursor",
+    ),
+    "session_diff": (
+        "session_id* turn from_turn to_turn format paths ignored cursor",
+        "session_id from_snapshot to_snapshot files insertions deletions binary_files changes patch"
+        " left_out_count left_out ignored_count next_cursor",
+    ),
+    "session_compare": (
+        "project_id* session_ids* paths",
+        "sessions files files_count differing_count",
+    ),
+    "session_export": (
+        "session_id* format turn from_turn to_turn paths ignored cursor",
+        "session_id format data size sha256 left_out_count left_out ignored_count next_cursor",
+    ),
+    "checkpoint": (
+        "session_id name",
+        "session_id snapshot commit changed files insertions deletions torn",
+    ),
+    "session_restore": (
+        "session_id* turn checkpoint discard",
+        "session_id restored kept_as written removed missing_count missing",
+    ),
+    "session_fork": (
+        "session_id* prompt* at_turn count context caller_id caller_tools agent model autonomy"
+        " api_key_scope api_key_project api_key_ttl_seconds api_key idempotency_key tree",
+        "project_id forked_from forked_at forked_at_turn sessions started",
+    ),
+    "session_merge": (
+        "session_id* into* strategy turn commits message dry_run resolve",
+        "session_id into strategy snapshot dry_run merged up_to_date created fast_forward base"
+        " before commit commits files insertions deletions conflicts conflicts_count conflict_with"
+        " resolving_session_id ignored ignored_count left_out left_out_count",
+    ),
+    "session_push": (
+        "session_id* branch* to",
+        "session_id branch to repository pushed up_to_date created before commit merged conflicts"
+        " conflicts_count",
+    ),
     "session_cleanup": ("project_id max_age_hours", "deleted"),
     "workspace_list": ("project_id*", "workspaces"),
-    "workspace_delete": ("project_id* workspace_id*", "workspace_id deleted"),
+    "workspace_delete": ("project_id* workspace_id* discard", "workspace_id deleted"),
+    "file_list": (
+        "project_id* path path_base64 workspace_id limit cursor",
+        "kind size modified_at version entries next_cursor",
+    ),
+    "file_read": (
+        "project_id* path path_base64 workspace_id offset length encoding",
+        "content encoding offset length next_offset size modified_at executable version",
+    ),
+    "file_write": (
+        "project_id* path path_base64 workspace_id text data folder executable"
+        " expected_version upload offset final",
+        "created size version",
+    ),
+    "file_delete": ("project_id* path path_base64 workspace_id recursive", "deleted"),
+    "port_open": ("session_id* port*", "session_id port name url url_seconds address closes_at"),
+    "port_close": ("session_id* port*", "session_id port closed"),
+    "port_list": ("session_id*", "ports"),
     "config_limits": (
         "project_id session_id",
         "limits depth remaining_depth exploration_id",
@@ -114,6 +180,13 @@ DEFAULTS = {
     ("session_events", "include_children"): False,
     ("event_read", "offset"): 0,
     ("session_cleanup", "max_age_hours"): 24,
+    ("file_list", "limit"): 500,
+    ("file_read", "offset"): 0,
+    ("file_read", "length"): 256 * 1024,
+    ("file_write", "folder"): False,
+    ("file_write", "offset"): 0,
+    ("file_write", "final"): True,
+    ("file_delete", "recursive"): False,
     ("caller_listen", "observe"): False,
     ("permission_response", "remember"): "once",
 }
@@ -211,6 +284,7 @@ GOOD = {
     "container_type": "base",
     "project_id": A_PROJECT,
     "session_id": A_SESSION,
+    "session_ids": [A_SESSION, A_SESSION],
     "workspace_id": ids.new_uuid(),
     "token_id": "tok_11111111111111111111111111",
     "caller_id": "ant",
@@ -220,6 +294,11 @@ GOOD = {
     "messages": ["m"],
     "scope": "read",
     "index": 0,
+    "turn": 1,
+    "into": "work",
+    "branch": "work",
+    "allow_push": True,
+    "port": 8000,
     "request_id": "r",
     "decision": "allow",
 }
@@ -313,3 +392,12 @@ async def test_scope_is_looked_at_before_the_arguments(bench: Bench) -> None:
         "tool not allowed for this token scope"
         " (hint: token_create needs the scope admin without a project, this key has write)"
     )
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_alone_refuses_labels(bench: Bench) -> None:
+    asked = {"name": "vision", "placement": {"labels": {"gpu": "yes"}}}
+    result = await bench.call("project_create", asked)
+    assert result.is_error
+    assert "placement.labels: this server is alone" in result.text
+    assert (await bench.call("project_create", asked | {"placement": {}})).structured["name"]

@@ -13,11 +13,15 @@ from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.container.messages import (
     Acquire,
     CommandResult,
+    DeleteFile,
     GetContainer,
     GetStages,
+    ListFolder,
+    ReadFile,
     Release,
     RunCommand,
     StopContainer,
+    WriteFile,
 )
 from oubliette.actors.messages import (
     AnswerCallerTool,
@@ -26,11 +30,15 @@ from oubliette.actors.messages import (
     DeleteProject,
     DeleteWorkspace,
     EndSession,
+    FetchRepository,
     InterruptSession,
+    ListBranches,
     OpenContainer,
     OpenProject,
     ReadEvents,
     ReportCallProgress,
+    RepositoryBranch,
+    RepositoryFetched,
     SessionEvents,
     SpawnResult,
     SpawnSession,
@@ -45,6 +53,13 @@ from oubliette.kit import Actor, Message, System, handles
 from oubliette.mcp_front.events.listen import ListenService
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.records import Event, Project, Session, Turn, Workspace
+from oubliette.runtime.guest.file_answers import (
+    FileRange,
+    FilesDeleted,
+    FileStatus,
+    FileWritten,
+    FolderPage,
+)
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import (
     AppendEvents,
@@ -316,6 +331,14 @@ class FakeProject(Actor):
         self.bench = bench
         self.project_id = project_id
 
+    @handles(FetchRepository)
+    def fetch_repository(self, _: FetchRepository) -> RepositoryFetched:
+        return RepositoryFetched()
+
+    @handles(ListBranches)
+    def list_branches(self, _: ListBranches) -> tuple[RepositoryBranch, ...]:
+        return ()
+
     @handles(SpawnSession)
     async def spawn_session(self, message: SpawnSession) -> SpawnResult:
         bench = self.bench
@@ -397,6 +420,22 @@ class FakeContainer(Actor):
     @handles(RunCommand)
     def run(self, message: RunCommand) -> CommandResult:
         return CommandResult(exit_code=0, stdout="", stderr="", truncated=False, timed_out=False)
+
+    @handles(ListFolder)
+    def list_folder(self, message: ListFolder) -> FolderPage:
+        return FolderPage(status=FileStatus(kind="folder", modified=0))
+
+    @handles(ReadFile)
+    def read_file(self, message: ReadFile) -> FileRange:
+        return FileRange(status=FileStatus(kind="file", modified=0), data=b"")
+
+    @handles(WriteFile)
+    def write_file(self, message: WriteFile) -> FileWritten:
+        return FileWritten(created=True, received=len(message.data), version="1")
+
+    @handles(DeleteFile)
+    def delete_file(self, message: DeleteFile) -> FilesDeleted:
+        return FilesDeleted(deleted=1)
 
 
 class FakeSession(Actor):

@@ -5,6 +5,7 @@ Oubliette and this container is needed. The bridge does not interpret anything. 
 server becomes a line, each line of input a request, and its answer a line:
 
     > {"id": "x", "method": "POST", "path": "/session", "body": {}, "stamp": "…"?, "newest": "…"?}
+    > {"id": "x", "method": "GET", "path": "/session/…/message", "ids": true}
     < {"id": "x", "status": 200, "body": {…}}        or {"id": "x", "error": "why there is none"}
     < {"event": {"id": …, "type": …, "properties": {…}}}
     < {"oversize": <bytes>}                          an event that is too long for a line
@@ -14,7 +15,9 @@ server becomes a line, each line of input a request, and its answer a line:
 `stamp`, 14 characters, requests a message id made here: OpenCode orders messages by their ids,
 whose first half is the time on its own clock, which is this machine's and not that of Oubliette's
 server. `newest` is the stamp of the message that a request is about: the request is dropped once
-another message was sent. `again` means that the event stream had broken and events may be lost.
+another message was sent. With `ids` the answer's body has the ids of the messages alone: a whole
+conversation is too long for a line. `again` means that the event stream had broken and events may
+be lost.
 
 Requests are made one after the other, and only while the event stream is open.
 """
@@ -48,6 +51,7 @@ SILENCE_SECONDS = 90.0  # of the event stream, which has a heartbeat every 10 s
 RECONNECT_SECONDS = 0.25  # between two attempts to open the event stream
 OUTAGE_SECONDS = 180.0  # without events; then the server is ended
 FLUSH_SECONDS = 30.0  # for the last output to the guest
+MAX_LIST = 256 << 20  # bytes of a conversation, of which only the ids are passed on
 HEARTBEAT = b'"type":"server.heartbeat"'
 CONNECTED = b'"type":"server.connected"'
 
@@ -229,21 +233,24 @@ class OpencodeBridge:
         encoded = None if body is None else json.dumps(body).encode()
         received: list[bytes] = []
         size = 0
+        ids = asked.get("ids") is True
+        limit = MAX_LIST if ids else MAX_BODY
 
         def take(_status: int, data: bytes) -> None:
             nonlocal size
             size += len(data)
-            if size <= MAX_BODY:
+            if size <= limit:
                 received.append(data)
 
         def end(reason: str) -> None:
             self._current = None
             if reason:
                 self._say({"id": request_id, "error": reason})
-            elif size > MAX_BODY:
+            elif size > limit:
                 self._say({"id": request_id, "error": f"an answer of {size} bytes"})
             else:
-                self._answer(request_id, exchange.status, b"".join(received))
+                body = b"".join(received)
+                self._answer(request_id, exchange.status, ids_in(body) if ids else body)
             self._next()
 
         try:
@@ -293,6 +300,15 @@ def message_id(seconds: float, stamp: str) -> str:
     """Return an id as OpenCode makes them: milliseconds and a count in 48 bits, 14 characters."""
     moment = int(seconds * 1000) * 0x1000 & 0xFFFFFFFFFFFF
     return f"msg_{moment:012x}{stamp}"
+
+
+def ids_in(body: bytes) -> bytes:
+    """Return the ids of the messages in an answer, as JSON; an answer of another form as it is."""
+    try:
+        messages = json.loads(body)
+        return json.dumps([str(message["info"]["id"]) for message in messages]).encode()
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return body[:MAX_BODY]
 
 
 def _nothing() -> None:

@@ -26,6 +26,7 @@ _INITIALIZE: Final = "initialize"
 _SESSION: Final = "session"
 _LOAD: Final = "session-load"
 _ANEW: Final = "session-anew"
+_FORK: Final = "session-fork"
 _CHOOSE: Final = "choose-"
 
 
@@ -39,6 +40,8 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
         self._choosing: dict[str, str] = {}
         """Request without an answer yet → its purpose."""
         self._told_ready: Json = {}
+        self._forked: bool | None = None
+        """Whether it began as a fork; None: it was not asked to."""
         self.resuming = False
         """Whether the agent currently replays its past conversation."""
         super().__init__(opening, state)
@@ -55,6 +58,8 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
                 self._agent = result
                 self._open_session()
             return []
+        if answered == _FORK:
+            return self._fork_answered(fields, result)
         if answered in {_SESSION, _LOAD, _ANEW}:
             if "error" in fields:
                 return self._refused(answered, reason_of(fields["error"]))
@@ -67,7 +72,10 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
 
     def _open_session(self) -> None:
         can = object_of(self._agent.get("agentCapabilities"))
-        method = "session/new"
+        method, forked = "session/new", self._opening.fork_of
+        if self._opening.agent_session_id is None and forked is not None:
+            self._open_by(_FORK, "session/fork", forked.agent_session_id)
+            return
         if self._opening.agent_session_id is not None:
             if "resume" in object_of(can.get("sessionCapabilities")):
                 method = "session/resume"
@@ -76,14 +84,27 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
         self._tried = method
         self._open_by(_SESSION, method)
 
-    def _open_by(self, name: str, method: str) -> None:
-        """Request the session, resumed or new."""
+    def _fork_answered(self, fields: Json, result: Json) -> list[Event]:
+        self._forked = "error" not in fields and isinstance(result.get("sessionId"), str)
+        if self._forked:
+            return self._session_opened(_ANEW, result)
+        reason = reason_of(fields["error"]) if "error" in fields else "it has no name"
+        self._open_by(_ANEW, "session/new")
+        return [("system", {"kind": "not_forked", "reason": f"session/fork: {reason}"})]
+
+    @property
+    def _can_fork(self) -> bool:
+        can = object_of(object_of(self._agent.get("agentCapabilities")).get("sessionCapabilities"))
+        return self._opening.forks and isinstance(can.get("fork"), dict)
+
+    def _open_by(self, name: str, method: str, known: str | None = None) -> None:
+        """Request the session: resumed, forked or new."""
         self.resuming = method != "session/new"
         params: Json = {"cwd": self._opening.cwd, "mcpServers": list(self._opening.mcp_servers)}
         if self._opening.meta:
             params["_meta"] = self._opening.meta
         if self.resuming:
-            params["sessionId"] = self._opening.agent_session_id
+            params["sessionId"] = known or self._opening.agent_session_id
         self._open(request(name, method, params))
 
     def _refused(self, answered: str, reason: str) -> list[Event]:
@@ -119,6 +140,10 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
             "agent_session_id": self._session,
             "resumed": resumed,
         }
+        if self._can_fork:
+            self._told_ready["forks"] = "end"
+        if self._forked is not None:
+            self._told_ready["forked"] = self._forked
         self._choose(result)
         return [*lost, *self._ready_at_last()]
 

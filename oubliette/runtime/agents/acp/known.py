@@ -28,6 +28,10 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """`_meta` of the requests that open a session."""
     mode: str | None = None
     """Mode to choose once a session is open, overriding the repository's."""
+    session_files: tuple[str, ...] = ()
+    """Files and folders, in HOME, with its conversations, and without credentials."""
+    forks: bool = True
+    """Whether its `session/fork` may be used, if it has that."""
     rules: tuple[str, ...] = ()
     """Files of the repository that it would not read, for `rules_file`."""
     rules_file: str = ""
@@ -48,10 +52,14 @@ _CLAUDE: Final = Known(
     mode="default",
     # Without the project's settings it loses hooks and helpers, but also its rules.
     meta={"claudeCode": {"options": {"settingSources": ["user"], "strictMcpConfig": True}}},
+    session_files=(".claude/projects",),
     rules=("CLAUDE.md", "AGENTS.md"),
     rules_file=".claude/CLAUDE.md",
 )
-_CODEX: Final = Known(obeys="MCP servers of a repository's .codex/config.toml" + _BY_IMAGE)
+_CODEX: Final = Known(
+    obeys="MCP servers of a repository's .codex/config.toml" + _BY_IMAGE,
+    session_files=(".codex/sessions",),
+)
 _GEMINI: Final = Known(
     obeys="MCP servers, hooks, commands and .env of a repository's .gemini/settings.json"
     + _BY_IMAGE

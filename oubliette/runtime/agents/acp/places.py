@@ -65,13 +65,31 @@ def check_files(entries: Sequence[str], section: str) -> None:
             raise ConfigError(
                 f"{section}.files: each entry is PATH=file:/SOURCE or PATH=TEXT; PATH is in HOME"
             )
-        if posixpath.normpath(path) != path or path.split("/")[0] in {".", ".."}:
+        if not _is_plain(path):
             raise ConfigError(f"{section}.files: {path} is no plain path in HOME")
         if value.startswith(("env:", "credential:")):
             raise ConfigError(
                 f"{section}.files: {path}: files in HOME are on the disk, no place for a secret",
                 hint="give it by env, which is in memory, or by a credential with as_file",
             )
+
+
+def check_session_files(paths: Sequence[str], section: str) -> None:
+    """Check paths in HOME.
+
+    Raises:
+        ConfigError: one is invalid; names it.
+    """
+    for path in paths:
+        if not path or path.startswith("/") or "\0" in path or not _is_plain(path):
+            raise ConfigError(
+                f"{section}.session_files: {path} is no plain path in HOME",
+                hint="a file or a folder, such as .claude/projects",
+            )
+
+
+def _is_plain(path: str) -> bool:
+    return posixpath.normpath(path) == path and path.split("/", maxsplit=1)[0] not in {".", ".."}
 
 
 def files_of(entries: Sequence[str], section: str, session: AgentSession) -> tuple[AgentFile, ...]:

@@ -9,7 +9,13 @@ import msgspec
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.acp.adapter import AcpAdapter
 from oubliette.runtime.agents.acp.known import UNKNOWN, Known, known
-from oubliette.runtime.agents.acp.places import check_files, files_of, mounts_of, placed
+from oubliette.runtime.agents.acp.places import (
+    check_files,
+    check_session_files,
+    files_of,
+    mounts_of,
+    placed,
+)
 from oubliette.runtime.agents.base import AgentCommand, Availability
 from oubliette.runtime.agents.environment import (
     base_environment,
@@ -61,6 +67,7 @@ class AcpRuntime(StreamExecution):
         """As configured."""
         self._env: tuple[str, ...] = ()
         self._files: tuple[str, ...] = ()
+        self._session_files: tuple[str, ...] = ()
         self._model: str | None = None
         self._mode: str | None = None
         self._program: Program | None = None
@@ -99,6 +106,8 @@ class AcpRuntime(StreamExecution):
         self._given = mounts_of(config.get("mounts") or (), section)
         self._files = tuple(config.get("files") or ())
         check_files(self._files, section)
+        self._session_files = tuple(config.get("session_files") or ())
+        check_session_files(self._session_files, section)
         self._model, self._mode = config.get("model"), config.get("mode")
         path = config.get("path")
         self._program = None
@@ -143,6 +152,11 @@ class AcpRuntime(StreamExecution):
         )
 
     @property
+    def session_files(self) -> tuple[str, ...]:
+        """Files of its conversations, as configured, or as known of the program."""
+        return self._session_files or known(self._command).session_files
+
+    @property
     def _known(self) -> Known:
         """Return the treatment of repositories' settings."""
         if self._trusts:
@@ -183,6 +197,8 @@ def opening(session: AgentSession, inside: Inside, about: Known = UNKNOWN) -> Op
         mcp_servers=(ours, *theirs),
         autonomy=session.autonomy,
         agent_session_id=session.agent_session_id,
+        fork_of=session.fork_of if about.forks else None,
+        forks=about.forks,
         obeys=about.obeys,
         meta=about.meta,
         mode=about.mode,

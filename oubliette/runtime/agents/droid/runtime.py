@@ -57,6 +57,11 @@ class DroidRuntime(ConfiguredProgram):
             " HTTPS_PROXY=http://127.0.0.1:9 and NO_PROXY=<host of your model> in droid.env"
         )
 
+    @property
+    def session_files(self) -> tuple[str, ...]:
+        """Its conversations; its settings and credentials are beside that folder."""
+        return (".factory/sessions",)
+
     def _model(self, session: AgentSession) -> str | None:
         model = session.model or self._config.get("model")
         return f"custom:{model}-0" if model and self._config.get("base_url") else model

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from oubliette.runtime.agents.checked import turn_number
-from oubliette.runtime.agents.handshake_adapter import Event, Json, line_of, object_of, system
+from oubliette.runtime.agents.handshake_adapter import Event, Json, object_of, system
 from oubliette.runtime.agents.line_framing import OutputGap
-from oubliette.runtime.agents.opencode.parts import PartsAdapter, error_text, stamp_of, turn_of
+from oubliette.runtime.agents.opencode.fork_requests import PREFIX, ForkRequests, NotForked
+from oubliette.runtime.agents.opencode.parts import PartsAdapter, stamp_of, turn_of
+from oubliette.runtime.agents.opencode.requests import is_good, list_of, reason_of, request_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +32,6 @@ _MCP: Final = "mcp"
 _PROVIDERS: Final = "providers"
 """Requested so that they are there before the first turn. An abort while OpenCode 1.18 sets them up
 is kept as their state, and every later turn fails with `All fibers interrupted without error`."""
-_OK: Final = 200
-_BAD: Final = 300
 _NOT_FOUND: Final = 404
 _READ_AGAIN: Final = 100  # messages, after the stream of events had broken
 
@@ -69,6 +69,9 @@ class OpencodeAdapter(PartsAdapter):
     def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
         self._version = ""
         self._resumed = False
+        self._fork = ForkRequests(opening)
+        self._forked: bool | None = None
+        """Whether it began as a fork; None: it was not asked to."""
         super().__init__(opening, state)
 
     def _begin_turn(self) -> None:
@@ -79,13 +82,13 @@ class OpencodeAdapter(PartsAdapter):
 
     def _greeting(self) -> bytes:
         known = self._opening.agent_session_id
-        if known is None:
-            return self._new_session(_SESSION)
-        return _request(_SESSION, "GET", f"/session/{known}")
+        if known is not None:
+            return request_line(_SESSION, "GET", f"/session/{known}")
+        return self._fork.first() or self._new_session(_SESSION)
 
     def _new_session(self, name: str) -> bytes:
         # A title of ours: otherwise a model is called to invent one.
-        return _request(name, "POST", "/session", {"title": "Oubliette"})
+        return request_line(name, "POST", "/session", {"title": "Oubliette"})
 
     # ------------------------------------------------------------------ output
 
@@ -109,7 +112,7 @@ class OpencodeAdapter(PartsAdapter):
                 return self._read_again("the stream of events had broken")
             case "rules":
                 return [
-                    system("rules", {"reason": "; ".join(map(str, _list(message.get("notes"))))})
+                    system("rules", {"reason": "; ".join(map(str, list_of(message.get("notes"))))})
                 ]
             case "failed":
                 self.failed = str(message.get("reason"))
@@ -140,7 +143,9 @@ class OpencodeAdapter(PartsAdapter):
                 return self._asked(properties)
             case "question.asked":
                 # No person is connected to answer, and the agent would wait indefinitely.
-                self._say(_request("question", "POST", f"/question/{properties.get('id')}/reject"))
+                self._say(
+                    request_line("question", "POST", f"/question/{properties.get('id')}/reject")
+                )
                 found = None
             case str():
                 found = [] if kind in _CHATTER else None
@@ -155,10 +160,12 @@ class OpencodeAdapter(PartsAdapter):
         turn = turn_number(number) or 0
         if answered in {_SESSION, _ANEW}:
             return self._session_answered(answered, message)
+        if answered.startswith(PREFIX):
+            return self._fork_answered(answered, message)
         if answered == _MCP:
             return self._servers_answered(message)
         if answered == _PROVIDERS:
-            return [] if _good(message) else [system(_PROVIDERS, {"reason": _reason(message)})]
+            return [] if is_good(message) else [system(_PROVIDERS, {"reason": reason_of(message)})]
         match name:
             case "prompt":
                 return self._prompt_answered(turn, message)
@@ -172,7 +179,7 @@ class OpencodeAdapter(PartsAdapter):
             case _:
                 pass
         if answered in {"permission", "question"}:
-            settled = _good(message) or message.get("status") == _NOT_FOUND
+            settled = is_good(message) or message.get("status") == _NOT_FOUND
             return [] if settled else [system(answered, message)]
         return None
 
@@ -184,20 +191,34 @@ class OpencodeAdapter(PartsAdapter):
             reason = f"OpenCode has no conversation {known} in this session's HOME"
             return [("system", {"kind": "not_resumed", "reason": reason})]
         named = body.get("id")
-        if not _good(message) or not isinstance(named, str):
-            self.failed = f"OpenCode opened no session: {_reason(message)}"
+        if not is_good(message) or not isinstance(named, str):
+            self.failed = f"OpenCode opened no session: {reason_of(message)}"
             return []
         self._session = named
         self._version = str(body.get("version") or "")
         self._resumed = answered == _SESSION and known is not None
-        providers = _request(_PROVIDERS, "GET", "/config/providers")
-        self._open(providers + _request(_MCP, "GET", "/mcp"))
+        providers = request_line(_PROVIDERS, "GET", "/config/providers")
+        self._open(providers + request_line(_MCP, "GET", "/mcp"))
         return []
+
+    def _fork_answered(self, answered: str, message: Json) -> list[Event]:
+        try:
+            following = self._fork.after(answered, message)
+        except NotForked as error:
+            self._forked = False
+            self._open(self._new_session(_SESSION))
+            reason = f"OpenCode did not fork the conversation: {error}"
+            return [("system", {"kind": "not_forked", "reason": reason})]
+        if isinstance(following, bytes):
+            self._open(following)
+            return []
+        self._forked = True
+        return self._session_answered(answered, {"status": 200, "body": following})
 
     def _servers_answered(self, message: Json) -> list[Event]:
         """Check our MCP server: without its tools the session would be of no use."""
-        if not _good(message):
-            self.failed = f"OpenCode does not say which MCP servers it has: {_reason(message)}"
+        if not is_good(message):
+            self.failed = f"OpenCode does not say which MCP servers it has: {reason_of(message)}"
             return []
         servers = {name: object_of(each) for name, each in object_of(message.get("body")).items()}
         ours = servers.pop(MCP_SERVER, {})
@@ -217,17 +238,20 @@ class OpencodeAdapter(PartsAdapter):
             "version": self._version,
             "agent_session_id": self._session,
             "resumed": self._resumed,
+            "forks": "turn",
         }
+        if self._forked is not None:
+            payload["forked"] = self._forked
         return [*events, *self._warned(), ("ready", payload)]
 
     def _prompt_answered(self, turn: int, message: Json) -> list[Event]:
-        if _good(message):
+        if is_good(message):
             return []
         self._prompted = turn
         if "status" in message:
-            self._error = f"OpenCode did not take the prompt: {_reason(message)}"
+            self._error = f"OpenCode did not take the prompt: {reason_of(message)}"
             return self._ended(turn)
-        self._unheard = _reason(message)  # it may have accepted it
+        self._unheard = reason_of(message)  # it may have accepted it
         return self._read_again(self._unheard)
 
     # ------------------------------------------------------------------ reading again
@@ -238,21 +262,21 @@ class OpencodeAdapter(PartsAdapter):
             return []
         turn = self._turn
         path = f"/session/{self._session}/message?limit={_READ_AGAIN}"
-        self._say(_request(f"messages-{turn}", "GET", path))
+        self._say(request_line(f"messages-{turn}", "GET", path))
         self._ask_status(turn)
         return [("system", {"kind": "read_again", "reason": reason})]
 
     def _ask_status(self, turn: int) -> None:
-        self._say(_request(f"status-{turn}", "GET", "/session/status"))
+        self._say(request_line(f"status-{turn}", "GET", "/session/status"))
 
     def _messages_answered(self, message: Json) -> list[Event]:
         body = message.get("body")
-        if not _good(message):
-            return [system("messages", {"reason": _reason(message)})]
+        if not is_good(message):
+            return [system("messages", {"reason": reason_of(message)})]
         events: list[Event] = []
-        for each in self._of_turn([object_of(each) for each in _list(body)]):
+        for each in self._of_turn([object_of(each) for each in list_of(body)]):
             events += self._message_updated(object_of(each.get("info")))
-            for part in map(object_of, _list(each.get("parts"))):
+            for part in map(object_of, list_of(each.get("parts"))):
                 events += self._part_updated(part) or []
         return events
 
@@ -266,7 +290,7 @@ class OpencodeAdapter(PartsAdapter):
         return [each for each, turn in zip(messages, parents, strict=True) if turn == self._turn]
 
     def _status_answered(self, turn: int, message: Json) -> list[Event]:
-        if turn != self._turn or not _good(message):
+        if turn != self._turn or not is_good(message):
             return []
         status = object_of(object_of(message.get("body")).get(self._session or ""))
         if status.get("type", "idle") != "idle":
@@ -331,7 +355,7 @@ class OpencodeAdapter(PartsAdapter):
             "turn": self._turn,
             "request_id": request_id,
             "text": f"{permission}: {about}" if about else permission,
-            "asks_for": f"{permission}: {', '.join(map(str, _list(properties.get('always'))))}",
+            "asks_for": f"{permission}: {', '.join(map(str, list_of(properties.get('always'))))}",
             "tool_call": properties,
         }
         if self._opening.autonomy == "off":
@@ -344,7 +368,7 @@ class OpencodeAdapter(PartsAdapter):
     def prompt(self, turn: int, text: str) -> bytes:
         """Return the request that begins a turn."""
         self._prompted = turn
-        return _request(
+        return request_line(
             f"prompt-{turn}",
             "POST",
             f"/session/{self._session}/prompt_async",
@@ -360,7 +384,7 @@ class OpencodeAdapter(PartsAdapter):
     def _abort(self, turn: int) -> bytes:
         # An abort ends any running turn: a late one must not end the turn that follows.
         path = f"/session/{self._session}/abort"
-        return _request(f"abort-{turn}", "POST", path, newest=stamp_of(turn))
+        return request_line(f"abort-{turn}", "POST", path, newest=stamp_of(turn))
 
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
@@ -369,31 +393,4 @@ class OpencodeAdapter(PartsAdapter):
         reply: Json = {"reply": "once" if decision == "allow" else "reject"}
         if decision == "deny" and reason:
             reply["message"] = reason
-        return _request("permission", "POST", f"/permission/{request_id}/reply", reply)
-
-
-def _request(
-    name: str, method: str, path: str, body: Json | None = None, **for_the_bridge: str
-) -> bytes:
-    request: Json = {"id": name, "method": method, "path": path, **for_the_bridge}
-    if body is not None:
-        request["body"] = body
-    return line_of(request)
-
-
-def _good(message: Json) -> bool:
-    status = message.get("status")
-    return isinstance(status, int) and _OK <= status < _BAD
-
-
-def _reason(message: Json) -> str:
-    """Return why an answer is an error."""
-    if "error" in message:
-        return str(message["error"])
-    body = object_of(message.get("body"))
-    detail = body.get("text") or error_text(body) if body else ""
-    return f"{detail or 'no reason was given'} (HTTP {message.get('status')})"
-
-
-def _list(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+        return request_line("permission", "POST", f"/permission/{request_id}/reply", reply)

@@ -56,11 +56,24 @@ _PERMISSIONS: Final[dict[str, dict[str, str]]] = {
 }
 
 
+_DATA: Final = ".local/share/opencode"
+SESSION_FILES: Final = (
+    *(f"{_DATA}/opencode.db{end}" for end in ("", "-wal", "-shm")),
+    f"{_DATA}/storage",
+)
+"""Files and folders, in HOME, with its conversations."""
+
+
 class OpencodeProgram(ConfiguredProgram):
     """Common part of both OpenCode agents: one program, one configuration."""
 
     program = "opencode"
     package = "opencode-ai"
+
+    @property
+    def session_files(self) -> tuple[str, ...]:
+        """Its conversations; `auth.json` with credentials is beside them."""
+        return SESSION_FILES
 
     def _environment(
         self, session: AgentSession, inside: Inside, settings: Mapping[str, Any]
@@ -146,4 +159,6 @@ class OpencodeAcpRuntime(OpencodeProgram):
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
         """Return an adapter that opens a session with our MCP server and those of the project."""
-        return AcpAdapter(opening(session, inside, Known(obeys=self.obeys)), state)
+        # What `opencode acp` 1.18 forks stays in the other session's folder, and takes no prompt.
+        about = Known(obeys=self.obeys, forks=False)
+        return AcpAdapter(opening(session, inside, about), state)

@@ -55,6 +55,7 @@ class OpencodeRuntime(OpencodeProgram):
             cwd=inside.path(session.cwd),
             autonomy=session.autonomy,
             agent_session_id=session.agent_session_id,
+            fork_of=session.fork_of,
             obeys=self.obeys,
         )
         return OpencodeAdapter(opening, state)

@@ -104,6 +104,30 @@ class ScriptedRuntime(StreamExecution):
         return "scripted"
 
     @property
+    def session_files(self) -> tuple[str, ...]:
+        """The files of `remember` and `recall`."""
+        return ("state.json", self.conversation_file)
+
+    @property
+    def conversation_file(self) -> str:
+        """File with what was known after each turn that has changed it."""
+        return "turns.json"
+
+    def forked_files(self, content: bytes | None, turn: int) -> dict[str, bytes]:
+        """Return what was known after a turn; nothing where that cannot be read."""
+        try:
+            turns = msgspec.json.decode(content or b"{}", type=dict[int, dict[str, str]])
+        except msgspec.DecodeError:
+            return {}
+        before = max((each for each in turns if each <= turn), default=None)
+        if before is None:
+            return {}
+        return {
+            "state.json": _encoder.encode(turns[before]),
+            self.conversation_file: _encoder.encode({"0": turns[before]}),
+        }
+
+    @property
     def starts_mcp(self) -> bool:
         """Whether it starts our MCP server unprompted: no, only for its script."""
         return False

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from oubliette.runtime.containers.docker.client import EngineRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from oubliette.runtime.containers.docker.client import Engine
 
@@ -28,7 +28,7 @@ _CHUNK: Final = 1 << 16
 async def work(
     engine: Engine,
     path: str,
-    query: Mapping[str, str],
+    query: Mapping[str, str | Sequence[str]],
     *,
     headers: Mapping[str, str],
     body: BinaryIO | None = None,
@@ -46,7 +46,8 @@ async def work(
     writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
     try:
         length = 0 if body is None else body.seek(0, 2)
-        lines = [f"POST /{version}{path}?{urllib.parse.urlencode(query)} HTTP/1.1", "Host: engine"]
+        asked = urllib.parse.urlencode(query, doseq=True)
+        lines = [f"POST /{version}{path}?{asked} HTTP/1.1", "Host: engine"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {length}", "", ""]
         writer.write("\r\n".join(lines).encode())
@@ -86,7 +87,7 @@ async def _head(reader: asyncio.StreamReader) -> dict[str, str]:
     while line := (await reader.readline()).strip():
         name, _, value = line.decode("latin-1").partition(":")
         fields[name.strip().lower()] = value.strip().lower()
-    if status == 200:
+    if status in {200, 201}:
         return fields
     body = b""
     async for data in _body(reader, fields):

@@ -42,7 +42,7 @@ from oubliette.runtime.containers.base import (
     Logs,
     RuntimeStatus,
 )
-from oubliette.runtime.containers.docker import api, create_body, images, relay_transport
+from oubliette.runtime.containers.docker import api, commits, create_body, images, relay_transport
 from oubliette.runtime.containers.docker.client import Engine, Facts
 from oubliette.runtime.containers.docker.create_body import Hardening, HostPaths
 from oubliette.runtime.containers.docker.events import EngineEvents
@@ -60,6 +60,10 @@ if TYPE_CHECKING:
 LOG_BYTES: Final = 1 << 20
 
 log = structlog.get_logger(__name__)
+
+
+_ENDED_MEANWHILE: Final = "no such process"
+"""Part of podman's refusal to describe a container whose process ends while it looks."""
 
 
 class _DockerContainer(EngineContainer):
@@ -121,6 +125,7 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
             network_none=True,
             network_host=True,
             images=True,
+            commits=True,
             uid_per_container=self._root and not rootless,
             isolation="container",
         )
@@ -195,6 +200,17 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
             await images.drop_replaced(self._engine, before.id)
         return said
 
+    async def commit(
+        self, container_id: str, image: str, *, labels: Mapping[str, str], timeout: float
+    ) -> ImageInfo:
+        """Store a container's file system as an image; it is paused meanwhile."""
+        engine_id = self._get(container_id).engine_id
+        return await commits.commit(self._engine, engine_id, image, labels, timeout=timeout)
+
+    async def drop_images(self, label: str, *, but: str | None = None) -> None:
+        """Remove the images with this label that no container uses."""
+        await commits.drop_labelled(self._engine, label, but=but)
+
     # ------------------------------------------------------------------ create
 
     async def _check(self, spec: ContainerSpec) -> None:
@@ -217,7 +233,7 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
         if listed is None:
             name = container_labels.name_of(spec.id)
             return _DockerContainer(spec, name, bridged=self._bridged)
-        bridged = container_labels.LABEL_BRIDGED in listed.labels
+        bridged = listed.labels.get(container_labels.LABEL_BRIDGED) == ""
         return _DockerContainer(spec, listed.engine_id, bridged=bridged)
 
     async def _make_folders(self, spec: ContainerSpec) -> None:
@@ -327,11 +343,13 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
         return await self._inspect(container)
 
     async def _tail_of_log(self, container: _DockerContainer) -> str:
-        # Podman's log of a container that has just ended may be complete a moment after its end.
+        # Podman's log of a container that has just ended may be complete a moment after its end,
+        # which is long on a busy machine. One that never ran may have none.
+        ran = container.last is not None and container.last.state == "exited"
         again = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(operator.not_),
             wait=tenacity.wait_fixed(0.1),
-            stop=tenacity.stop_after_delay(1.0),
+            stop=tenacity.stop_after_delay(10.0 if ran else 1.0),
             retry_error_callback=lambda _: "",
         )
 
@@ -395,13 +413,19 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
     # ------------------------------------------------------------------ inspect
 
     async def _look(self, container: _DockerContainer) -> Mapping[str, Any] | None:
+        step, engine_id = "look at a container", container.engine_id
         try:
-            return cast(
-                "Mapping[str, Any]",
-                await self._engine.call("look at a container", api.inspect, container.engine_id),
-            )
+            seen = await self._engine.call(step, api.inspect, engine_id)
         except EngineNotFound:
             return None
+        except EngineRefused as error:
+            if _ENDED_MEANWHILE not in str(error):
+                raise
+            try:
+                seen = await self._engine.call(step, api.inspect, engine_id)
+            except EngineNotFound:
+                return None
+        return cast("Mapping[str, Any]", seen)
 
     def _info(self, container: _DockerContainer, seen: Mapping[str, Any]) -> ContainerInfo:
         now: dict[str, Any] = seen.get("State") or {}

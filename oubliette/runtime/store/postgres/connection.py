@@ -16,6 +16,8 @@ from oubliette.runtime.store.postgres.sql_text import numbered, translated
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
+    from oubliette.runtime.store.postgres.commit_news import CommitNews
+
 _FAULTS: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -23,6 +25,11 @@ _FAULTS: Final = (
     errors.ReadOnlySqlTransaction,
     errors.TransactionRollback,
     errors.IdleInTransactionSessionTimeout,
+    # What the system refuses the server: a quota, a limit of a file, a volume that only reads.
+    errors.InternalError_,
+    errors.InsufficientPrivilege,
+    errors.DataCorrupted,
+    errors.IndexCorrupted,
 )
 """The database cannot do anything now: connection lost, server stopping or starting, disk full,
 too many connections, a standby, a deadlock with another transaction."""
@@ -113,6 +120,11 @@ class Fence(Protocol):
 
 class Connects(Protocol):
     """Maker of connections to one database; see `PostgresDatabase`."""
+
+    @property
+    def news(self) -> CommitNews:
+        """From the writer of this process to the tails."""
+        ...
 
     @property
     def fence(self) -> Fence | None:

@@ -11,8 +11,10 @@ from psycopg import conninfo
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.store.errors import StorageFault
+from oubliette.runtime.store.postgres.commit_news import CommitNews
 from oubliette.runtime.store.postgres.commits import PostgresCommits
 from oubliette.runtime.store.postgres.connection import PostgresConnection, translated_errors
+from oubliette.runtime.store.postgres.control_connection import interrupt
 from oubliette.runtime.store.postgres.log_tail import LogTail
 from oubliette.runtime.store.postgres.migrations import check, migrate
 from oubliette.runtime.store.remembered import Remembered
@@ -42,9 +44,15 @@ _ALIVE: Final[dict[str, Any]] = {
     "tcp_user_timeout": SILENT_SECONDS * 1000,
     "application_name": APPLICATION,
 }
+_FLUSHED: Final = """
+SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
+"""Wait for the flush of a commit, here and on the synchronous standbys that the server has: one
+that takes over has all that was answered. Other settings, which wait for standbys too, are left."""
 _WRITING: Final = (
     f"SET idle_in_transaction_session_timeout = {OPEN_SECONDS * 1000}",
     f"SET lock_timeout = {OPEN_SECONDS * 1000}",
+    _FLUSHED,
 )
 _READING: Final = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
@@ -61,7 +69,7 @@ class PostgresDatabase:
 
     Args:
         url: `postgresql://…`, as libpq takes it.
-        durability: `power` waits for synchronous standbys as well, where the server has them.
+        durability: Of a file; here each commit is flushed, also on the synchronous standbys.
         fence: Checked in each transaction that writes.
         read_only: Leave its schema as it is; see `version`.
 
@@ -74,6 +82,8 @@ class PostgresDatabase:
     application_name = APPLICATION
     path = None
     """It has no file here."""
+    hold_seconds = 5.0
+    """Time for which a read waits for a server that is away, as long as a write does."""
 
     def __init__(
         self,
@@ -87,6 +97,8 @@ class PostgresDatabase:
         self.fence = fence
         self.lock: AbstractContextManager[object] = contextlib.nullcontext()
         self.remembered = Remembered(alone=False)
+        self.news = CommitNews()
+        """From its writer to its tails."""
         self._url = url
         self.shown = shown(url)
         """The URL without a password."""
@@ -120,9 +132,7 @@ class PostgresDatabase:
         Raises:
             StorageFault: none can be made now.
         """
-        # `on` waits for the flush of the commit, here and on a synchronous standby.
-        level = "on" if self.durability == "power" else "local"
-        return self._connect(*_WRITING, f"SET synchronous_commit = {level}", client_side=False)
+        return self._connect(*_WRITING, client_side=False)
 
     def connect_read_only(self) -> PostgresConnection:
         """Return a connection that cannot write, for views; return it with `release`.
@@ -135,6 +145,10 @@ class PostgresDatabase:
     def release(self, connection: PostgresConnection) -> None:
         """Close a connection of `connect` or `connect_read_only`."""
         connection.close()
+
+    def interrupt(self, connection: PostgresConnection) -> None:
+        """Let a statement fail that another thread executes, also if the server is silent."""
+        interrupt(connection.raw)
 
     def lost(self, connection: PostgresConnection) -> bool:
         """Whether a connection was lost: the server was restarted, for example."""

@@ -22,7 +22,6 @@ EPOCH_ENDED: Final = "ND001"
 ELSEWHERE: Final = "ND002"
 STILL_LIVE: Final = "ND003"
 TAKES_NONE: Final = "ND004"
-FULL: Final = "ND005"
 """SQLSTATE that our functions in the database raise; the server itself has no class ND."""
 
 

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.operations import Op
     from oubliette.runtime.store.postgres.connection import PostgresConnection
 
-_LOGS: Final = """
-SELECT session_id, max(last) FROM (
-  SELECT session_id, max(idx) AS last FROM events WHERE session_id = ANY(?1) GROUP BY session_id
-  UNION ALL SELECT session_id, up_to FROM trims WHERE session_id = ANY(?1)
-) AS known GROUP BY session_id"""
-_SOURCES: Final = """
+# Two steps of an index for each: with GROUP BY, the server reads all events of these sessions.
+LOGS: Final = """
+SELECT named.id, greatest(
+  (SELECT max(idx) FROM events WHERE session_id = named.id),
+  (SELECT max(up_to) FROM trims WHERE session_id = named.id))
+FROM unnest(?1::text[]) AS named (id)"""
+SOURCES: Final = """
 SELECT session_id, source FROM events
 WHERE session_id = ANY(?1) AND source = ANY(?2) AND source IS NOT NULL"""
 _INSERT: Final = """
@@ -43,22 +44,30 @@ SELECT * FROM unnest(
 class LogBatch:
     """Appends of one transaction, on its connection."""
 
-    def __init__(self, connection: PostgresConnection, first_seq: int) -> None:
-        """Begin with no events.
+    def __init__(self, connection: PostgresConnection) -> None:
+        """Begin with no events, and without a number, which `number` gives.
 
         Args:
-            connection: In a transaction.
-            first_seq: Seq of the transaction's first event.
+            connection: In a transaction, or about to begin one.
         """
         self._connection = connection
-        self._seq = first_seq
-        self._last_seq = first_seq + EVENTS - 1
+        self._seq = self._last_seq = 0
         self._next: dict[str, int] = {}
         """Session → index of its next event."""
         self._sources: set[tuple[str, str]] = set()
         self._rows: list[tuple[Any, ...]] = []
         self.appended = False
         """Whether there were any events."""
+
+    def number(self, transaction: int, offset: int) -> None:
+        """Give the events their seqs, by the number of the transaction.
+
+        Args:
+            transaction: Its number.
+            offset: Of this log, see `log_order`.
+        """
+        self._seq = transaction * EVENTS + offset
+        self._last_seq = self._seq + EVENTS - 1
 
     def read(self, ops: Iterable[Op]) -> None:
         """Read what is known of the logs that these operations append to."""
@@ -68,11 +77,12 @@ class LogBatch:
             return
         named = list(sessions)
         sources = [event.source for event in events if event.source is not None]
-        logs = self._execute(_LOGS, named)
-        known = self._execute(_SOURCES, named, sources) if sources else None
+        logs = self._execute(LOGS, named)
+        known = self._execute(SOURCES, named, sources) if sources else None
         self._next.update(dict.fromkeys(sessions, 0))
         for session_id, last in logs.fetchall():
-            self._next[session_id] = last + 1
+            if last is not None:
+                self._next[session_id] = last + 1
         if known is not None:
             self._sources.update((session_id, source) for session_id, source in known.fetchall())
 
@@ -128,8 +138,8 @@ class LogBatch:
 
     def after_rollback(self) -> LogBatch:
         """Return a batch without what was appended since the last `flush`, for what follows."""
-        following = LogBatch(self._connection, self._seq)
-        following._last_seq = self._last_seq
+        following = LogBatch(self._connection)
+        following._seq, following._last_seq = self._seq, self._last_seq
         following.appended = self.appended
         return following
 

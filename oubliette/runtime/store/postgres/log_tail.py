@@ -1,7 +1,8 @@
 """LogTail, which gives a machine the events that all machines have stored, in the order of seqs.
 
-It waits for notifications of commits, and reads the log up to the horizon each time. A commit that
-is held back by another transaction is read when that has ended.
+It waits for notifications of commits of other processes, and to be woken by the writer of its own;
+each time it reads the log up to the horizon. A commit that is held back by another transaction is
+read when that has ended.
 """
 
 from __future__ import annotations
@@ -11,30 +12,35 @@ import logging
 import selectors
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Final
+import time
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
 from oubliette.runtime.store.errors import StorageFault
 from oubliette.runtime.store.postgres.commits import CHANNEL
 from oubliette.runtime.store.postgres.connection import translated_errors
-from oubliette.runtime.store.queries import committed_events, last_seq
+from oubliette.runtime.store.postgres.control_connection import interrupt
+from oubliette.runtime.store.postgres.log_read import head_of_log, read_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from oubliette.records import Event
     from oubliette.runtime.store.postgres.connection import Connects, PostgresConnection
+    from oubliette.runtime.store.postgres.log_read import TailRead
 
 MISSED_SECONDS: Final = 5.0
 """Seconds after which the log is read without a notification: a machine that was killed between a
 commit and its notification sends none."""
-HELD_FIRST: Final = 0.002
+HELD_FIRST: Final = 0.0005
 HELD_MOST: Final = 0.25
 """Seconds between looks at the horizon while it holds commits back; doubles from the first to the
 last."""
 AGAIN_SECONDS: Final = 1.0
 """Seconds before another connection is tried."""
+CLOSE_SECONDS: Final = 1.0
+"""Seconds for a read to end when the tail is closed; then it is interrupted."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,20 +72,41 @@ class LogTail:
         self._on_failed = on_failed
         self._wanted = wanted
         self._closing = False
+        self._connection: PostgresConnection | None = None
+        self._away = False
+        """Whether the log could not be read at the latest attempt; logged once for each outage."""
         self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._awake = False
+        """Whether a byte that wakes the thread is on its way."""
+        self._waking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="oubliette-log-tail", daemon=True)
 
     def start(self) -> None:
         """Start the thread; once."""
+        self._database.news.follow(self._wake_up)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and its connection. Blocks for as long as a read takes."""
-        self._closing = True
-        self._wake.close()
+        """End the thread and its connection. Blocks while it reads, for a second at most."""
+        self._database.news.leave(self._wake_up)
+        with self._waking:
+            self._closing = True
+            self._wake.close()
         if self._thread.ident is not None:
+            self._thread.join(CLOSE_SECONDS)
+            reading = self._connection
+            if self._thread.is_alive() and reading is not None:  # the server has hung
+                interrupt(reading.raw)
             self._thread.join()
         self._woken.close()
+
+    def _wake_up(self) -> None:
+        """Let the thread read the log, from any thread."""
+        with self._waking:
+            if not self._awake and not self._closing:
+                self._awake = True
+                self._wake.send(b".")
 
     def _run(self) -> None:
         try:
@@ -96,13 +123,20 @@ class LogTail:
                 try:
                     self._follow(selector)
                 except StorageFault as error:
-                    _log.warning("the log cannot be read now: %s", error)
+                    if not self._away:
+                        _log.warning("the log cannot be read now: %s", error)
+                    self._away = True
+                    self._fall_asleep()
                     selector.select(AGAIN_SECONDS)
 
     def _follow(self, selector: selectors.BaseSelector) -> None:
         """Read the log until it is closed or the connection is lost."""
         with contextlib.closing(self._database.connect_read_only()) as connection:
+            self._connection = connection
             connection.execute(f"LISTEN {CHANNEL}")
+            # Its statements are prepared: a plan from when the log was short would scan a long one.
+            connection.execute("SET enable_seqscan = off")
+            connection.execute("SET jit = off")  # which the cost of what is off would call for
             held = HELD_FIRST
             with _registered(selector, connection):
                 while not self._closing:
@@ -110,34 +144,65 @@ class LogTail:
                         seconds, held = held, min(held * 2, HELD_MOST)
                     else:
                         seconds, held = MISSED_SECONDS, HELD_FIRST
-                    selector.select(seconds)
-                    _take_notifications(connection)
+                    # What was notified during the read came with its answers: the socket, which
+                    # is awaited here, does not have it any more.
+                    if not self._notified(connection):
+                        self._wait(selector, connection, seconds)
+
+    def _wait(
+        self, selector: selectors.BaseSelector, connection: PostgresConnection, seconds: float
+    ) -> None:
+        """Wait for something to read, but for notifications of this process."""
+        until = time.monotonic() + seconds
+        while not self._closing and (left := until - time.monotonic()) > 0:
+            ready = {key.fileobj for key, _ in selector.select(left)}
+            woken = self._woken in ready
+            if woken:
+                self._fall_asleep()
+            if self._notified(connection) or woken:
+                return
+
+    def _fall_asleep(self) -> None:
+        """Take the byte; a commit from now on sends another one."""
+        with self._waking, contextlib.suppress(BlockingIOError):
+            self._awake = False
+            self._woken.recv(16)
+
+    def _notified(self, connection: PostgresConnection) -> bool:
+        """Take all notifications; return whether other processes sent any.
+
+        Raises:
+            StorageFault: the connection was lost.
+        """
+        own = self._database.news.token
+        with translated_errors():
+            arrived = [each.payload != own for each in connection.raw.notifies(timeout=0)]
+            if connection.raw.pgconn.status != psycopg.pq.ConnStatus.OK:
+                raise StorageFault("the connection was lost")
+        return any(arrived)
 
     def _read(self, connection: PostgresConnection) -> bool:
         """Give what can be read; return whether there are commits beyond the horizon."""
         more, held = True, False
         while more and not self._closing:
-            connection.execute("BEGIN")
-            try:
-                events: list[Event] = []
-                head = last_seq(connection)
-                # Asked after the view was taken: what is in it can be read by who wants it now.
-                if self.cursor < 0 or not self._wanted():
-                    self.cursor, more = head, False
-                else:
-                    events, self.cursor, more, _ = committed_events(connection, self.cursor)
-                held = _beyond(connection, self.cursor)
-            finally:
-                connection.execute("COMMIT")
+            events, cursor, more, held = self._next(connection)
+            # Not before: with the connection, what was read of it may be lost.
+            self.cursor = cursor
+            self._away = False
             if events:
                 self._on_events(events)
             self.ready.set()
         return held
 
-
-def _beyond(connection: PostgresConnection, seq: int) -> bool:
-    row: Any = connection.execute("SELECT 1 FROM events WHERE seq > ? LIMIT 1", (seq,)).fetchone()
-    return row is not None
+    def _next(self, connection: PostgresConnection) -> TailRead:
+        if self.cursor < 0:
+            return head_of_log(connection)
+        if not self._wanted():
+            passed = head_of_log(connection)
+            # Asked again after the view was taken: what is in it can be read by who wants it now.
+            if not self._wanted():
+                return passed
+        return read_on(connection, self.cursor)
 
 
 @contextlib.contextmanager
@@ -150,16 +215,3 @@ def _registered(
         yield
     finally:
         selector.unregister(number)
-
-
-def _take_notifications(connection: PostgresConnection) -> None:
-    """Take all that have arrived; the log is read afterwards in any case.
-
-    Raises:
-        StorageFault: the connection was lost.
-    """
-    with translated_errors():
-        for _ in connection.raw.notifies(timeout=0):
-            pass
-        if connection.raw.pgconn.status != psycopg.pq.ConnStatus.OK:
-            raise StorageFault("the connection was lost")

@@ -64,6 +64,8 @@ def check(connection: PostgresConnection) -> int:
 def _check(connection: PostgresConnection, newest: int) -> int:
     """Return the version of the database; 0 for an empty one."""
     (encoding,) = connection.execute("SHOW server_encoding").fetchone()
+    if isinstance(encoding, bytes):  # psycopg decodes nothing of a database in SQL_ASCII
+        encoding = encoding.decode("ascii")
     if encoding != "UTF8":
         raise ConfigError(
             f"store.database: the database has the encoding {encoding}, and UTF8 is needed",

@@ -20,9 +20,8 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 WALK: Final = 20_000
 """Seqs that one read of several sessions walks, however few of them it returns."""
 _OF_PROJECT: Final = " AND session_id IN (SELECT id FROM sessions WHERE project_id = ?4)"
-EVENT: Final = (
-    "SELECT session_id, idx, ts, type, data, version, seq, principal, caller_id, source FROM events"
-)
+COLUMNS: Final = "session_id, idx, ts, type, data, version, seq, principal, caller_id, source"
+EVENT: Final = f"SELECT {COLUMNS} FROM events"  # noqa: S608
 """Beginning of each query whose rows `capped` takes."""
 
 
@@ -40,8 +39,8 @@ class LogSlice(NamedTuple):
     """Whether the log continues after the last event here."""
 
 
-def _event(row: tuple[Any, ...]) -> Event:
-    """Return the event in a row of `EVENT`."""
+def event_of(row: tuple[Any, ...]) -> Event:
+    """Return the event in a row of `COLUMNS`."""
     session_id, index, ts, kind, data, version, seq, principal, caller_id, source = row
     return Event(
         session_id=session_id,
@@ -66,7 +65,7 @@ def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bo
         if events and (len(events) >= max_events or size > max_bytes):
             rows.close()
             return events, True
-        events.append(_event(row))
+        events.append(event_of(row))
     return events, False
 
 
@@ -120,7 +119,7 @@ def event(connection: StoreConnection, session_id: str, index: int) -> Event | N
     row = connection.execute(
         f"{EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
     ).fetchone()
-    return _event(row) if row else None
+    return event_of(row) if row else None
 
 
 def caller_events(  # noqa: PLR0917 - the order of the index
@@ -200,12 +199,18 @@ def _cuts(connection: StoreConnection, events: list[Event]) -> list[tuple[str, i
 
 
 def last_seq(connection: StoreConnection) -> int:
-    """Return the highest seq that may have been assigned, 0 at first; all later ones are higher.
+    """Return a seq below which everything is seen by now, 0 at first; all later ones are higher.
 
-    In PostgreSQL it is the horizon: events of transactions that are still open have a higher seq.
+    In SQLite it is the highest that was assigned, in PostgreSQL that of the last event up to the
+    horizon. The horizon itself would be too high: a server that crashes gives the numbers of the
+    last transactions again, of those that have stored nothing.
     """
     if is_postgres(connection):
-        return horizon(connection)
+        row = connection.execute(
+            "SELECT seq FROM events WHERE seq <= ? ORDER BY seq DESC LIMIT 1",
+            (horizon(connection),),
+        ).fetchone()
+        return row[0] if row else 0
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row else 0
 

@@ -18,6 +18,12 @@ def session(connection: StoreConnection, session_id: str) -> Session | None:
     return one(Session, connection.execute("SELECT data FROM sessions WHERE id = ?", (session_id,)))
 
 
+def session_ids(connection: StoreConnection, project_id: str) -> set[str]:
+    """Return the ids of the sessions of a project, but for those that were removed."""
+    rows = connection.execute("SELECT id FROM sessions WHERE project_id = ?", (project_id,))
+    return {row[0] for row in rows}
+
+
 def sessions(
     connection: StoreConnection,
     project_id: str | None = None,

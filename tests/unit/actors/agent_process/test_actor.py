@@ -306,3 +306,24 @@ async def test_a_stop_of_the_actor_leaves_the_agent_alone(scene: Scene) -> None:
     await scene.ref.stop()
     assert process.signals == []
     assert scene.of(AgentGone) == []
+
+
+async def test_output_that_is_stored_after_the_actors_end_needs_no_acknowledgement(
+    scene: Scene,
+) -> None:
+    scene.begin()
+    await scene.attached()
+    await scene.ref.stop()
+    scene.ref.tell(AckOutput(out=1))
+    assert list(scene.world.system.dead_letters) == []
+
+
+async def test_an_agent_that_is_found_when_its_session_has_ended_is_of_no_more_interest(
+    scene: Scene,
+) -> None:
+    scene.runs_already()
+    await scene.world.system.ref("session").stop()
+    scene.begin()
+    scene.ref.tell(StdinFrame(seq=1, kind="prompt", turn=1, text="hello"))
+    await scene.world.until(lambda: scene.played.process.heard)  # so it has attached
+    assert list(scene.world.system.dead_letters) == []

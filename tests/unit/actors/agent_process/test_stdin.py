@@ -235,3 +235,19 @@ def test_a_prompt_that_is_held_back_can_be_withdrawn():
     half.submit(prompt(1))
     assert half.following(0) == AwaitToolList()
     assert half.withdraw(1)
+
+
+# ------------------------------------------------------------ forks
+
+
+def test_an_agent_that_could_not_fork_gets_the_text_for_that_before_the_prompt():
+    half = writing()
+    half.submit(StdinFrame(seq=1, kind="prompt", turn=1, text="go", unless_forked="said before: "))
+    half.not_forked()
+    assert written(half) == [(1, b"prompt 1 said before: go")]
+
+
+def test_an_agent_that_has_forked_gets_the_prompt_alone():
+    half = writing()
+    half.submit(StdinFrame(seq=1, kind="prompt", turn=1, text="go", unless_forked="said before: "))
+    assert written(half) == [(1, b"prompt 1 go")]

@@ -17,15 +17,18 @@ from oubliette.actors.messages import (
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.session.messages import RequestOver, RequestSettled
+from oubliette.actors.session.messages import CallHeld, RequestOver, RequestSettled
+from oubliette.actors.store.actor import GetRunningSince
 from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded
-from oubliette.kit import Actor, System, handles
+from oubliette.kit import Actor, Message, System, handles
 from oubliette.records import CallerRequest
 from oubliette.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from oubliette.kit import Deferred
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +42,7 @@ class Told(Actor):
         super().__init__()
         self._seen = seen
 
-    @handles(RequestSettled, TrackRequest, UntrackRequest)
+    @handles(CallHeld, RequestSettled, TrackRequest, UntrackRequest)
     def _note(self, message: Any) -> None:
         self._seen.append(message)
 
@@ -57,6 +60,37 @@ class Callers(Actor):
         if self._refusal is not None:
             raise LimitExceeded(self._refusal)
         return self.system.spawn(Told, self._seen, name=CALLER).name
+
+
+class StoreBack(Message):
+    """To the Outage: writes go through again."""
+
+    at: float
+
+
+class Outage(Actor):
+    """Takes the place of the store, which has been away until the second of `ends`.
+
+    Without one it is away, until it is told of its end.
+    """
+
+    def __init__(self, ends: list[float]) -> None:
+        super().__init__()
+        self._ends = ends
+        self._asked: list[Deferred] = []
+
+    @handles(GetRunningSince)
+    def _since(self, _: GetRunningSince) -> float | None:
+        if self._ends:
+            return self._ends[-1]
+        self._asked.append(self.defer())
+        return None
+
+    @handles(StoreBack)
+    def _back(self, message: StoreBack) -> None:
+        self._ends.append(message.at)
+        for answer in self._asked:
+            answer.set(message.at)
 
 
 class Scene:
@@ -80,7 +114,13 @@ class Scene:
             call_id=None,
             durable=False,
         )
-        self.context: Any = SimpleNamespace(config=Config(), started=clock.monotonic() - 100.0)
+        self.outages = [0.0]
+        """Wall seconds of their ends."""
+        self.context: Any = SimpleNamespace(
+            config=Config(),
+            started=clock.monotonic() - 100.0,
+            store=system.spawn(Outage, self.outages, name="store"),
+        )
 
     async def begin(
         self, *, adopted: bool = False, refusal: str | None = None, there: bool = False
@@ -147,6 +187,38 @@ async def test_at_its_deadline_it_is_settled_once(scene: Scene) -> None:
     assert "within 300 seconds" in settled.error
     assert scene.ended
     assert isinstance(scene.by_caller[-1], UntrackRequest)
+
+
+async def test_it_has_its_time_anew_after_nothing_could_be_stored(scene: Scene) -> None:
+    """Its caller could not answer, however long that was."""
+    await scene.begin(there=True)
+    await scene.clock.elapse(290.0)
+    scene.outages.append(scene.clock.time())
+    await scene.clock.elapse(299.0)
+    assert scene.by_session == []
+    await scene.clock.elapse(2.0)
+    (settled,) = scene.by_session
+    assert settled.outcome == "timeout"
+
+
+async def test_the_agents_client_is_told_again_and_again_to_wait_while_nothing_can_be_stored(
+    scene: Scene,
+) -> None:
+    """It gives up some seconds after the deadline, as a server that says nothing may be gone."""
+    scene.outages.clear()
+    await scene.begin(there=True)
+    await scene.clock.elapse(299.0)
+    assert scene.by_session == []
+    await scene.clock.elapse(3.0)
+    assert scene.by_session == [CallHeld(request_id="req_x")]
+    await scene.clock.elapse(600.0)
+    assert scene.by_session == [CallHeld(request_id="req_x")] * 3
+    scene.system.ref("store").tell(StoreBack(at=scene.clock.time()))
+    await scene.clock.elapse(299.0)
+    assert len(scene.by_session) == 3
+    await scene.clock.elapse(2.0)
+    assert scene.by_session[-1].outcome == "timeout"
+    assert len(scene.by_session) == 4
 
 
 async def test_a_caller_that_goes_away_ends_it(scene: Scene) -> None:

@@ -236,7 +236,7 @@ def test_the_owner_of_the_limit_is_sent_what_is_open_and_what_is_reserved() -> N
     client = Client()
     request = client.calls()
     request_id = client.reserves()
-    assert client.router.calls.report() == (ReportOpenCalls((request.id, request_id)),)
+    assert client.router.calls.report() == (ReportOpenCalls((request.id,), (request_id,)),)
 
 
 def test_an_answer_is_logged_then_sent_to_all_who_asked() -> None:

@@ -22,13 +22,15 @@ from oubliette.actors.container.messages import (
     GuestGone,
     Release,
     StopContainer,
+    StoreImage,
+    UseProject,
 )
 from oubliette.actors.context import ActorContext
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.session.waits import GetStart
 from oubliette.actors.store.actor import Transact
 from oubliette.config.schema import Config
-from oubliette.errors import Conflict, ContainerLost, RuntimeFailure
+from oubliette.errors import Conflict, ContainerLost, NotFound, RuntimeFailure, StorageUnavailable
 from oubliette.kit import Actor, System, handles
 from oubliette.records import Container, Project, Session
 from oubliette.runtime.files.project_dirs import Folders
@@ -50,14 +52,17 @@ SESSION = Session(
 
 
 class FakeStore(Actor):
-    """Keeps the containers that it is told of."""
+    """Keeps the containers that it is told of, unless it is away."""
 
-    def __init__(self, rows: dict[str, Container]) -> None:
+    def __init__(self, rows: dict[str, Container], fails: list[str]) -> None:
         super().__init__()
         self._rows = rows
+        self._fails = fails
 
     @handles(Transact)
     def _transact(self, message: Transact) -> Any:
+        if self._fails:
+            raise StorageUnavailable(self._fails.pop())
         for op in message.ops:
             if isinstance(op, PutContainer):
                 self._rows[op.record.id] = op.record
@@ -109,6 +114,9 @@ class Scene:
     def __init__(self, system: System, clock: VirtualClock, home: Path) -> None:
         self.system, self.clock = system, clock
         self.rows: dict[str, Container] = {}
+        self.store_fails: list[str] = []
+        """Errors that the store answers next."""
+        self._proved = 0
         self.runtime = FakeRuntime()
         self.reader = FakeReader(self.rows)
         self.connected: list[str] = []
@@ -121,7 +129,7 @@ class Scene:
             home=home,
             instance="inst_x",
             epoch=1,
-            store=system.spawn(FakeStore, self.rows, name="store"),
+            store=system.spawn(FakeStore, self.rows, self.store_fails, name="store"),
             reader=cast("Any", self.reader),
             folders=Folders(home),
             runtime=cast("Any", self.runtime),
@@ -164,8 +172,11 @@ class Scene:
         asked = self.ref.ask(Acquire(session_id=session_id), timeout=1e6)
         return asyncio.ensure_future(asked)
 
-    def prove(self) -> None:
-        """The guest has proved itself: the SocketActor opens the control link."""
+    async def prove(self) -> None:
+        """The guest of a container that is new has proved itself: its control link is opened."""
+        while len(self.connected) == self._proved:
+            await self.settle()
+        self._proved = len(self.connected)
         assert self.guest.info is not None
         self.guest.opened(cast("Any", object()), self.guest.info)
         self.ref.tell(GuestConnected(container_id=self.guest.info.id))
@@ -175,7 +186,7 @@ class Scene:
         self.begin()
         asked = self.acquire()
         await self.settle()
-        self.prove()
+        await self.prove()
         return await asked
 
 
@@ -204,7 +215,7 @@ async def test_who_asks_is_answered_when_the_guest_has_proved_itself(scene: Scen
     assert scene.connected == [row.id]
     progress = await scene.ref.ask(GetStart())
     assert progress is not None
-    scene.prove()
+    await scene.prove()
     assert await asked == row.id
     assert await scene.ref.ask(GetStart()) is None
     assert await scene.acquire("gogol_y") == row.id, "another session shares it"
@@ -224,8 +235,18 @@ async def test_a_start_that_fails_is_told_and_leaves_nothing(scene: Scene, step:
     scene.runtime.failing.clear()
     again = scene.acquire()
     await scene.settle()
-    scene.prove()
+    await scene.prove()
     assert await again in scene.rows
+
+
+async def test_a_start_waits_for_a_database_that_is_away(scene: Scene) -> None:
+    scene.store_fails += ["nothing can be stored: it is away"] * 3
+    scene.begin()
+    asked = scene.acquire()
+    while not scene.connected:
+        await scene.settle()
+    await scene.prove()
+    assert await asked in scene.rows
 
 
 async def test_a_container_that_nobody_holds_is_stopped_after_a_while(scene: Scene) -> None:
@@ -279,8 +300,34 @@ async def test_one_that_ends_is_lost_and_the_next_session_gets_another(scene: Sc
     assert first not in scene.rows
     asked = scene.acquire("gogol_y")
     await scene.settle()
-    scene.prove()
+    await scene.prove()
     assert await asked not in {first, None}
+
+
+async def test_a_container_is_stored_while_it_is_up_and_not_otherwise(scene: Scene) -> None:
+    store = StoreImage(image="localhost/shop:1", labels={"a": "b"}, timeout=5.0)
+    scene.begin()
+    with pytest.raises(NotFound, match="no container runs"):
+        await scene.ref.ask(store)
+    asked = scene.acquire()
+    await scene.settle()
+    await scene.prove()
+    running = await asked
+    assert (await scene.ref.ask(store)).id == "sha256:1"
+    assert scene.runtime.calls[-1] == f"commit {running} localhost/shop:1"
+    scene.runtime.failing.add("commit")
+    with pytest.raises(RuntimeFailure, match="commit failed"):
+        await scene.ref.ask(store)
+
+
+async def test_one_whose_project_changes_is_replaced_when_nobody_holds_it(scene: Scene) -> None:
+    running = await scene.up()
+    scene.ref.tell(UseProject(project=msgspec.structs.replace(PROJECT, accept_bare=True)))
+    await scene.settle()
+    assert running in scene.rows
+    scene.ref.tell(Release(session_id="gogol_x"))
+    await scene.settle()
+    assert running not in scene.rows
 
 
 async def test_one_that_ends_before_its_guest_is_there_fails_who_waits(scene: Scene) -> None:

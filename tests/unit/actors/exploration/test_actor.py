@@ -49,6 +49,11 @@ async def scene(world: World) -> Scene:
     return Scene(world, root)
 
 
+async def test_it_counts_once_the_database_is_back(scene: Scene) -> None:
+    scene.world.database_away(fails=3)
+    assert (await scene.begin().ask(GetUsage()))["max_agents"] == 2
+
+
 async def test_it_counts_from_the_store_what_there_is(scene: Scene) -> None:
     scene.world.clock.advance(10.0)
     usage = await scene.begin().ask(GetUsage())

@@ -38,11 +38,15 @@ class Scene:
             clock=system.clock,
             reader=self,
             session_registry=SimpleNamespace(session=self.actors.get),
+            projects_here=self.projects_here,
         )
         self.trees = system.spawn(ExplorationsActor, cast("Any", context), name="explorations")
 
     async def live_sessions(self) -> list[Any]:
         return []
+
+    async def projects_here(self) -> frozenset[str] | None:
+        return None
 
     async def run(self, _query: Any) -> tuple[list[Any], None]:
         return self.stored, None

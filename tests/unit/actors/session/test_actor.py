@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,9 @@ from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.messages import AgentOutput, LinkRequest, OutputEvent, SubmitTurn
 from oubliette.config.schema import Config, SessionsConfig
-from oubliette.errors import LimitExceeded
+from oubliette.errors import Conflict, LimitExceeded
 from oubliette.kit import UnhandledMessage
-from oubliette.records import CallerTool
+from oubliette.records import CallerTool, IdempotencyKey
 from oubliette.runtime.guest.control_link import ControlLink
 
 if TYPE_CHECKING:
@@ -115,6 +116,15 @@ async def test_what_the_agent_says_can_be_read_once_it_is_stored(scene: Scene) -
     assert list(log.events) == list(read.events)
 
 
+async def test_a_session_that_begins_without_the_database_begins_once_it_is_back(
+    scene: Scene,
+) -> None:
+    away = scene.world.database_away(fails=6)
+    scene.begin()
+    await scene.heard("one")
+    assert (away.fails, scene.memory.crashed_too_often(scene.world.clock.monotonic())) == (0, False)
+
+
 async def test_a_successor_goes_on_where_the_log_ends(scene: Scene) -> None:
     scene.begin()
     process = await scene.heard("one")
@@ -169,6 +179,35 @@ async def test_one_more_prompt_than_may_wait_is_refused_and_not_stored(scene: Sc
     complete(process, 1, "")
     await scene.heard("one", "two")
     assert len(await scene.outcomes()) == 3
+
+
+def keyed(prompt: str, *, digest: bytes = b"d") -> SubmitTurn:
+    key = IdempotencyKey(
+        principal="p", tool="session_message", key="k", digest=digest, created_at=1e12, answer={}
+    )
+    return SubmitTurn(prompt=prompt, idempotency=key)
+
+
+async def test_a_request_that_is_repeated_while_it_is_stored_runs_once(scene: Scene) -> None:
+    scene.begin()
+    await scene.heard("one")
+    answers = await asyncio.gather(*(scene.ref.ask(keyed("three")) for _ in range(3)))
+    assert {answer.turn for answer in answers} == {3}
+    assert (await scene.ref.ask(keyed("three"))).turn == 3
+    with pytest.raises(Conflict, match="other arguments"):
+        await scene.ref.ask(keyed("four", digest=b"e"))
+    assert len(await scene.outcomes()) == 3
+
+
+async def test_the_answer_that_is_kept_for_a_repeated_request_names_the_turn(scene: Scene) -> None:
+    scene.begin()
+    await scene.heard("one")
+    submitted = await scene.ref.ask(keyed("three"))
+    kept = await scene.world.reader.idempotency("p", "session_message", "k")
+    assert kept is not None
+    assert kept.answer is not None
+    assert kept.answer["turn"] == 3
+    assert -1 <= kept.answer["last_index"] <= submitted.log_end
 
 
 async def test_an_interrupt_ends_the_turn_and_the_next_begins(scene: Scene) -> None:

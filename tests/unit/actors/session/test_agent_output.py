@@ -68,8 +68,23 @@ def test_an_item_is_an_event_with_its_position(
 
 def test_a_ready_agent_may_name_its_own_session() -> None:
     change, event = follows("ready", {"agent_session_id": "as"})
-    assert change == ChangeRecord({"agent_session_id": "as"})
+    assert change == ChangeRecord({"agent_session_id": "as", "agent_forks": None})
     assert isinstance(event, AppendEvent)
+
+
+@pytest.mark.parametrize(("told", "kept"), [("turn", "turn"), ("end", "end"), ("never", None)])
+def test_a_ready_agent_tells_where_it_can_fork(told: str, kept: str | None) -> None:
+    change, _ = follows("ready", {"agent_session_id": "as", "forks": told})
+    assert change == ChangeRecord({"agent_session_id": "as", "agent_forks": kept})
+
+
+def test_an_agent_that_could_not_fork_gets_the_record_of_the_conversation() -> None:
+    change, _ = follows("ready", {"agent_session_id": "as", "forked": False})
+    assert isinstance(change, ChangeRecord)
+    assert change.fields["conversation"] == "transcript"
+    change, _ = follows("ready", {"agent_session_id": "as", "forked": True})
+    assert isinstance(change, ChangeRecord)
+    assert "conversation" not in change.fields
 
 
 @pytest.mark.parametrize(

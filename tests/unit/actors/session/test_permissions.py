@@ -191,6 +191,25 @@ def test_a_request_without_a_decision_is_denied_at_its_deadline() -> None:
     assert stored(effects).turn == 1
 
 
+def test_a_request_that_nobody_could_decide_as_nothing_could_be_stored_has_its_time_anew() -> None:
+    permissions = fresh()
+    request = put(ask(permissions))
+    back = NOW + TIMEOUT + 50
+    late = PermissionOverdue(request_id=request.id).after_outage(back)
+    again = StartTimer(TIMEOUT - 1, PermissionOverdue(request_id=request.id))
+    assert permissions.overdue(late, 1, back + 1) == (again,)
+    effects = permissions.overdue(late, 1, back + TIMEOUT)
+    assert put(effects) == decided(request, "deny", OVERDUE, back + TIMEOUT)
+
+
+def test_an_outage_before_a_request_gives_it_no_more_time() -> None:
+    permissions = fresh()
+    request = put(ask(permissions))
+    late = PermissionOverdue(request_id=request.id).after_outage(NOW - 1)
+    effects = permissions.overdue(late, 1, NOW + TIMEOUT)
+    assert put(effects) == decided(request, "deny", OVERDUE, NOW + TIMEOUT)
+
+
 @pytest.mark.parametrize("remembered", ["allow", "deny"])
 def test_a_kind_that_was_decided_for_the_session_is_not_asked_again(remembered: Any) -> None:
     permissions = fresh()

@@ -42,6 +42,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "caller_tool_settled": {"request_id": "r", "tool": "add", "outcome": "result", "error": None},
     "session_map": {"call_id": "m", "total": 3, "done": 2, "failed": 1},
+    "snapshot": {
+        "ref": "refs/oubliette/gogol_1/2",
+        "moment": "end",
+        "files": 3,
+        "insertions": 10,
+        "deletions": 2,
+        "left_out": 1,
+        "left_out_shown": {"pipe": "pipe"},
+        "torn": False,
+    },
     "permission_request": {
         "request_id": "r",
         "text": "bash: ls",

@@ -361,8 +361,9 @@ WRITE = "session_interrupt"
         http(status=503),
         http(status=502),
         http(failed(code="unavailable", message="the server is stopping")),
+        http(failed(code="storage_unavailable", message="the database cannot be read")),
     ],
-    ids=["closed", "ended", "503", "502", "stopping"],
+    ids=["closed", "ended", "503", "502", "stopping", "unstored"],
 )
 @pytest.mark.parametrize(
     "tool",
@@ -428,6 +429,14 @@ async def test_a_part_of_the_server_that_stays_away_is_asked_for_twice() -> None
     assert len(server.asked) == 2
 
 
+async def test_a_server_that_waits_for_its_database_is_asked_as_often_as_it_takes() -> None:
+    answers = [http(failed(code="storage_unavailable", message="it is away"))] * 4
+    async with ScriptedServer(*answers) as server, connected(server) as remote:
+        with anyio.fail_after(SOON):
+            assert await remote.call("session_spawn", {}) == RESULT
+    assert len(server.asked) == 5
+
+
 @pytest.mark.parametrize("tool", [READ, WRITE])
 async def test_a_server_with_too_many_calls_is_asked_again_when_it_wants(
     tool: str, monkeypatch: pytest.MonkeyPatch
@@ -462,10 +471,25 @@ async def test_a_server_that_does_not_come_back_is_given_up() -> None:
     assert len(server.asked) > 1
 
 
-async def test_a_deadline_of_the_call_limits_reconnecting_too() -> None:
+@pytest.mark.parametrize(("timeout", "most"), [(30.0, 30.0), (None, 60.0), (90.0, 60.0)])
+async def test_a_deadline_of_the_call_limits_reconnecting_too(
+    timeout: float | None, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time passes in the pauses alone: each attempt has the whole of the deadline as well."""
+    waited = 0.0
+    real = anyio.current_time
+
+    async def sleep(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+
+    monkeypatch.setattr(attempts, "LONGEST_PAUSE", 5.0)
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    monkeypatch.setattr(anyio, "current_time", lambda: real() + waited)
     async with ScriptedServer(*[None] * 1000) as server, connected(server) as remote:
-        with anyio.fail_after(SOON), pytest.raises(Unavailable):
-            await remote.call(READ, {}, timeout=0.1)
+        with pytest.raises(Unavailable):
+            await remote.call(READ, {}, timeout=timeout)
+    assert most - 15.0 < waited <= most
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from oubliette.config.schema import (
     PodmanConfig,
     ProcessConfig,
     ServerConfig,
+    SnapshotsConfig,
 )
 from oubliette.control_socket import listening
 from oubliette.errors import ConfigError
@@ -166,6 +167,17 @@ def test_a_configuration_that_does_not_load_is_told() -> None:
     assert config is None
 
 
+def test_git_that_is_missing_is_told_unless_snapshots_are_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = checks.snapshots(Config())
+    assert told(missing, "warn") == "none, as git is missing"
+    assert missing.remedy == "install git"
+    off = Config(snapshots=SnapshotsConfig(mode="off"))
+    assert told(checks.snapshots(off), "ok") == "off, as configured"
+
+
 def test_a_folder_for_sockets_that_is_too_long_is_told(home: Path) -> None:
     config = Config(containers=ContainersConfig(runtime_dir=str(home / ("d" * 90))))
     several, usable = sandbox.sandbox(config)
@@ -205,7 +217,7 @@ def test_the_command_tells_all_of_it(home: Path) -> None:
     found = json.loads(done.stdout)
     assert found["ok"] == (done.returncode == 0)
     names = [check["name"] for check in found["checks"]]
-    assert names[:8] == [
+    assert names[:9] == [
         "python",
         "home",
         "configuration",
@@ -213,6 +225,7 @@ def test_the_command_tells_all_of_it(home: Path) -> None:
         "server",
         "port",
         "database",
+        "snapshots",
         "zipapp",
     ]
     assert {"opencode", "droid", "scripted"} <= {agent["name"] for agent in found["agents"]}
@@ -250,6 +263,7 @@ def test_every_engine_is_told_whichever_is_chosen(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.whole
 def test_apple_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) -> None:
     program = tmp_path / "container"
     program.write_text(
@@ -273,6 +287,7 @@ def test_a_sandbox_that_nobody_asks_for_is_no_failure() -> None:
     assert sandbox.not_asked_for(folder) is folder
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["docker", "podman"])
 def test_an_engine_that_is_not_there_fails_only_where_it_is_asked_for(
     tmp_path: Path, name: str

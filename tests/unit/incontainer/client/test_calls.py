@@ -357,7 +357,9 @@ async def test_caller_tools_are_replaced_while_running_and_the_agent_is_told():
             "ant_sub",
             "ant_mul",
         ]
-        assert (await agent.ask("tools/call", name="ant_add"))["error"]["code"] == -32602
+        gone = agent.call("ant_add")
+        link.provides_no(await link.request("caller_tool"))
+        assert (await agent.reply(gone))["error"]["code"] == -32602
         link.config()
         await agent.note_of("notifications/tools/list_changed")
         assert await agent.tool_names() == ["session_message", "session_map", "session_events"]

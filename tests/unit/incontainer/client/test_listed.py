@@ -107,3 +107,47 @@ async def test_a_call_that_waited_finds_the_newest_of_the_configurations_that_li
         assert asked["params"]["tool"] == "late"
         link.answer(asked, "there")
         assert (await agent.reply(wanted))["result"]["content"][0]["text"] == "there"
+
+
+async def test_a_tool_whose_configuration_is_still_on_its_way_can_be_called():
+    """The prompt that came with it has another way to the agent, and may be faster."""
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        assert "ant_add" in await agent.tool_names()
+        link = await server.link()
+        early = agent.call("ant_late", n=7)
+        asked = await link.request()
+        assert asked["method"] == "caller_tool"
+        assert (asked["params"]["tool"], asked["params"]["arguments"]) == ("ant_late", {"n": 7})
+        link.config(ADD, LATE)
+        link.answer(asked, {"late": 7})
+        assert (await agent.reply(early))["result"]["structuredContent"] == {"late": 7}
+
+
+async def test_a_tool_that_the_server_does_not_know_either_is_unknown():
+    async with FakeServer(ADD) as server, RawAgent(server.path) as agent:
+        await agent.handshake()
+        assert "ant_add" in await agent.tool_names()
+        link = await server.link()
+        wrong = agent.call("ant_late")
+        link.provides_no(await link.request())
+        error = (await agent.reply(wrong))["error"]
+        assert (error["code"], error["message"]) == (-32602, "Unknown tool: ant_late")
+        failing = agent.call("ant_late")
+        link.fail(await link.request(), -32000, "its caller is gone", "caller_gone")
+        result = (await agent.reply(failing))["result"]
+        assert (result["isError"], result["content"][0]["text"]) == (True, "its caller is gone")
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"), [("x" * 257, "s3cret"), ("", "s3cret"), ("ant_late", None)]
+)
+async def test_a_name_that_the_server_could_not_decide_on_is_unknown_at_once(name, secret):
+    more = {"OUBLIETTE_PAIRING_SECRET": secret}
+    async with FakeServer(ADD) as server, RawAgent(server.path, **more) as agent:
+        await agent.handshake()
+        assert "ant_add" in await agent.tool_names()
+        link = await server.link()
+        assert (await agent.reply(agent.call(name)))["error"]["code"] == -32602
+        agent.call("ant_add")
+        assert (await link.receive())["params"]["tool"] == "add"  # and nothing before it

@@ -55,8 +55,10 @@ async def test_the_sdk_gets_results_and_errors_with_their_shape(mode):
         result = await called
         assert result.is_error is True
         assert result.content[0].text == "recipient not found"
-        with pytest.raises(MCPError, match="Unknown tool"):
-            await agent.call_tool("nope", {})
+        called = asyncio.create_task(agent.call_tool("nope", {}))
+        link.provides_no(await link.request())
+        with pytest.raises(MCPError, match="Unknown tool: nope"):
+            await called
 
 
 async def test_the_sdks_calls_run_side_by_side(mode):

@@ -286,6 +286,7 @@ def test_expect_names_the_field_that_is_wrong(link: Control) -> None:
         assert refused.value.message.startswith(field)
 
 
+@pytest.mark.whole
 def test_cutting_the_link_after_every_byte_of_a_start_gives_one_process_or_none(
     shared: HostProcess,
 ) -> None:

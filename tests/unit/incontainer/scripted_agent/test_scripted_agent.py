@@ -165,6 +165,7 @@ async def test_a_failed_call_is_an_outcome_and_the_turn_goes_on(tmp_path):
         agent.prompt("call ant_add\ncall no_such_tool {}\nsay on")
         link = await server.link()
         link.fail(await link.request(), -32000, "recipient not found", "tool_error")
+        link.provides_no(await link.request())
         events = await agent.until("completion")
         first, second, last = messages(events)
         assert (json.loads(first)["is_error"], json.loads(first)["text"]) == (
@@ -180,7 +181,8 @@ async def test_parallel_runs_its_calls_at_the_same_time_and_keeps_their_order(tm
     async with FakeServer(ADD) as server, ScriptedProcess(tmp_path, server.path) as agent:
         agent.prompt('parallel\ncall ant_add {"a": 0}\n\n call ant_add {"a": 1}\ncall nope\nend')
         link = await server.link()
-        requests = [await link.request(), await link.request()]
+        requests = [await link.request() for _ in range(3)]
+        link.provides_no(requests[2])
         link.answer(requests[1], "second")
         results = await agent.until("tool_result")
         while "second" not in str(results[-1]):
@@ -301,7 +303,7 @@ async def test_what_was_remembered_is_there_after_a_restart(tmp_path):
         assert await agent.says("remember other x") == "remembered other"
     async with ScriptedProcess(tmp_path) as agent:
         assert await agent.says("recall colour") == "dark blue é"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["state.json", "turns.json"]
 
 
 async def test_a_broken_state_fails_the_turn_and_not_the_agent(tmp_path):

@@ -26,14 +26,16 @@ class Pair:
         self.a = System("a", clock, watchdog=None)
         self.b = System("b", clock, watchdog=None)
         self.epoch = 1
+        self.held = 0.0
+        """Seconds for which replies are held: of the loop, whose time is no virtual one."""
         self.a_side: Interconnect
         self.b_side: Interconnect
 
     async def start(self) -> None:
         await self.a.__aenter__()
         await self.b.__aenter__()
-        self.a_side = connect(self.a, self.network.node("a"), epoch=1)
-        self.b_side = connect(self.b, self.network.node("b"), epoch=1)
+        self.a_side = connect(self.a, self.network.node("a"), epoch=1, held=self.held)
+        self.b_side = connect(self.b, self.network.node("b"), epoch=1, held=self.held)
 
     async def restart(self, *, told: bool = True) -> None:
         """End `b` as if its process was killed, and start a later life of it."""
@@ -42,10 +44,11 @@ class Pair:
         self.epoch += 1
         self.b = System(f"b{self.epoch}", self.clock, watchdog=None)
         await self.b.__aenter__()
-        self.b_side = connect(self.b, self.network.node("b"), epoch=self.epoch)
+        self.b_side = connect(self.b, self.network.node("b"), epoch=self.epoch, held=self.held)
 
     async def settle(self) -> None:
-        """Let everything run that waits for nothing but the loop."""
+        """Let everything run that waits for nothing but the loop, or is held in it."""
+        await asyncio.sleep(2 * self.held)
         for _ in range(100):
             await asyncio.sleep(0)
 
@@ -60,8 +63,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def two_nodes() -> AsyncIterator[Pair]:
+async def two_nodes(held: float = 0.0) -> AsyncIterator[Pair]:
     pair = Pair(VirtualClock())
+    pair.held = held
     await pair.start()
     try:
         yield pair

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, Ref, Reply, handles
 from oubliette.kit.remote import NotSendable, PeerGone, frames, kinds
+from oubliette.kit.remote.node_link import SILENT
 from tests.unit.kit.remote.conftest import Pair, two_nodes
 from tests.unit.kit.vocabulary import (
     Add,
@@ -49,9 +50,10 @@ class Notebook(Actor):
         return message.n
 
 
-async def holding(pair: Pair) -> asyncio.Future[str]:
-    holder = inside(pair.b.spawn(Holder, name="holder"))
-    ask = asyncio.ensure_future(pair.a.ref("b!holder").ask(Hold()))
+async def holding(pair: Pair, timeout: float = 30.0) -> asyncio.Future[str]:
+    # Without time to end, which it would use up: it is let go by nobody.
+    holder = inside(pair.b.spawn(Holder, name="holder", shutdown=0.0))
+    ask = asyncio.ensure_future(pair.a.ref("b!holder").ask(Hold(), timeout))
     await holder.held.wait()
     return ask
 
@@ -209,6 +211,7 @@ async def _history(seed: int) -> None:
         spawn()
         for n in range(1, 60):
             pair.network.yields = chance.randrange(4)
+            pair.network.reply_yields = chance.choice((0, 0, 1, 20))
             roll = chance.random()
             if roll < 0.5:
                 asks.append(asyncio.ensure_future(ask(n)))
@@ -249,3 +252,31 @@ async def test_in_any_history_each_ask_and_watch_has_one_outcome_and_order_holds
 ) -> None:
     async with asyncio.timeout(20):
         await _history(seed)
+
+
+async def test_an_ask_whose_answer_is_lost_in_the_network_ends_though_no_deadline_is_near(pair):
+    """Nothing else is sent, so nothing else would find out that the other node is cut off."""
+    ask = await holding(pair, timeout=3600.0)
+    await pair.settle()
+    pair.network.sever("a", "b", seconds=0.0)
+    inside(pair.b.ref("holder")).let_go.set()
+    await pair.settle()
+    assert not ask.done()
+    pair.clock.advance(2 * SILENT)
+    await pair.settle()
+    with pytest.raises(PeerGone, match="did not accept"):
+        await ask
+    pair.network.heal("a", "b")
+    pair.b.spawn(Counter, name="counter")
+    assert await pair.a.ref("b!counter").ask(Get()) == 0
+
+
+async def test_an_ask_waits_as_long_as_it_may_for_a_node_that_is_alive(pair):
+    ask = await holding(pair, timeout=3600.0)
+    before = pair.network.sent
+    pair.clock.advance(10 * SILENT)
+    await pair.settle()
+    assert 0 < pair.network.sent - before <= 10
+    assert not ask.done()
+    inside(pair.b.ref("holder")).let_go.set()
+    assert await ask == "let go"

@@ -219,6 +219,12 @@ async def test_an_actor_that_ends_before_it_answers_is_actor_dead(pair: Pair) ->
         await ask
 
 
+async def test_send_of_a_question_waits_for_room_alone(pair: Pair) -> None:
+    counter = pair.b.spawn(Counter, name="counter")
+    await pair.a.ref("b!counter").send(Get())
+    assert await counter.ask(Get()) == 0
+
+
 async def test_send_waits_for_room_and_a_tell_without_room_is_a_dead_letter(pair: Pair) -> None:
     class Small(Holder):
         mailbox_size = 1
@@ -277,8 +283,9 @@ async def test_stop_and_kill_end_an_actor_elsewhere(pair: Pair) -> None:
 
 
 async def test_a_circle_across_nodes_ends_at_the_deadline(pair: Pair) -> None:
-    pair.a.spawn(Desk, name="desk")
-    pair.b.spawn(Desk, name="desk")
+    # Without time to end: each still waits for the other when the test is over.
+    pair.a.spawn(Desk, name="desk", shutdown=0.0)
+    pair.b.spawn(Desk, name="desk", shutdown=0.0)
     ask = asyncio.ensure_future(pair.a.ref("b!desk").ask(Circle(of="a!desk"), timeout=4))
     await pair.settle()
     pair.clock.advance(5)

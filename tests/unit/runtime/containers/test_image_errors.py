@@ -112,6 +112,7 @@ def test_a_names_registry_is_its_first_part_if_that_is_a_host(image: str, regist
         "[FATAL tini (7)] exec python3 failed: No such file or directory",
         "ERROR (catatonit:2): failed to exec pid1: No such file or directory",
         "this is Python 3.6, and Oubliette needs 3.9 or later",
+        "its guest ended before it was ready (exit code 1)",  # and left no word
     ],
 )
 def test_a_host_that_lacks_python_says_what_the_image_needs(said: str) -> None:
@@ -119,7 +120,9 @@ def test_a_host_that_lacks_python_says_what_the_image_needs(said: str) -> None:
 
 
 def test_other_failures_are_not_put_down_to_python() -> None:
-    assert errors.python_hint("a:1", "permission denied while opening /mcp/key") is None
+    ended = "its guest ended before it was ready"
+    for said in (f"{ended} (exit code 1): permission denied: /mcp/key", f"{ended} (exit code 137)"):
+        assert errors.python_hint("a:1", said) is None
 
 
 def test_how_far_a_pull_is_counts_layers_and_bytes() -> None:

@@ -138,6 +138,7 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(
     )
 
 
+@pytest.mark.whole
 @pytest.mark.requires("bubblewrap")
 def test_the_doctor_tells_of_runtimes_of_packages(package: Callable[..., None]) -> None:
     package(cage="oubliette_cage:CAGE", x="nowhere:X")

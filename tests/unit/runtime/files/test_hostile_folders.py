@@ -181,6 +181,7 @@ def test_a_home_itself_may_be_anything(
         assert look(outside) == before, place
 
 
+@pytest.mark.whole
 def test_a_folder_of_any_depth_is_removed(folders: Folders, outside: Path) -> None:
     before = look(outside)
     fd = os.open(folders.workspace("proj_x", "ws"), os.O_RDONLY)

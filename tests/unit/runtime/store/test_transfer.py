@@ -123,6 +123,16 @@ def test_a_database_moves_with_everything_in_it(make: Any, kind: str, other: str
     assert read(source, transfer.log_digest, "s1") == read(target, transfer.log_digest, "s1")
 
 
+def seen(database: Any, cursor: int) -> list[Any]:
+    """All events after a cursor, over any number of reads."""
+    events: list[Any] = []
+    more = True
+    while more:
+        found, cursor, more, _ = read(database, queries.committed_events, cursor)
+        events += found
+    return events
+
+
 @pytest.mark.parametrize(("kind", "other"), WAYS)
 def test_new_events_continue_after_all_that_were_ever_there(
     make: Any, kind: str, other: str
@@ -131,11 +141,10 @@ def test_new_events_continue_after_all_that_were_ever_there(
     filled(source)
     head = read(source, queries.last_seq)
     copied(source, target)
-    assert read(target, queries.last_seq) >= head
     ((added,),) = write(target, (operations.AppendEvents((event(-1), event(-1, "s2"))),))
     assert added[0].seq > head
     assert [each.index for each in added] == [1200, 2]
-    assert read(target, queries.committed_events, head).events == list(added)
+    assert seen(target, head) == list(added)
 
 
 @pytest.mark.parametrize("kind", ["file", POSTGRES])

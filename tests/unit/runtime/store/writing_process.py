@@ -85,7 +85,7 @@ def main() -> None:
                 index=-1,
                 ts=1.0,
                 type="message",
-                data={"n": index + n, "text": "x" * options.bytes},
+                data={"n": index + n, "text": os.urandom(options.bytes // 2).hex()},
                 principal="p",
                 caller_id="me",
             )

@@ -285,3 +285,35 @@ def test_a_stored_key_keeps_its_transports_under_the_name_of_earlier_releases() 
     token = msgspec.convert(stored, Token, strict=False)
     assert token.transports == ("socket",)
     assert msgspec.to_builtins(token)["doors"] == ("socket",)
+
+
+async def test_what_changes_here_while_the_keys_are_read_anew_stays(bench: Bench) -> None:
+    early = await bench.keys.create(name="early", scope=WRITE)
+    gone = await bench.keys.create(name="gone", scope=WRITE)
+    bound = await bench.keys.mint(creator(), WRITE)
+    session = await bench.session(await bench.project(), minted_token_id=bound.token.id)
+
+    class Changing:
+        """A reader whose answer is old when it arrives."""
+
+        async def tokens(self) -> list[Token]:
+            found = await bench.reader.tokens()
+            await keys.revoke(early.token.id)
+            await keys.bind(bound.token.id, session.id)
+            keys.forget(gone.token.id)
+            self.late = await keys.create(name="late", scope=WRITE)
+            return found
+
+        def __getattr__(self, name: str):
+            return getattr(bench.reader, name)
+
+    reader = Changing()
+    keys = ApiKeys(bench.services.commit, bench.reader, bench.clock)
+    await keys.load()
+    keys._reader = reader  # noqa: SLF001 - from now on
+    await keys.refresh()
+    assert keys.verify(reader.late.key, "http").name == "late"
+    assert keys.recognise(bound.key).session_id == session.id
+    assert keys.known(gone.key) is None
+    with pytest.raises(Unauthenticated):
+        keys.verify(early.key, "http")

@@ -30,12 +30,18 @@ async def arguments_about(bench: Bench, tool: Any, place: str, mine: Any, other:
     known = {
         "project_id": project.id,
         "session_id": session.id,
+        "session_ids": [session.id, (await bench.session(project)).id],
         "workspace_id": project.default_workspace_id,
         "prompt": "p",
         "message": "m",
         "messages": ["m"],
         "command": "true",
         "index": 0,
+        "turn": 1,
+        "into": "work",
+        "branch": "work",
+        "allow_push": True,
+        "port": 8000,
         "request_id": "r",
         "decision": "deny",
         "caller_id": "ant",
@@ -81,7 +87,7 @@ async def told(
 
 
 # What a bench without containers, images and tokens of that id answers to those who may ask.
-HAS_NONE = {"token_revoke", "image_rebuild", "container_refresh"}
+HAS_NONE = {"token_revoke", "image_rebuild", "container_refresh", "container_snapshot"}
 
 
 @pytest.mark.parametrize("transport", permission_matrix.TRANSPORTS)

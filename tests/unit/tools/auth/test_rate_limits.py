@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,47 +13,49 @@ from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import rate_limits
 from oubliette.tools.auth.rate_limits import RateLimits
 
+pytestmark = pytest.mark.anyio
 
-def taken(limits: RateLimits, principal: str, calls: int) -> int:
+
+async def taken(limits: RateLimits, principal: str, calls: int) -> int:
     """How many of so many calls at once are let through."""
     done = 0
     for _ in range(calls):
         try:
-            limits.take(principal)
+            await limits.take(principal)
         except RateLimited:
             continue
         done += 1
     return done
 
 
-def test_a_burst_goes_through_and_the_next_call_is_told_when_to_come_back() -> None:
+async def test_a_burst_goes_through_and_the_next_call_is_told_when_to_come_back() -> None:
     limits = RateLimits(10, 20, VirtualClock())
-    assert taken(limits, "p", 20) == 20
+    assert await taken(limits, "p", 20) == 20
     with pytest.raises(RateLimited, match="10 a second are allowed, 20 at once") as refused:
-        limits.take("p")
+        await limits.take("p")
     assert refused.value.retry_after == 1
     assert "try again in 0.100 s" in str(refused.value)
 
 
-def test_one_principal_takes_nothing_from_another() -> None:
+async def test_one_principal_takes_nothing_from_another() -> None:
     limits = RateLimits(10, 20, VirtualClock())
-    taken(limits, "flood", 1000)
-    assert taken(limits, "calm", 20) == 20
+    await taken(limits, "flood", 1000)
+    assert await taken(limits, "calm", 20) == 20
 
 
-def test_a_slow_rate_says_how_many_seconds_to_wait() -> None:
+async def test_a_slow_rate_says_how_many_seconds_to_wait() -> None:
     limits = RateLimits(0.25, 1, VirtualClock())
-    limits.take("p")
+    await limits.take("p")
     with pytest.raises(RateLimited) as refused:
-        limits.take("p")
+        await limits.take("p")
     assert refused.value.retry_after == 4
 
 
-def test_principals_without_end_take_no_memory_without_end(monkeypatch) -> None:
+async def test_principals_without_end_take_no_memory_without_end(monkeypatch) -> None:
     monkeypatch.setattr(rate_limits, "MAX_KNOWN", 10)
     limits = RateLimits(10, 20, VirtualClock())
     for number in range(1000):
-        limits.take(f"p{number}")
+        await limits.take(f"p{number}")
     assert len(limits._buckets) <= 10
 
 
@@ -62,7 +66,7 @@ def test_no_window_ever_lets_more_than_the_burst_and_its_rate_through(gaps: list
     passed: list[float] = []
     for gap in gaps:
         clock.advance(gap)
-        passed += [clock.monotonic()] * taken(limits, "p", 4)
+        passed += [clock.monotonic()] * asyncio.run(taken(limits, "p", 4))
     for start, first in enumerate(passed):
         for end in range(start, len(passed)):
             assert end - start + 1 <= 8 + 5 * (passed[end] - first) + 1e-6

@@ -62,6 +62,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(b"no json\n at all", 500)
         elif self.path.startswith("/large/"):
             self.answer(b'"' + b"x" * int(self.path[7:]) + b'"')
+        elif self.path.startswith("/messages/"):
+            long = [{"info": {"id": f"msg_{n}"}, "parts": ["x" * 1_000_000]} for n in range(20)]
+            self.answer(json.dumps(long[: int(self.path[10:])]).encode())
         else:
             self.answer(b'{"name":"NotFoundError"}', 404)
 

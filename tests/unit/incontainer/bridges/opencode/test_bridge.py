@@ -208,6 +208,14 @@ def test_a_request_about_an_earlier_message_is_not_made(bridge: BridgeProcess) -
     assert bridge.ask("POST", "/after", newest=second)["status"] == 200
 
 
+def test_of_a_long_conversation_the_ids_are_passed_on(bridge: BridgeProcess) -> None:
+    assert "error" in bridge.ask("GET", "/messages/20")
+    answer = bridge.ask("GET", "/messages/20", ids=True)
+    assert answer["body"] == [f"msg_{number}" for number in range(20)]
+    other = bridge.ask("GET", "/nowhere", ids=True)
+    assert (other["status"], other["body"]) == (404, {"name": "NotFoundError"})
+
+
 @given(st.floats(0, 4e9), st.floats(0.001, 1e6))
 def test_a_later_message_has_a_higher_id(seconds: float, later: float) -> None:
     if (seconds * 1000) // (1 << 36) == ((seconds + later) * 1000) // (1 << 36):  # OpenCode's clock

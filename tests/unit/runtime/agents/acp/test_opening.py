@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oubliette.runtime.agents import AcpAdapter
+from oubliette.runtime.agents.base import ForkPoint
 from oubliette.runtime.agents.handshake_adapter import FRAMES, Opening
 
 BOTH = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
@@ -15,6 +16,7 @@ SCHEMAS = {
     "session/new": "NewSessionRequest",
     "session/load": "LoadSessionRequest",
     "session/resume": "ResumeSessionRequest",
+    "session/fork": "ForkSessionRequest",
     "session/set_mode": "SetSessionModeRequest",
     "session/set_config_option": "SetSessionConfigOptionSelectRequest",
 }
@@ -99,6 +101,50 @@ class Exchange:
         assert self.adapter.ready
         assert len(self.frames) == FRAMES  # always as many
         return told
+
+
+# ---------------------------------------------------------------- forks
+
+FORKS = {"loadSession": True, "sessionCapabilities": {"fork": {}, "resume": {}}}
+OTHER = ForkPoint(agent_session_id="other", turn=2)
+
+
+def test_a_fork_begins_with_the_conversation_of_another_session() -> None:
+    agent = Exchange(FORKS, fork_of=OTHER)
+    assert agent.asked["method"] == "session/fork"
+    assert agent.asked["params"] == {"sessionId": "other", "cwd": "/w", "mcpServers": []}
+    past = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "past"}}
+    agent.say({"method": "session/update", "params": {"sessionId": "fork", "update": past}})
+    assert agent.events == []
+    agent.answer(agent.asked["id"], {"sessionId": "fork"})
+    assert (agent.ready["agent_session_id"], agent.ready["forked"]) == ("fork", True)
+    assert agent.ready["forks"] == "end"
+    assert json.loads(agent.adapter.prompt(1, "x"))["params"]["sessionId"] == "fork"
+
+
+def test_a_fork_that_is_refused_begins_anew_and_says_so() -> None:
+    agent = Exchange(FORKS, fork_of=OTHER)
+    agent.refuse(agent.asked["id"], "Session not found", -32002)
+    assert agent.events == [
+        ("system", {"kind": "not_forked", "reason": "session/fork: Session not found"})
+    ]
+    assert agent.asked["method"] == "session/new"
+    agent.answer(agent.asked["id"], {"sessionId": "new"})
+    assert (agent.ready["agent_session_id"], agent.ready["forked"]) == ("new", False)
+
+
+def test_a_fork_that_goes_on_is_resumed() -> None:
+    agent = Exchange(FORKS, fork_of=OTHER, agent_session_id="fork")
+    assert agent.asked["method"] == "session/resume"
+    agent.answer(agent.asked["id"], {})
+    assert agent.ready["resumed"] is True
+    assert "forked" not in agent.ready
+
+
+def test_a_fork_that_is_of_no_use_is_not_offered() -> None:
+    agent = Exchange(FORKS, forks=False)
+    agent.answer(agent.asked["id"], {"sessionId": "new"})
+    assert "forks" not in agent.ready
 
 
 # ---------------------------------------------------------------- going on

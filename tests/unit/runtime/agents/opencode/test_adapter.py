@@ -143,6 +143,7 @@ def test_a_handshake_opens_a_session_and_looks_for_our_mcp_server() -> None:
                 "version": "1.18.33",
                 "agent_session_id": SES,
                 "resumed": False,
+                "forks": "turn",
             },
         )
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from oubliette.runtime.store.postgres import nodes
+from oubliette.runtime.store.postgres.cluster import nodes
+from oubliette.runtime.store.postgres.cluster.node_records import NodeOffer
 from oubliette.runtime.store.postgres.fence import NodeFence
-from oubliette.runtime.store.postgres.node_records import NodeOffer
 
 
 def take(connection, name: str, address: str = "") -> NodeFence:

@@ -1,4 +1,4 @@
-"""A way to a PostgreSQL server that is cut in the middle of a commit."""
+"""A way to a PostgreSQL server that is cut in the middle of a commit, or of another statement."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ Cut = Literal["before", "after"]
 
 
 class CuttingProxy:
-    """Forwards connections to a server's socket; cuts one of them at its COMMIT, once.
+    """Forwards connections to a server's socket; cuts one of them at a statement, once.
 
     Args:
         folder: Of its socket.
         server: Folder of the server's socket.
-        cut: Whether the server gets the COMMIT: "before" it does not, "after" it does and its
+        cut: Whether the server gets the statement: "before" it does not, "after" it does and its
             answer is lost.
+        at: What is sent to the server then.
     """
 
-    def __init__(self, folder: Path, server: Path, cut: Cut) -> None:
+    def __init__(self, folder: Path, server: Path, cut: Cut, at: bytes = b"COMMIT") -> None:
         self._server = server
         self._cut = cut
+        self._at = at
         self.cuts = 0
         """Connections that were cut."""
+        self.round_trips = 0
+        """How often a client, if there is one, has sent something after the server had answered."""
+        self._answered = True
         self.armed = False
-        """Whether the next COMMIT is cut."""
+        """Whether the next one is cut."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / SOCKET))
         self._listener.listen()
@@ -65,7 +70,9 @@ class CuttingProxy:
     def _forward(self, source: socket.socket, target: socket.socket, to_server: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                if to_server and self.armed and b"COMMIT" in data:
+                self.round_trips += to_server and self._answered
+                self._answered = not to_server
+                if to_server and self.armed and self._at in data:
                     self.armed = False
                     self.cuts += 1
                     self._shut(source)

@@ -17,10 +17,10 @@ import psycopg
 
 from oubliette.records import Event
 from oubliette.runtime.store import Writer, operations
+from oubliette.runtime.store.postgres.cluster.node_lease import NodeLease
 from oubliette.runtime.store.postgres.control_connection import control_connection
 from oubliette.runtime.store.postgres.database import PostgresDatabase
 from oubliette.runtime.store.postgres.fence import NodeFence
-from oubliette.runtime.store.postgres.node_lease import NodeLease
 
 EVENT = Event(session_id="s", index=-1, ts=1.0, type="message", data={"text": "x"}, principal="p")
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from oubliette.errors import StorageUnavailable, Unavailable
-from oubliette.runtime.store.postgres import placements
+from oubliette.runtime.store.postgres.cluster import placements
 from oubliette.runtime.store.postgres.control_thread import ControlThread
 from oubliette.runtime.store.postgres.database import PostgresDatabase
 from tests.unit.runtime.store.postgres.cluster_rows import take

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.store.postgres import nodes
-from oubliette.runtime.store.postgres.duty import Duty
+from oubliette.runtime.store.postgres.cluster import nodes
+from oubliette.runtime.store.postgres.cluster.duty import Duty
 from tests.unit.runtime.store.postgres.cluster_rows import let_lease_end, state_of, take
 from tests.unit.runtime.store.postgres.conftest import WAIT
 
@@ -28,7 +28,7 @@ TAKEN_OVER = 5.0
 """Seconds that the page promises; the tests allow the machine one more."""
 PROGRAM = """
 import sys
-from oubliette.runtime.store.postgres.duty import Duty
+from oubliette.runtime.store.postgres.cluster.duty import Duty
 duty = Duty(sys.argv[1], "reap", on_begin=lambda: print("begin", flush=True), on_end=print)
 duty.start()
 sys.stdin.read()

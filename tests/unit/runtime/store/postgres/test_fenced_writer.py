@@ -8,7 +8,7 @@ import pytest
 
 from oubliette.errors import NotHere, StaleNode, Unavailable
 from oubliette.runtime.store import Writer, operations
-from oubliette.runtime.store.postgres import placements
+from oubliette.runtime.store.postgres.cluster import placements
 from oubliette.runtime.store.postgres.database import PostgresDatabase
 from oubliette.runtime.store.postgres.fence import NodeFence
 from tests.unit.runtime.store.postgres.cluster_rows import take

@@ -11,13 +11,17 @@ import pytest
 
 from oubliette.runtime.store import operations, queries
 from oubliette.runtime.store.log_order import EVENTS
+from oubliette.runtime.store.postgres import log_read, log_tail
 from oubliette.runtime.store.postgres.log_tail import LogTail
 from tests.unit.runtime.store.conftest import WAIT, Store
+from tests.unit.runtime.store.postgres.cutting_proxy import CuttingProxy
 from tests.unit.runtime.store.samples import event, opened
 
 pytestmark = pytest.mark.requires("postgres")
 
 HELD_SECONDS = 1.0
+PREPARED = b"_pg3_"
+"""Beginning of the names by which psycopg executes statements that it has prepared."""
 
 
 class HeldCommit:
@@ -72,12 +76,17 @@ def mine(index: int, session: str = "s1"):
 
 
 def follow(store: Store, cursor: int) -> tuple[list[int], int]:
-    """What a reader of all and a reader of the caller's are told after the cursor."""
-    found = store.read(queries.committed_events, cursor)
-    caller = store.read(queries.caller_events, "p", "me", cursor)
-    seqs = [each.seq for each in found.events]
-    assert [each.seq for each in caller] == seqs
-    return seqs, found.next_seq
+    """What a reader of all and a reader of the caller's are told after the cursor, to the end."""
+    seqs: list[int] = []
+    while True:
+        found = store.read(queries.committed_events, cursor)
+        caller = store.read(queries.caller_events, "p", "me", cursor)
+        told = [each.seq for each in found.events]
+        assert [each.seq for each in caller] == told
+        seqs += told
+        cursor = found.next_seq
+        if not told:
+            return seqs, cursor
 
 
 def test_no_cursor_passes_a_commit_that_is_held_back(store):
@@ -116,6 +125,61 @@ def test_a_transaction_whose_machine_hangs_is_ended_by_the_server(store):
         finally:
             tail.close()
     assert len(follow(store, 0)[0]) == 1
+
+
+def test_what_is_committed_while_a_tail_reads_is_told_at_once(store, monkeypatch):
+    """Its notification comes with the answers of the read, and not on its own."""
+    monkeypatch.setattr(log_tail, "MISSED_SECONDS", 10 * WAIT)
+    heard = Heard()
+    commits = iter(["during the read"])
+
+    def commit_once() -> bool:
+        if tail.ready.is_set() and next(commits, None):
+            store.write(operations.AppendEvents((mine(1),)))
+        return True
+
+    tail = LogTail(
+        store.database, on_events=heard, on_failed=heard.failures.append, wanted=commit_once
+    )
+    tail.start()
+    try:
+        assert tail.ready.wait(WAIT)
+        store.write(operations.AppendEvents((mine(0),)))
+        assert len(heard.wait_for(2)) == 2
+    finally:
+        tail.close()
+
+
+def test_a_tail_is_woken_by_the_writer_of_its_process_and_notified_by_others(
+    postgres_url, monkeypatch
+):
+    monkeypatch.setattr(log_tail, "MISSED_SECONDS", 10 * WAIT)
+    here, elsewhere = (Store(opened(postgres_url)).start() for _ in range(2))
+    heard = Heard()
+    tail = LogTail(here.database, on_events=heard, on_failed=heard.failures.append)
+    tail.start()
+    try:
+        assert tail.ready.wait(WAIT)
+        for index in range(20):
+            here.write(operations.AppendEvents((mine(index, "here"),)))
+            heard.wait_for(2 * index + 1)
+            elsewhere.write(operations.AppendEvents((mine(index, "elsewhere"),)))
+            heard.wait_for(2 * index + 2)
+        assert heard.failures == []
+    finally:
+        tail.close()
+        here.close()
+        elsewhere.close()
+
+
+def test_a_read_of_the_tail_is_limited_and_ends_at_the_horizon(store):
+    store.write(operations.AppendEvents(tuple(mine(index) for index in range(2000))))
+    with contextlib.closing(store.database.connect_read_only()) as connection:
+        head = log_read.head_of_log(connection).cursor
+        found = log_read.read_on(connection, 0)
+        assert (len(found.events), found.more, found.held) == (queries.MAX_EVENTS, True, False)
+        rest = log_read.read_on(connection, head)
+        assert (rest.events, rest.cursor >= head, rest.more, rest.held) == ([], True, False, False)
 
 
 def test_a_tail_tells_each_event_of_all_machines_once_and_in_order(postgres_url):
@@ -158,6 +222,32 @@ def test_a_tail_ends_at_once_and_leaves_no_thread(store):
     tail.close()
     assert time.monotonic() - began < 2
     assert failures == []
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_tail_whose_connection_is_lost_in_a_read_tells_these_events_later(
+    store, postgres_url, postgres_server, tmp_path, cut
+):
+    proxy = CuttingProxy(tmp_path, postgres_server.folder, cut, at=PREPARED)
+    try:
+        folders = str(postgres_server.folder), str(tmp_path)
+        database = opened(postgres_url.replace(*folders))
+        heard = Heard()
+        tail = LogTail(database, on_events=heard, on_failed=heard.failures.append)
+        tail.start()
+        try:
+            assert tail.ready.wait(WAIT)
+            proxy.armed = True
+            for index in range(3):
+                store.write(operations.AppendEvents((mine(index),)))
+            told = heard.wait_for(3)
+        finally:
+            tail.close()
+    finally:
+        proxy.close()
+    assert proxy.cuts == 1
+    assert told == follow(store, 0)[0]
+    assert heard.failures == []
 
 
 def test_a_tail_that_cannot_read_the_log_any_more_reports_it(store):

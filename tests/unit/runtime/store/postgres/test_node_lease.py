@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.errors import StaleNode, StorageUnavailable
-from oubliette.runtime.store.postgres import node_lease, nodes
+from oubliette.runtime.store.postgres.cluster import node_lease, nodes
+from oubliette.runtime.store.postgres.cluster.node_lease import NodeLease
+from oubliette.runtime.store.postgres.cluster.node_records import NodeLoad, NodeOffer
 from oubliette.runtime.store.postgres.control_connection import control_connection
 from oubliette.runtime.store.postgres.database import PostgresDatabase
-from oubliette.runtime.store.postgres.node_lease import NodeLease
-from oubliette.runtime.store.postgres.node_records import NodeLoad, NodeOffer
 from tests.unit.runtime.store.postgres.cluster_rows import state_of, take
 from tests.unit.runtime.store.postgres.conftest import WAIT
 
@@ -192,6 +192,32 @@ def test_a_node_that_cannot_renew_stops_before_its_lease_ends_and_goes_on_when_i
         assert time.monotonic() < until
     fence.check_locally()
     assert kept.lost == []
+
+
+def test_the_leases_of_others_prove_nothing_until_they_could_be_renewed_after_a_hang(
+    own_postgres: PostgresServer, keep, monkeypatch
+):
+    monkeypatch.setattr(node_lease, "LATE_SECONDS", 0.5)
+    monkeypatch.setattr(node_lease, "LEASE_SECONDS", 2.0)
+    url = own_postgres.new_database()
+    PostgresDatabase(url).close()
+    kept = keep(url)
+    kept.lease.take()
+    kept.attempts(2)
+    assert kept.lease.unsteady_seconds == 0
+    own_postgres.pause()
+    try:
+        until = time.monotonic() + WAIT
+        while not kept.lease.unsteady_seconds:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        own_postgres.resume()
+    kept.attempts(2)
+    assert 0 < kept.lease.unsteady_seconds < 2.0
+    while kept.lease.unsteady_seconds:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_closing_does_not_wait_for_a_database_that_hangs(own_postgres: PostgresServer, keep):

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from oubliette.errors import Conflict, NotFound, StaleNode
-from oubliette.runtime.store.postgres import nodes
+from oubliette.runtime.store.postgres.cluster import nodes
+from oubliette.runtime.store.postgres.cluster.node_records import NodeLoad, NodeOffer
 from oubliette.runtime.store.postgres.fence import NodeFence
-from oubliette.runtime.store.postgres.node_records import NodeLoad, NodeOffer
 from tests.unit.runtime.store.postgres.cluster_rows import let_lease_end, state_of, take
 from tests.unit.runtime.store.postgres.conftest import WAIT
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from oubliette.errors import Conflict, NotHere, Unavailable
-from oubliette.runtime.store.postgres import nodes, placements
+from oubliette.runtime.store.postgres.cluster import nodes, placements
 from oubliette.runtime.store.postgres.fence import refusal
 from tests.unit.runtime.store.postgres.cluster_rows import add_session, let_lease_end, take
 from tests.unit.runtime.store.postgres.conftest import WAIT

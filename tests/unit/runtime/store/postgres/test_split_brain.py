@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.store.postgres import nodes, placements
+from oubliette.runtime.store.postgres.cluster import nodes, placements
 from tests.unit.runtime.store.postgres.cluster_rows import let_lease_end, state_of, take
 
 if TYPE_CHECKING:

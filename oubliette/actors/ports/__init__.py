@@ -1,0 +1,1 @@
+"""Ports of containers that are open for a browser: their owner, and the messages to it."""

@@ -1,0 +1,323 @@
+"""Owner of the ports of containers that are open for a browser, and of the connections to them.
+
+A port belongs to a session and to one run of its container: it closes when either ends, after
+`ports.open_seconds`, and on request. While it is open it keeps the container running.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from oubliette.actors.container.guest_connection import GetGuestConnection
+from oubliette.actors.container.messages import Acquire, Release
+from oubliette.actors.container.start_stages import longest_start
+from oubliette.actors.ports.messages import (
+    ClosePort,
+    ConnectionOver,
+    GuestStream,
+    ListPorts,
+    OpenConnection,
+    OpenPort,
+    PortCookie,
+    PortInfo,
+    RedeemToken,
+)
+from oubliette.actors.ports.open_port import OpenedPort
+from oubliette.actors.session.messages import NoteEvent
+from oubliette.errors import (
+    Conflict,
+    ContainerLost,
+    Forbidden,
+    LimitExceeded,
+    NotFound,
+    Unauthenticated,
+)
+from oubliette.kit import Actor, Down, LocalMessage, Message, handles
+
+if TYPE_CHECKING:
+    from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.actors.context import ActorContext
+    from oubliette.actors.ports.messages import PortLink
+    from oubliette.kit import Deferred
+
+LINK_SECONDS: Final = 10.0  # for the control link of the container to be open
+SESSION_ENDED: Final = "its session has ended"
+SLACK_SECONDS: Final = 30.0  # beyond the longest start
+
+log = structlog.get_logger(__name__)
+
+
+class ContainerReady(Message):
+    """To itself: the container of a port runs."""
+
+    name: str
+    container_id: str
+
+
+class ContainerRefused(LocalMessage):
+    """To itself: the container of a port could not be started."""
+
+    name: str
+    error: BaseException
+
+
+class PortContainerEnded(Message):
+    """To itself: the container of a port runs no more."""
+
+    name: str
+
+
+class PortOverdue(Message):
+    """To itself: a port was open for as long as is allowed."""
+
+    name: str
+
+
+class Dialled(Message):
+    """To itself: an attempt to connect has ended; its asker has the answer."""
+
+
+class PortsActor(Actor):
+    """Owner of all open ports. Its name must be `ports`.
+
+    Args:
+        context: ports of the server.
+    """
+
+    def __init__(self, context: ActorContext) -> None:
+        super().__init__()
+        self._context = context
+        self._limits = context.config.ports
+        self._ports: dict[str, OpenedPort] = {}
+
+    def on_exit(self, reason: str, error: BaseException | None) -> None:
+        """Close all ports."""
+        del reason, error
+        for port in list(self._ports.values()):
+            self._close(port, "the server stopped")
+
+    # ------------------------------------------------------------------ open and close
+
+    @handles(OpenPort)
+    def _open(self, message: OpenPort) -> PortLink | None:
+        ports = self._of_session(message.session_id)
+        known = next((each for each in ports if each.port == message.port), None)
+        if known is None:
+            most = self._limits.max_per_session
+            if len(ports) >= most:
+                raise LimitExceeded(
+                    f"ports.max_per_session: the session has {most} open ports",
+                    hint="close one by port_close, or raise the limit in the configuration",
+                )
+            known = self._begin(message)
+        if known.principal != message.principal:
+            raise Forbidden("this port is open for another owner")
+        if known.container_id is None:
+            known.waiting.append(self.defer())
+            return None
+        return known.link(self.clock.monotonic())
+
+    def _begin(self, message: OpenPort) -> OpenedPort:
+        session = self._context.session_registry.session(message.session_id)
+        if session is None or not session.is_alive():
+            raise Conflict(
+                "the session has ended, and its ports with it",
+                hint="session_message resumes it; then open the port",
+            )
+        now = self.clock.time()
+        port = OpenedPort(
+            name=f"p{message.port}-{secrets.token_hex(5)}",
+            session_id=message.session_id,
+            project_id=message.project_id,
+            principal=message.principal,
+            port=message.port,
+            session=session.name,
+            unit=session.name.removesuffix(f"/sessions/{message.session_id}"),
+            opened_at=now,
+            closes_at=now + self._limits.open_seconds,
+        )
+        self._ports[port.name] = port
+        self.watch(session)
+        self.ask_to_self(
+            self.system.ref(f"{port.unit}/container"),
+            Acquire(session_id=port.lease),
+            lambda container_id: ContainerReady(name=port.name, container_id=container_id),
+            lambda error: ContainerRefused(name=port.name, error=error),
+            timeout=longest_start(self._context.config.containers) + SLACK_SECONDS,
+        )
+        return port
+
+    @handles(ContainerReady)
+    def _ready(self, message: ContainerReady) -> None:
+        port = self._ports.get(message.name)
+        if port is None:
+            return
+        port.container_id = message.container_id
+        port.timer = self.after(self._limits.open_seconds, PortOverdue(name=port.name))
+        ended = PortContainerEnded(name=port.name)
+        port.watch = self.pipe_to_self(self._container_ends(port), lambda _: ended, lambda _: ended)
+        self._note(port, "port_opened", f"port {port.port} of the container is open")
+        now = self.clock.monotonic()
+        waiting, port.waiting = port.waiting, []
+        for answer in waiting:
+            answer.set(port.link(now))
+
+    @handles(ContainerRefused)
+    def _refused(self, message: ContainerRefused) -> None:
+        port = self._ports.get(message.name)
+        if port is not None:
+            waiting, port.waiting = port.waiting, []
+            for answer in waiting:
+                answer.set_error(message.error)
+            self._close(port, "its container could not be started")
+
+    async def _container_ends(self, port: OpenedPort) -> None:
+        guest = await self._guest(port)
+        while _is_current(guest, port):
+            await guest.wait_changed(self._limits.open_seconds)
+
+    async def _guest(self, port: OpenedPort) -> GuestConnection:
+        return await self.system.ref(f"{port.unit}/socket").ask(GetGuestConnection())
+
+    @handles(ClosePort)
+    def _close_one(self, message: ClosePort) -> bool:
+        for port in self._of_session(message.session_id):
+            if port.port == message.port:
+                self._close(port, "port_close")
+                return True
+        return False
+
+    @handles(ListPorts)
+    def _list(self, message: ListPorts) -> tuple[PortInfo, ...]:
+        return tuple(port.info() for port in self._of_session(message.session_id))
+
+    def _of_session(self, session_id: str) -> list[OpenedPort]:
+        return [port for port in self._ports.values() if port.session_id == session_id]
+
+    @handles(PortOverdue)
+    def _overdue(self, message: PortOverdue) -> None:
+        self._close_named(message.name, "ports.open_seconds are over")
+
+    @handles(PortContainerEnded)
+    def _container_ended(self, message: PortContainerEnded) -> None:
+        self._close_named(message.name, "its container has ended")
+
+    @handles(Down)
+    def _session_down(self, message: Down) -> None:
+        for port in [each for each in self._ports.values() if each.session == message.name]:
+            self._close(port, SESSION_ENDED)
+
+    def _close_named(self, name: str, reason: str) -> None:
+        port = self._ports.get(name)
+        if port is not None:
+            self._close(port, reason)
+
+    def _close(self, port: OpenedPort, reason: str) -> None:
+        del self._ports[port.name]
+        if port.timer is not None:
+            port.timer.cancel()
+        if port.watch is not None:
+            port.watch.cancel()
+        for answer in port.waiting:
+            answer.set_error(Conflict(f"the port was closed: {reason}"))
+        port.cut()
+        self.system.ref(f"{port.unit}/container").tell(Release(session_id=port.lease))
+        if port.container_id is not None:
+            self._note(port, "port_closed", f"port {port.port} is closed: {reason}")
+        if not any(each.session == port.session for each in self._ports.values()):
+            self.unwatch(self.system.ref(port.session))
+
+    def _note(self, port: OpenedPort, kind: str, text: str) -> None:
+        """Have the session put it into its log, if it still has one that is open."""
+        session = self._context.session_registry.session(port.session_id)
+        if session is not None and session.is_alive():
+            data = {"message": text, "port": port.port, "name": port.name}
+            session.tell(NoteEvent(kind=kind, data=data))
+
+    # ------------------------------------------------------------------ browsers
+
+    @handles(RedeemToken)
+    def _redeem(self, message: RedeemToken) -> PortCookie | None:
+        port = self._ports.get(message.name)
+        if port is None:
+            raise _unknown(message.name)
+        made = port.grants.redeem(message.token, self.clock.monotonic())
+        if made is None:
+            return None
+        return PortCookie(value=made, seconds=max(0.0, port.closes_at - self.clock.time()))
+
+    @handles(OpenConnection)
+    def _connect(self, message: OpenConnection) -> None:
+        port = self._ports.get(message.name)
+        if port is None or port.container_id is None:
+            raise _unknown(message.name)
+        if self._context.session_registry.session(port.session_id) is None:
+            self._close(port, SESSION_ENDED)  # the notice of its end is on its way
+            raise _unknown(message.name)
+        by_cookie = message.cookie is not None and port.grants.admits(message.cookie)
+        if not by_cookie and message.principal is None:
+            raise Unauthenticated(
+                "this port is open for its owner only",
+                hint="port_open, or oubliette port, makes a link that lets one browser in",
+            )
+        reached = message.project_id in {None, port.project_id}
+        if not by_cookie and (message.principal != port.principal or not reached):
+            raise Forbidden("this port is open for its owner only, and the key is another's")
+        most = self._limits.max_connections
+        if len(port.connections) >= most:
+            raise LimitExceeded(f"ports.max_connections: {most} connections are open")
+        port.connections[message.connection_id] = None
+        dialling = self._dial(port, message.connection_id, self.defer())
+        self.pipe_to_self(dialling, lambda _: Dialled(), lambda _: Dialled())
+
+    async def _dial(self, port: OpenedPort, connection_id: str, answer: Deferred) -> None:
+        try:
+            guest = await self._guest(port)
+            link = await guest.wait(LINK_SECONDS)
+            _check_current(guest, port)
+            reader, writer = await link.connect_to(port.port)
+        except Exception as error:
+            port.connections.pop(connection_id, None)
+            answer.set_error(error if port.name in self._ports else _unknown(port.name))
+            return
+        if answer.done or connection_id not in port.connections:  # given up, or closed
+            writer.transport.abort()
+            answer.set_error(_unknown(port.name))
+            return
+        port.connections[connection_id] = writer
+        answer.set(GuestStream(reader, writer, port.port))
+
+    @handles(Dialled)
+    def _dialled(self, _: Dialled) -> None:
+        pass
+
+    @handles(ConnectionOver)
+    def _over(self, message: ConnectionOver) -> None:
+        port = self._ports.get(message.name)
+        writer = None if port is None else port.connections.pop(message.connection_id, None)
+        if writer is None:
+            return
+        if writer.transport.get_write_buffer_size():
+            writer.transport.abort()  # a program that does not read keeps nothing alive
+        else:
+            writer.close()
+
+
+def _is_current(guest: GuestConnection, port: OpenedPort) -> bool:
+    info = guest.info
+    return guest.why_lost is None and info is not None and info.id == port.container_id
+
+
+def _check_current(guest: GuestConnection, port: OpenedPort) -> None:
+    if not _is_current(guest, port):
+        raise ContainerLost("the container has ended, and its ports with it")
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(
+        f"no port is open under the name {name} on this server",
+        hint="port_open opens one; in a cluster, use the address that it returned",
+    )

@@ -1,0 +1,72 @@
+"""OpenedPort: the state of one open port, and the connections through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from oubliette.actors.ports.grants import LINK_SECONDS, PortGrants
+from oubliette.actors.ports.messages import PortInfo, PortLink
+
+if TYPE_CHECKING:
+    from asyncio import StreamWriter
+
+    from oubliette.kit import Deferred
+    from oubliette.kit.timers import ActorTimer, PipedTask
+
+
+@dataclass(eq=False)
+class OpenedPort:
+    """One open port; only the PortsActor uses it."""
+
+    name: str
+    session_id: str
+    project_id: str
+    principal: str
+    port: int
+    session: str
+    """Name of the SessionActor."""
+    unit: str
+    """Name of the ContainerSupervisor."""
+    opened_at: float
+    closes_at: float
+    """Wall-clock seconds."""
+    container_id: str | None = None
+    """None: the container is being started."""
+    grants: PortGrants = field(default_factory=PortGrants)
+    connections: dict[str, StreamWriter | None] = field(
+        default_factory=dict[str, "StreamWriter | None"]
+    )
+    """By id; None: it is being opened."""
+    waiting: list[Deferred] = field(default_factory=list["Deferred"])
+    """Those who wait for the container."""
+    timer: ActorTimer | None = None
+    watch: PipedTask | None = None
+    """Waits for the end of the container."""
+
+    @property
+    def lease(self) -> str:
+        """The lease that keeps the container running."""
+        return f"port:{self.name}"
+
+    def info(self) -> PortInfo:
+        """Return what is shown of it."""
+        return PortInfo(
+            name=self.name,
+            session_id=self.session_id,
+            port=self.port,
+            opened_at=self.opened_at,
+            closes_at=self.closes_at,
+            connections=len(self.connections),
+        )
+
+    def link(self, now: float) -> PortLink:
+        """Return it with a new token; `now` is the monotonic time."""
+        return PortLink(info=self.info(), token=self.grants.token(now), seconds=LINK_SECONDS)
+
+    def cut(self) -> None:
+        """Close all connections at once."""
+        connections, self.connections = self.connections, {}
+        for writer in connections.values():
+            if writer is not None:
+                writer.transport.abort()

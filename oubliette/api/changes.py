@@ -1,0 +1,233 @@
+"""Diff, what an agent has changed in its workspace, as programs get it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from oubliette.errors import LimitExceeded, RuntimeFailure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.api.context import ClientContext
+
+CALL_SECONDS: Final = 300.0
+"""Time for one answer, for which the server may have to store a large workspace first."""
+
+
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that differs between two snapshots of a workspace."""
+
+    path: str
+    """Path in the workspace; bytes that are no UTF-8 are written as `\\xNN`."""
+    status: str
+    """`added`, `deleted`, `modified` or `type_changed`."""
+    insertions: int | None = None
+    """Lines; None: the file is binary."""
+    deletions: int | None = None
+    """Lines; None: the file is binary."""
+    binary: bool | None = None
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference between two snapshots of a workspace."""
+
+    session_id: str
+    from_snapshot: str | None = None
+    """Name of the older snapshot; None: what was before the session."""
+    to_snapshot: str | None = None
+    """Name of the newer one; None: the workspace has always been empty."""
+    files: int
+    insertions: int
+    """Lines, of all files that are no binary ones."""
+    deletions: int
+    binary_files: int
+    changes: tuple[FileDiff, ...] = ()
+    patch: str | None = ""
+    """Text as `git diff` has it; None: it was not asked for."""
+    left_out_count: int = 0
+    """Files that have come or changed, but no snapshot has their content, such as large ones."""
+    left_out: dict[str, str] = {}
+    """Some of them, with the reasons."""
+    ignored_count: int = 0
+    """Changed files that it does not have, as `.gitignore` names them."""
+
+
+class TurnSnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot in the log of a session."""
+
+    name: str
+    """Names it in `diff` and `restore`: `2` is the end of turn 2, `2-start` its beginning."""
+    moment: str
+    commit: str
+    committed_at: float
+    """Seconds since 1970 at which the files were first stored so."""
+
+
+class TurnLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn in the log of a session."""
+
+    turn: int
+    prompt: str | None = None
+    status: str
+    """`queued`, `running`, `completed`, `interrupted` or `failed`."""
+    created_at: float = 0.0
+    """Seconds since 1970."""
+    cost_usd: float | None = None
+    """US dollars; None: the agent has reported none."""
+    files: int | None = None
+    """Files that it has changed; None: no snapshot of its end was taken."""
+    insertions: int | None = None
+    """Lines; None as for `files`."""
+    deletions: int | None = None
+    """Lines; None as for `files`."""
+    snapshots: tuple[TurnSnapshotInfo, ...] = ()
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that was taken by request."""
+
+    session_id: str
+    snapshot: str | None = None
+    """Its name; None: the workspace has always been empty."""
+    commit: str | None = None
+    changed: bool = False
+    """Whether files differ from the snapshot before it."""
+    files: int = 0
+    insertions: int = 0
+    """Lines."""
+    deletions: int = 0
+    """Lines."""
+    torn: bool = False
+    """Whether files were changing all the while."""
+
+
+class RestoreInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a restore."""
+
+    session_id: str
+    restored: str
+    """Name of the snapshot whose files are there now."""
+    kept_as: str | None = None
+    """Name of the snapshot that has what was there before; None: there was nothing."""
+    written: int = 0
+    """Files."""
+    removed: int = 0
+    """Files and folders."""
+    missing_count: int = 0
+    """Files that are not as they were, as no snapshot has their content."""
+    missing: dict[str, str] = {}
+    """Some of them, and what is known."""
+
+
+class ExportInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was exported."""
+
+    session_id: str
+    format: str
+    """`patch` or `bundle`."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """In hexadecimal."""
+    left_out_count: int = 0
+    """Files that a patch lacks, as no snapshot has their content."""
+    left_out: dict[str, str] = {}
+    """Some of them, with the reasons."""
+    ignored_count: int = 0
+    """Files that a patch lacks, as `.gitignore` names them."""
+
+
+async def write_export(shared: ClientContext, arguments: dict[str, Any], file: Path) -> ExportInfo:
+    """Write the file that `session_export` returns; if it fails, there is none.
+
+    Raises:
+        FileExistsError: there is a file of this name.
+        OSError: it cannot be written.
+        RuntimeFailure: what came is not the file that the server described.
+        OublietteError: the tool failed.
+    """
+    page = first = await shared.call("session_export", arguments, timeout=CALL_SECONDS)
+    digest = hashlib.sha256()
+    opened = await asyncio.to_thread(file.open, "xb")
+    whole = False
+    try:
+        with opened:
+            while True:
+                data = base64.b64decode(page["data"])
+                digest.update(data)
+                await asyncio.to_thread(opened.write, data)
+                if page["next_cursor"] is None:
+                    break
+                following = {**arguments, "cursor": page["next_cursor"]}
+                page = await shared.call("session_export", following, timeout=CALL_SECONDS)
+        whole = digest.hexdigest() == first["sha256"]
+    finally:
+        if not whole:  # not in a thread, as the task may be cancelled
+            os.unlink(file)  # noqa: PTH108
+    if not whole:
+        raise RuntimeFailure("the exported file did not come as the server made it")
+    return msgspec.convert(first, ExportInfo)
+
+
+async def read_log(shared: ClientContext, session_id: str) -> list[TurnLog]:
+    """Return the turns of a session with their snapshots, oldest first.
+
+    Raises:
+        OublietteError: the tool failed.
+    """
+    found: list[Any] = []
+    cursor: str | None = None
+    while True:
+        page = await shared.call(
+            "session_log", {"session_id": session_id, "cursor": cursor}, timeout=CALL_SECONDS
+        )
+        found += page["turns"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return msgspec.convert(found, list[TurnLog])
+
+
+async def read_diff(
+    shared: ClientContext, arguments: dict[str, Any], *, patch: bool, max_bytes: int
+) -> Diff:
+    """Return all pages of a diff as one.
+
+    Raises:
+        LimitExceeded: the patch has more than `max_bytes` characters.
+        OublietteError: the tool failed.
+    """
+    first, changes = await _pages(shared, {**arguments, "format": "stat"}, "changes", 0)
+    text = None
+    if patch:
+        same = arguments
+        if arguments.get("turn") is None and first["to_snapshot"] is not None:
+            same = {**arguments, "to_turn": first["to_snapshot"]}  # no later one
+        _, pieces = await _pages(shared, {**same, "format": "patch"}, "patch", max_bytes)
+        text = "".join(pieces)
+    return msgspec.convert({**first, "changes": changes, "patch": text}, Diff)
+
+
+async def _pages(
+    shared: ClientContext, arguments: dict[str, Any], name: str, max_bytes: int
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return the first page, and what all pages have below `name`."""
+    page = first = await shared.call("session_diff", arguments, timeout=CALL_SECONDS)
+    found: list[Any] = [*first[name]]
+    while page["next_cursor"] is not None:
+        page = await shared.call(
+            "session_diff", {**arguments, "cursor": page["next_cursor"]}, timeout=CALL_SECONDS
+        )
+        found += page[name]
+        if 0 < max_bytes < len(found):
+            raise LimitExceeded(
+                f"the patch is larger than max_bytes ({max_bytes})",
+                hint="raise max_bytes, select paths, or leave the text out with patch=False",
+            )
+    return first, found

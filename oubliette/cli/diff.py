@@ -1,0 +1,132 @@
+"""Command `oubliette diff`: shows what an agent has changed in its workspace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
+from oubliette.cli.terminal.turn_options import FROM_TURN, IGNORED, TO_TURN, TURN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECONDS: Final = 300.0
+"""Time for one page, before which the server may have to store a large workspace."""
+_SIGNS: Final = {"added": "A", "deleted": "D", "modified": "M", "type_changed": "T"}
+_BOLD: Final = "\x1b[1m"
+_RED: Final = "\x1b[31m"
+_GREEN: Final = "\x1b[32m"
+_CYAN: Final = "\x1b[36m"
+_PLAIN: Final = "\x1b[0m"
+
+
+def diff(  # noqa: PLR0917 - one parameter per option
+    session_id: Annotated[str, typer.Argument(help="Id of the session, which may be abbreviated.")],
+    paths: Annotated[
+        list[str] | None, typer.Argument(help="Only these files and folders of the workspace.")
+    ] = None,
+    turn: Annotated[int | None, TURN] = None,
+    from_turn: Annotated[str | None, FROM_TURN] = None,
+    to_turn: Annotated[str | None, TO_TURN] = None,
+    ignored: Annotated[bool, IGNORED] = False,
+    stat: Annotated[
+        bool, typer.Option("--stat", help="Print the files with their lines, not the text.")
+    ] = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Show what a session has changed, from before its first turn to its newest snapshot."""
+    arguments = {
+        "session_id": whole_id(home, "session", session_id),
+        "turn": turn,
+        "from_turn": from_turn,
+        "to_turn": to_turn,
+        "ignored": ignored,
+        "paths": paths or None,
+        "format": "stat" if stat else "patch",
+    }
+    if output is Format.json:
+        first, *others = _pages(home, arguments)
+        for page in others:
+            first["changes"] += page["changes"]
+            if first["patch"] is not None:
+                first["patch"] += page["patch"]
+        print_json({**first, "next_cursor": None})
+        return
+    show(home, arguments)
+
+
+def show(home: str | None, arguments: dict[str, Any]) -> bool:
+    """Print a diff for a person; return whether anything has changed.
+
+    Args:
+        home: As given on the command line.
+        arguments: Of `session_diff`, with the format.
+    """
+    stat, changed = arguments["format"] == "stat", False
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for page in _pages(home, arguments):
+        for path, why in page["left_out"].items():
+            note(f"not shown: {path}: {why}")
+        if stat:
+            for change in page["changes"]:
+                sys.stdout.write(_stat_line(change, colour=colour) + "\n")
+        elif sys.stdout.isatty():
+            for line in page["patch"].split("\n")[: -1 if page["patch"].endswith("\n") else None]:
+                sys.stdout.write(_patch_line(line, colour=colour) + "\n")
+        else:  # for a program, as it is
+            sys.stdout.write(page["patch"])
+        if page["ignored_count"]:
+            note(f"not shown: {page['ignored_count']} that .gitignore names (--ignored shows them)")
+        changed = bool(page["files"])
+        if page["next_cursor"] is None:
+            note(summary(page))
+    return changed
+
+
+def _pages(home: str | None, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    from oubliette.cli.client.tools import HomeServer
+    from oubliette.config.loader import find_home
+
+    server, cursor = HomeServer(find_home(home)), None
+    while True:
+        page = server.call("session_diff", {**arguments, "cursor": cursor}, SECONDS)
+        yield page
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
+
+
+def summary(totals: dict[str, Any]) -> str:
+    """Return one line about the size of a diff."""
+    if not totals["files"]:
+        return "nothing has changed"
+    files = "1 file" if totals["files"] == 1 else f"{totals['files']} files"
+    text = f"{files}, +{totals['insertions']} -{totals['deletions']} lines"
+    if totals["binary_files"]:
+        text += f", {totals['binary_files']} of the files binary"
+    return text
+
+
+def _stat_line(change: dict[str, Any], *, colour: bool) -> str:
+    counts = "binary"
+    if not change["binary"]:
+        came, went = f"+{change['insertions']}", f"-{change['deletions']}"
+        counts = f"{_GREEN}{came}{_PLAIN} {_RED}{went}{_PLAIN}" if colour else f"{came} {went}"
+    return f"{_SIGNS[change['status']]}\t{counts}\t{clean(change['path'])}"
+
+
+def _patch_line(line: str, *, colour: bool) -> str:
+    """Return a line for a terminal: its text is an agent's."""
+    text = clean(line)
+    if not colour:
+        return text
+    if line.startswith(("diff --git ", "index ", "--- ", "+++ ", "new file ", "deleted file ")):
+        return f"{_BOLD}{text}{_PLAIN}"
+    style = {"@": _CYAN, "+": _GREEN, "-": _RED}.get(line[:1])
+    return text if style is None else f"{style}{text}{_PLAIN}"

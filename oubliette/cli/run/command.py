@@ -1,0 +1,150 @@
+"""Command `oubliette run`: one task for an agent, from a checkout to the diff."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
+from oubliette.errors import OublietteError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.cli.run.conversation import Outcome
+
+_ENDINGS: Final = {"failed": "The turn has failed.", "interrupted": "The turn was interrupted."}
+KEY_SECONDS: Final = 7 * 24 * 3600.0
+"""Time after which the key of a run expires, if this process is killed before it revokes it."""
+
+
+def run(  # noqa: PLR0917 - one parameter per option
+    prompt: Annotated[
+        str, typer.Argument(help="Task for the agent; - reads it from standard input.")
+    ],
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|PATH",
+            help="Repository to work on; unset: the checkout that the current folder is in.",
+        ),
+    ] = None,
+    branch: Annotated[
+        str | None, typer.Option(help="Branch to begin at; unset: the one that is checked out.")
+    ] = None,
+    dirty: Annotated[
+        bool, typer.Option("--dirty", help="Bring the uncommitted changes of the checkout too.")
+    ] = False,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Work in this project (id or name) instead of on a repository."),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent; else the server's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model; else the server's.")] = None,
+    autonomy: Annotated[
+        str | None,
+        typer.Option(
+            help="Actions allowed without asking you: off (all), high, medium, low, ask (none)."
+            " Unset: ask at a terminal, else the server's."
+        ),
+    ] = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Have an agent do a task on a copy of your checkout, and show what it has changed.
+
+    Your files are only read. The agent works in a container on a branch of its own. Ctrl-C
+    interrupts it, a second Ctrl-C leaves it running.
+    """
+    from oubliette.cli.run import chosen_project, own_server
+    from oubliette.config.loader import find_home
+
+    if project is not None and (repo is not None or branch is not None or dirty):
+        raise typer.BadParameter("--repo, --branch and --dirty are for work on a repository")
+    task = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    source = None if project else chosen_project.Source(repo, branch, dirty=dirty)
+    place = find_home(home)
+    server = own_server.found_or_started(place)
+    if source is None:
+        project_id = chosen_project.named(home, project or "")
+    else:
+        project_id = chosen_project.project_of(home, place, source)
+    given = {"agent": agent, "model": model, "autonomy": autonomy}
+    outcome = _with_key(place, server.url, project_id, task, given)
+    if output is Format.json:
+        print_json({**outcome.fields, "project_id": project_id})
+    else:
+        _leave(home, place, outcome, in_checkout=source is not None and repo is None)
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _with_key(place: Path, url: str, project_id: str, task: str, given: dict[str, Any]) -> Outcome:
+    """Run the session with a key that exists as long as this command."""
+    import asyncio
+
+    from oubliette.cli.client.tools import HomeServer
+    from oubliette.cli.run.conversation import converse
+
+    server = HomeServer(place)
+    key = server.call(
+        "token_create",
+        {
+            "name": "oubliette run",
+            "scope": f"project:{project_id}",
+            "principal": "operator",
+            "expires_in_seconds": KEY_SECONDS,
+        },
+    )
+    try:
+        options = {name: value for name, value in given.items() if value is not None}
+        return asyncio.run(converse(url, key["token"], project_id, task, **options))
+    finally:
+        server.call("token_revoke", {"token_id": key["token_id"]})
+
+
+def _exit_code(outcome: Outcome) -> int:
+    if outcome.left:
+        return 130
+    return 0 if outcome.status == "completed" else 1
+
+
+def _leave(home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool) -> None:
+    """Print the diff, and how to go on.
+
+    Args:
+        home: As given on the command line.
+        place: Folder of the server.
+        outcome: Of the turn.
+        in_checkout: Whether the changes are for the checkout of the current folder.
+    """
+    session_id = outcome.session_id
+    where = "" if home in {None, os.environ.get("OUBLIETTE_HOME")} else f" --home {place}"
+    if outcome.left:
+        note(f"{session_id} goes on. Come back to it:")
+        note(f"  oubliette session logs -f {session_id}{where}")
+        note(f"  oubliette diff {session_id}{where}")
+        return
+    changed = True
+    try:
+        changed = _show_diff(home, session_id)
+    except OublietteError as error:
+        note(f"No diff: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+    if outcome.status != "completed":
+        note(_ENDINGS.get(outcome.status, f"The turn is {outcome.status}."))
+    note("")
+    if changed and in_checkout:
+        note(f"  take it   oubliette apply {session_id}{where}")
+    elif changed:
+        note(f"  take it   oubliette export {session_id} changes.patch{where}")
+    note(f"  drop it   oubliette drop {session_id}{where}")
+    note(f"  go on     oubliette session message {session_id} '…' -f{where}")
+
+
+def _show_diff(home: str | None, session_id: str) -> bool:
+    """Print the diff; return whether anything has changed."""
+    from oubliette.cli import diff
+
+    return diff.show(home, {"session_id": session_id, "format": "patch"})

@@ -1,0 +1,206 @@
+"""GitHttp, the part of the front that git's clients talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from oubliette.errors import (
+    Forbidden,
+    LimitExceeded,
+    NotFound,
+    OublietteError,
+    RateLimited,
+    Unauthenticated,
+    Unavailable,
+)
+from oubliette.mcp_front.auth import header
+from oubliette.mcp_front.git_http.git_request import GIT, GitRefused, as_bearer, parse
+from oubliette.mcp_front.git_http.upload_pack import ClientGone, upload_pack
+from oubliette.mcp_front.quotas import decrement
+from oubliette.mcp_front.transport.http_protocol import STATE_KEY
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
+    from oubliette.mcp_front.git_http.git_request import GitRequest
+    from oubliette.mcp_front.interfaces import GitViews
+    from oubliette.mcp_front.quotas import Quotas
+    from oubliette.tools.auth.rate_limits import RateLimits
+
+__all__ = ["GIT", "GitHttp"]
+
+AT_ONCE: Final = 8
+"""Requests of one principal that are served at a time: each has processes of its own."""
+_CHALLENGE: Final = (b"www-authenticate", b'Basic realm="oubliette: any user name, and a key"')
+_STATUS: Final[tuple[tuple[type[OublietteError], int], ...]] = (
+    (NotFound, 404),
+    (Forbidden, 403),
+    (LimitExceeded, 429),
+    (Unavailable, 503),
+)
+
+log = structlog.get_logger("oubliette.front")
+
+
+class GitHttp:
+    """Answers requests below `/git/`; `stop` once.
+
+    Args:
+        views: The repositories.
+        authenticator: Of keys.
+        quotas: Counts requests as calls in flight.
+        rates: Limits on principals' calls per second; None: none.
+    """
+
+    def __init__(
+        self,
+        views: GitViews,
+        authenticator: Authenticator,
+        quotas: Quotas,
+        rates: RateLimits | None,
+    ) -> None:
+        self._views = views
+        self._authenticator = authenticator
+        self._quotas = quotas
+        self._rates = rates
+        self._stopping = False
+        self._running: set[asyncio.Task[None]] = set()
+        self._served: Counter[str] = Counter()
+        """Requests that are being served, by principal."""
+
+    async def stop(self) -> None:
+        """Cut the answers that are under way, and refuse others."""
+        self._stopping = True
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of a client of git."""
+        if self._stopping:
+            await _answer_text(send, 503, "server stopping")
+            return
+        task = asyncio.create_task(self._answer(scope, receive, send))
+        self._running.add(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()  # no effect unless this request itself was cancelled
+            self._running.discard(task)
+        if not task.cancelled():
+            task.result()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = header(scope["headers"], b"authorization")
+        try:
+            who = await self._authenticator.admit(as_bearer(given))
+        except Unauthenticated:
+            why = "a key is needed, as the password; any user name will do"
+            if given is not None:
+                why = "invalid or expired key; `oubliette token create` makes one"
+            await _answer_text(send, 401, why, _CHALLENGE)
+            return
+        response = _GitResponse(scope, send)
+        try:
+            await self._serve(who, scope, receive, response)
+        except ClientGone:
+            pass  # an answer has no reader any more
+        except OublietteError as error:
+            await response.fail(error)
+        except asyncio.CancelledError:
+            response.cut()
+            raise
+        except Exception:
+            log.exception("request failed")
+            await response.fail(OublietteError("internal error; see the server's log"))
+
+    async def _serve(
+        self, who: AuthenticatedKey, scope: Scope, receive: Receive, response: _GitResponse
+    ) -> None:
+        began, outcome, request = time.monotonic(), "cancelled", None
+        principal = who.context.principal
+        try:
+            request = parse(scope)
+            if self._rates is not None:
+                await self._rates.take(principal)
+            place = await self._quotas.take_call(principal)
+            try:
+                await self._fetch(who, request, receive, response)
+            finally:
+                place.end()
+            outcome = "ok"
+        except OublietteError as error:
+            outcome = error.code
+            raise
+        finally:
+            project_id = None if request is None else request.project_id
+            seconds = time.monotonic() - began
+            await self._views.note(who.context, project_id, outcome, seconds)
+
+    async def _fetch(
+        self, who: AuthenticatedKey, request: GitRequest, receive: Receive, response: _GitResponse
+    ) -> None:
+        principal = who.context.principal
+        if self._served[principal] >= AT_ONCE:
+            raise LimitExceeded(
+                f"{AT_ONCE} requests of git are being served already", hint="wait for one of them"
+            )
+        self._served[principal] += 1
+        try:
+            folder = await self._views.open(who.context, request.project_id)
+            await upload_pack(folder, request, receive, response.send, seconds=self._views.seconds)
+        finally:
+            decrement(self._served, principal)
+
+
+class _GitResponse:
+    """A response, of which it is known whether it has begun."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._connection = scope["state"][STATE_KEY]
+        self._send = send
+        self._begun = False
+
+    async def send(self, message: Message) -> None:
+        self._begun = True
+        await self._send(message)
+
+    async def fail(self, error: OublietteError) -> None:
+        """Answer with an error; cut the connection if the answer has begun."""
+        if self._begun:
+            log.warning("an answer to git was cut", reason=str(error))
+            self.cut()
+            return
+        more: list[tuple[bytes, bytes]] = []
+        if isinstance(error, GitRefused):
+            status = error.status
+        else:
+            status = next((found for kind, found in _STATUS if isinstance(error, kind)), 500)
+        if status == 429:
+            wait = error.retry_after if isinstance(error, RateLimited) else 1
+            more.append((b"retry-after", str(wait).encode()))
+        await _answer_text(self.send, status, str(error), *more)
+
+    def cut(self) -> None:
+        """End the connection at once: the client must not take what it has for a whole answer."""
+        self._connection.transport.abort()
+
+
+async def _answer_text(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
+    """Answer with a sentence, which git shows to its user."""
+    body = f"{text}\n".encode()
+    head = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,198 @@
+"""PortSite: all requests whose Host is the name of an open port. None of them reaches MCP.
+
+Such a request needs a cookie that a link of `port_open` has set, or an API key of the port's owner.
+Then it goes to the container. Only paths below `/.oubliette/` belong to this server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import parse_qs
+
+import structlog
+
+from oubliette.actors.ports.messages import PORTS, ConnectionOver, OpenConnection, RedeemToken
+from oubliette.errors import (
+    Forbidden,
+    LimitExceeded,
+    NotFound,
+    OublietteError,
+    Unauthenticated,
+)
+from oubliette.ids import new_uuid
+from oubliette.kit import ActorDead
+from oubliette.mcp_front.auth import header
+from oubliette.mcp_front.ports import pages, tunnel
+from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, PortExchange
+from oubliette.mcp_front.ports.headers import COOKIE, cookie_of, is_foreign, to_container
+from oubliette.mcp_front.ports.host_names import PortHosts
+from oubliette.mcp_front.transport.http_protocol import STATE_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from oubliette.actors.ports.messages import GuestStream
+    from oubliette.kit import Ref
+    from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
+    from oubliette.mcp_front.transport.http_protocol import GuardedProtocol
+
+OPEN_PATH: Final = "/.oubliette/open"
+OWN_PATHS: Final = "/.oubliette/"
+CONNECT_SECONDS: Final = 45.0  # for a connection into the container
+_KEY: Final = b"bearer oub_"
+_NOT_LET_IN: Final = (
+    "This port is open for its owner only. port_open, or oubliette port, makes a link that lets one"
+    " browser in."
+)
+_USED_UP: Final = (
+    "This link was used already, or is older than a minute. port_open, or oubliette port, makes"
+    " another one."
+)
+
+log = structlog.get_logger("oubliette.front")
+
+
+class _Visitor(NamedTuple):
+    """The cookie and the key that a request presents."""
+
+    cookie: str | None
+    key: AuthenticatedKey | None
+
+
+class PortSite:
+    """ASGI application of open ports.
+
+    Args:
+        base_url: `ports.base_url`.
+        find: name → a ref that is resolved at each send; for the PortsActor.
+        authenticator: of API keys.
+    """
+
+    def __init__(
+        self, base_url: str, find: Callable[[str], Ref], authenticator: Authenticator
+    ) -> None:
+        self.hosts = PortHosts(base_url)
+        self._find = find
+        self._authenticator = authenticator
+
+    @property
+    def _ports(self) -> Ref:
+        return self._find(PORTS)
+
+    async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request to the port of this name."""
+        try:
+            if scope["path"] == OPEN_PATH:
+                await self._let_in(name, scope, send)
+            elif scope["path"].startswith(OWN_PATHS):
+                await pages.show(send, 404, "There is nothing at this path.")
+            else:
+                await self._forward(name, scope, receive, send)
+        except (NotFound, ActorDead) as error:
+            await pages.show(send, 421, _sentence(error))
+
+    async def _let_in(self, name: str, scope: Scope, send: Send) -> None:
+        """Exchange the token of a link for a cookie of this host name."""
+        if scope["method"] != "GET":
+            await pages.show(send, 405, "Links are opened by GET.", [(b"allow", b"GET")])
+            return
+        if header(scope["headers"], b"sec-purpose") is not None:  # a guess of the browser's
+            await pages.show(send, 503, "This link is valid once, and is not prefetched.")
+            return
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        made = await self._ports.ask(RedeemToken(name=name, token=token))
+        if made is None:
+            await pages.show(send, 403, _USED_UP)
+            return
+        cookie = f"{COOKIE.decode()}={made.value}; Path=/; HttpOnly; SameSite=Lax"
+        cookie += f"; Max-Age={int(made.seconds)}" + ("; Secure" if self.hosts.secure else "")
+        where = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
+        await pages.show(send, 303, "The port is open for this browser.", where)
+
+    async def _visitor(self, scope: Scope) -> _Visitor:
+        """Return what the request presents.
+
+        Raises:
+            Unauthenticated: it has an API key of this server that is not valid.
+        """
+        cookie = cookie_of(scope["headers"])
+        given = header(scope["headers"], b"authorization")
+        # Programs in containers have keys of their own, which look otherwise
+        if given is None or not given.lower().startswith(_KEY):
+            return _Visitor(cookie, None)
+        return _Visitor(cookie, await self._authenticator.admit(given))
+
+    async def _forward(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        connection_id = new_uuid()
+        try:
+            visitor = await self._visitor(scope)
+            if visitor.key is None and is_foreign(scope["headers"]):
+                await pages.show(send, 403, "A page of another origin may not use this port.")
+                return
+            stream = await self._connect(name, connection_id, visitor)
+            await self._exchange(stream, visitor, scope, receive, send)
+        except Unauthenticated:
+            await pages.show(send, 401, _NOT_LET_IN, [(b"www-authenticate", b"Bearer")])
+        except Forbidden as error:
+            await pages.show(send, 403, _sentence(error))
+        except LimitExceeded as error:
+            await pages.show(send, 503, _sentence(error), [(b"retry-after", b"1")])
+        except (NotFound, ActorDead):
+            raise
+        except OublietteError as error:
+            await pages.show(send, 502, _sentence(error))
+        finally:
+            self._ports.tell(ConnectionOver(name=name, connection_id=connection_id))
+
+    async def _connect(self, name: str, connection_id: str, visitor: _Visitor) -> GuestStream:
+        context = None if visitor.key is None else visitor.key.context
+        if context is not None and not context.scope.covers("write", unbound=False):
+            raise Forbidden("this key may only read", hint="use one with the scope write")
+        wanted = OpenConnection(
+            name=name,
+            connection_id=connection_id,
+            cookie=visitor.cookie,
+            principal=None if context is None else context.principal,
+            project_id=None if context is None else context.scope.project,
+        )
+        return await self._ports.ask(wanted, timeout=CONNECT_SECONDS)
+
+    async def _exchange(
+        self, stream: GuestStream, visitor: _Visitor, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        connection: GuardedProtocol = scope["state"][STATE_KEY]
+        connection.unhurried()
+        headers = to_container(
+            scope["headers"],
+            port=stream.port,
+            client=(scope.get("client") or ("unknown",))[0],
+            scheme="https" if self.hosts.secure else "http",
+            own_key=visitor.key is not None,
+        )
+        exchange = PortExchange(stream, scope, receive, send)
+        protocol = header(scope["headers"], b"upgrade") or connection.upgrade
+        try:
+            if protocol is None or protocol.lower() != b"websocket":
+                await exchange.run(headers)
+                return
+            consent = await exchange.upgrade(headers, protocol)
+            if consent is not None:
+                await tunnel.carry(connection.take_over(), stream, b"".join(consent))
+        except BadHead as error:
+            await pages.show(send, 400, _sentence(error))
+        except (BadAnswer, ConnectionError) as error:
+            log.info("bad answer of a port", port=stream.port, reason=str(error))
+            if isinstance(error, BadAnswer) and error.begun:
+                connection.transport.abort()  # so that the browser does not take it for whole
+                await receive()
+                return
+            said = f"What listens on port {stream.port} in the container does not answer in HTTP."
+            await pages.show(send, 502, said)
+
+
+def _sentence(error: Exception) -> str:
+    """Return the text of an error as a sentence, with its remedy."""
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}."

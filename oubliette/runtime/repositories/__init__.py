@@ -1,0 +1,1 @@
+"""Repositories of projects: clones of what a URL or a folder has, and workspaces made of them."""

@@ -1,0 +1,1 @@
+"""Merges of what sessions have changed, in the repository of a project."""

@@ -1,0 +1,1 @@
+"""Snapshots of workspaces, in git repositories that no container sees."""

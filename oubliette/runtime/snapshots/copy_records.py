@@ -1,0 +1,63 @@
+"""Records of the copies of snapshots that are kept away from the machine with the workspace."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+PART_ID: Final = re.compile(r"[0-9a-f]{32}")
+"""Ids of parts."""
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}")
+"""Names of copies, and ids of projects."""
+UNSENT: Final = "unsent-"
+"""Beginning of the names of files, in a repository, with a part that is on its way."""
+
+
+class CopyName(msgspec.Struct, frozen=True):
+    """Name of the copy of one repository."""
+
+    project_id: str
+    name: str
+    """Unique in its project, such as the id of a workspace."""
+
+
+class CopyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a copy: a bundle of git with what was new when it was sent."""
+
+    id: str
+    bytes: int
+    sha256: str
+
+
+class CopyPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Place of new parts of a copy."""
+
+    holder: str = ""
+    """Node that is to have them; empty: they are where the record is."""
+    whole: bool
+    """Whether it needs all of the copy, as it lacks the parts before."""
+
+
+class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one copy: its parts in their order, and the snapshot that they end with."""
+
+    version: int
+    """Rises by one with each change."""
+    holder: str = ""
+    """Node that has the parts; empty: they are where the record is."""
+    files: str
+    rest: str
+    """Commits of the newest snapshot."""
+    parts: tuple[CopyPart, ...]
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """Commits of the newest snapshot, by part of its tree."""
+        return {"files": self.files, "rest": self.rest}
+
+    @property
+    def bytes(self) -> int:
+        """Size of all parts."""
+        return sum(part.bytes for part in self.parts)

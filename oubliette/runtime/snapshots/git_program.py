@@ -1,0 +1,466 @@
+"""GitProgram, git as the server runs it: on its own repositories, with nothing of a user's.
+
+Neither the system's configuration nor a user's is read, no hook or helper is run, and the network
+cannot be reached. No repository that it opens was written by an agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oubliette.errors import DeadlineExceeded, LimitExceeded, RuntimeFailure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+
+_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+_BLOCK: Final = 1 << 16
+"""Bytes that are read at a time."""
+_SHOWN: Final = 500
+"""Characters of a program's standard error, in an error."""
+_FOLLOWED: Final = 8000
+"""Bytes of it that are kept if it is followed while the program runs."""
+_CONFIG: Final = """\
+[core]
+\trepositoryformatversion = 0
+\tbare = true
+\tfilemode = true
+\thooksPath = /dev/null
+\tfsmonitor = false
+\tattributesFile = /dev/null
+\texcludesFile = /dev/null
+\tlogAllRefUpdates = false
+\tcompression = 1
+\tfsync = {fsync}
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[receive]
+\tautogc = false
+[fastimport]
+\tunpackLimit = 1
+[fetch]
+\tunpackLimit = 1
+[transfer]
+\tunpackLimit = 1
+[pack]
+\tthreads = 1
+[credential]
+\thelper =
+"""
+_ATTRIBUTES: Final = "* !text !diff -filter -ident -merge -working-tree-encoding\n"
+"""Override all others, of which a bare repository has none anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutput:
+    """Exit code and output of a program that has ended."""
+
+    code: int
+    output: bytes
+    errors: str
+
+
+async def run(
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    given: bytes = b"",
+    seconds: float,
+    onto: Path | None = None,
+    follow: Callable[[bytes], object] | None = None,
+) -> ProgramOutput:
+    """Run a program to its end; with all that it started, it is killed at its deadline.
+
+    Args:
+        command: Program and arguments.
+        environment: All of its environment.
+        folder: Its working directory.
+        given: Its standard input.
+        seconds: Its time.
+        onto: File to which its output is appended, instead of being returned.
+        follow: Gets its standard error while it runs, of which more is then returned.
+
+    Raises:
+        DeadlineExceeded: the time was too short.
+        RuntimeFailure: it cannot be started.
+    """
+    with _appended(onto) as output_to:
+        async with _running(
+            command, environment, folder, seconds, stdin=asyncio.subprocess.PIPE, stdout=output_to
+        ) as process:
+            if follow is None:
+                output, errors = await process.communicate(given)
+            else:
+                output, errors = await _followed(process, given, follow)
+    text = errors.decode(errors="replace").strip()
+    shown = _SHOWN if follow is None else _FOLLOWED
+    return ProgramOutput(process.returncode or 0, output or b"", text[-shown:])
+
+
+async def _followed(
+    process: asyncio.subprocess.Process, given: bytes, follow: Callable[[bytes], object]
+) -> tuple[bytes, bytes]:
+    """Return the output of a program and the end of its standard error, once it has ended."""
+    assert process.stdin is not None
+    assert process.stderr is not None
+    output = asyncio.create_task(process.stdout.read() if process.stdout else _nothing())
+    try:
+        with contextlib.suppress(ConnectionError):  # it may have ended without reading it
+            process.stdin.write(given)
+            process.stdin.close()
+            await process.stdin.wait_closed()
+        errors = b""
+        while data := await process.stderr.read(1 << 16):
+            errors = (errors + data)[-_FOLLOWED:]
+            follow(data)
+        await process.wait()
+        return await output, errors
+    finally:
+        output.cancel()
+        await asyncio.wait((output,))
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+@contextlib.contextmanager
+def _appended(file: Path | None) -> Generator[int]:
+    """Return where a program's output goes: to the end of a file, or to its reader."""
+    if file is None:
+        yield asyncio.subprocess.PIPE
+        return
+    try:
+        output_to = os.open(file, _APPEND)
+    except OSError as error:
+        raise RuntimeFailure(f"{file}: {error.strerror}") from error
+    try:
+        yield output_to
+    finally:
+        os.close(output_to)
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    folder: Path,
+    seconds: float,
+    *,
+    stdin: int = asyncio.subprocess.DEVNULL,
+    stdout: int = asyncio.subprocess.PIPE,
+    pass_fds: Sequence[int] = (),
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run a program for as long as the block; then, or at its deadline, kill it and its children.
+
+    Raises:
+        DeadlineExceeded: the block took longer.
+        RuntimeFailure: it cannot be started.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            cwd=folder,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=pass_fds,
+            start_new_session=True,  # a group of its own, which is killed as a whole
+        )
+    except OSError as error:
+        raise RuntimeFailure(f"{command[0]} cannot be started: {error.strerror}") from error
+    try:
+        async with asyncio.timeout(seconds):
+            yield process
+    except TimeoutError:
+        raise DeadlineExceeded(f"{Path(command[0]).name} took more than {seconds:g} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await _ended(process)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a program that was killed; what it has written still is dropped.
+
+    `Process.wait` returns once all pipes are read to their ends, and asyncio pauses a pipe whose
+    reader has as much as it buffers.
+    """
+    pipes = [each for each in (process.stdout, process.stderr) if each is not None]
+    await asyncio.gather(process.wait(), *map(_dropped, pipes))
+
+
+async def _dropped(pipe: asyncio.StreamReader) -> None:
+    with contextlib.suppress(RuntimeError):  # another task reads it to its end
+        while await pipe.read(_BLOCK):
+            continue
+
+
+@contextlib.asynccontextmanager
+async def streaming(
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    seconds: float,
+    pass_fds: Sequence[int] = (),
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run a program whose input, output and errors the block writes and reads by pipes.
+
+    After the block, or at its deadline, it is killed with all that it has started. It has the
+    descriptors `pass_fds`, too.
+
+    Raises:
+        DeadlineExceeded: the block took longer.
+        RuntimeFailure: it cannot be started.
+    """
+    async with _running(
+        command,
+        environment,
+        folder,
+        seconds,
+        stdin=asyncio.subprocess.PIPE,
+        pass_fds=pass_fds,
+    ) as process:
+        yield process
+
+
+async def run_for_piece(
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    offset: int,
+    most: int,
+    seconds: float,
+) -> tuple[ProgramOutput, bool]:
+    """Run a program for a piece of its output; it is killed once that is there.
+
+    What comes before the piece is read and dropped, so its output must be the same each time.
+
+    Args:
+        command: Program and arguments.
+        environment: All of its environment.
+        folder: Its working directory.
+        offset: Byte of the output at which the piece begins.
+        most: Maximum bytes of the piece.
+        seconds: Its time.
+
+    Returns:
+        The piece, and whether there is more output after it.
+
+    Raises:
+        DeadlineExceeded: the time was too short.
+        RuntimeFailure: it cannot be started.
+    """
+    piece, more, errors = bytearray(), False, b""
+    async with _running(command, environment, folder, seconds) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while not more and (block := await process.stdout.read(_BLOCK)):
+            dropped = min(offset, len(block))
+            offset -= dropped
+            piece += block[dropped:]
+            more = len(piece) > most
+        if not more:
+            errors = await process.stderr.read(_SHOWN)
+            await process.wait()
+    code = 0 if more else process.returncode or 0
+    text = errors.decode(errors="replace").strip()
+    return ProgramOutput(code, bytes(piece[:most]), text), more
+
+
+async def run_into_file(
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    file: Path,
+    most: int,
+    seconds: float,
+) -> ProgramOutput:
+    """Run a program that writes a new file by its standard output; it is killed at the limits.
+
+    Args:
+        command: Program and arguments.
+        environment: All of its environment.
+        folder: Its working directory.
+        file: The file, which is incomplete if this fails.
+        most: Maximum bytes of the file.
+        seconds: Its time.
+
+    Returns:
+        Its exit code and standard error; the output is in the file.
+
+    Raises:
+        LimitExceeded: the output has more bytes.
+        DeadlineExceeded: the time was too short.
+        RuntimeFailure: it cannot be started, or the file cannot be written.
+    """
+    written = 0
+    async with _running(command, environment, folder, seconds) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            with file.open("xb") as opened:
+                while block := await process.stdout.read(_BLOCK):
+                    written += len(block)
+                    if written > most:
+                        raise LimitExceeded(
+                            f"the output of {Path(command[0]).name} has more than {most} bytes"
+                        )
+                    await asyncio.to_thread(opened.write, block)
+        except OSError as error:
+            raise RuntimeFailure(f"{file}: {error.strerror}") from error
+        errors = await process.stderr.read(_SHOWN)
+        await process.wait()
+    return ProgramOutput(process.returncode or 0, b"", errors.decode(errors="replace").strip())
+
+
+class GitProgram:
+    """The program `git`; does nothing until it is used."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @classmethod
+    def find(cls) -> GitProgram | None:
+        """Return git, if it is installed."""
+        path = shutil.which("git")
+        return None if path is None else cls(path)
+
+    def environment(self, repository: Path) -> dict[str, str]:
+        """Return the environment in which it works on a repository."""
+        return {
+            "PATH": f"{Path(self.path).parent}:/usr/bin:/bin",
+            "HOME": "/nonexistent",
+            "XDG_CONFIG_HOME": "/nonexistent",
+            "LC_ALL": "C",
+            "GIT_DIR": str(repository),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_SYSTEM": "/dev/null",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/false",
+            "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_PAGER": "cat",
+            "GIT_EDITOR": "/bin/false",
+            "GIT_ALLOW_PROTOCOL": "file",
+        }
+
+    async def run(
+        self,
+        repository: Path,
+        *arguments: str,
+        given: bytes = b"",
+        seconds: float,
+        onto: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        accepted: Sequence[int] = (0,),
+    ) -> bytes:
+        """Run a command of git on a repository; return its output, or append it to a file.
+
+        Args:
+            repository: Folder of the repository.
+            arguments: The command and its arguments.
+            given: Standard input.
+            seconds: Time that it has.
+            onto: File to which the output is appended.
+            environment: Variables beside those that it always has.
+            accepted: Exit codes that are no failure.
+
+        Raises:
+            DeadlineExceeded: the time was too short.
+            RuntimeFailure: git failed, or cannot be started.
+        """
+        done = await run(
+            [self.path, *arguments],
+            environment={**self.environment(repository), **(environment or {})},
+            folder=repository,
+            given=given,
+            seconds=seconds,
+            onto=onto,
+        )
+        if done.code not in accepted:
+            raise _failed(arguments, done)
+        return done.output
+
+    async def piece(
+        self, repository: Path, *arguments: str, offset: int, most: int, seconds: float
+    ) -> tuple[bytes, bool]:
+        """Run a command of git for a piece of its output; return it, and whether there is more.
+
+        Raises:
+            DeadlineExceeded: the time was too short.
+            RuntimeFailure: git failed, or cannot be started.
+        """
+        done, more = await run_for_piece(
+            [self.path, *arguments],
+            environment=self.environment(repository),
+            folder=repository,
+            offset=offset,
+            most=most,
+            seconds=seconds,
+        )
+        if done.code != 0:
+            raise _failed(arguments, done)
+        return done.output, more
+
+    async def write_file(
+        self, repository: Path, *arguments: str, file: Path, most: int, seconds: float
+    ) -> None:
+        """Have a command of git write a new file of at most `most` bytes.
+
+        Raises:
+            LimitExceeded: the file would be larger.
+            DeadlineExceeded: the time was too short.
+            RuntimeFailure: git failed or cannot be started, or the file cannot be written.
+        """
+        done = await run_into_file(
+            [self.path, *arguments],
+            environment=self.environment(repository),
+            folder=repository,
+            file=file,
+            most=most,
+            seconds=seconds,
+        )
+        if done.code != 0:
+            raise _failed(arguments, done)
+
+
+def _failed(arguments: Sequence[str], done: ProgramOutput) -> RuntimeFailure:
+    reason = done.errors or f"it ended with {done.code}"
+    return RuntimeFailure(f"git {arguments[0]}: {reason}")
+
+
+def make_repository(repository: Path, *, durable: bool) -> None:
+    """Make a bare repository, if it is missing, without running git. Blocks.
+
+    Args:
+        repository: Its folder.
+        durable: Whether what it has must survive a power failure.
+    """
+    if (repository / "HEAD").exists():
+        return
+    for folder in ("objects/info", "objects/pack", "refs/heads", "info"):
+        (repository / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    repository.chmod(0o700)
+    text = _CONFIG.format(fsync="committed" if durable else "none")
+    (repository / "config").write_text(text)
+    (repository / "info" / "attributes").write_text(_ATTRIBUTES)
+    head = repository / "HEAD.new"
+    head.write_text("ref: refs/heads/none\n")
+    head.rename(repository / "HEAD")

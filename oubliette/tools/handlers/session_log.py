@@ -1,0 +1,182 @@
+"""Tool `session_log`: the turns of a session, with the snapshots of its workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from oubliette.errors import InvalidParameter
+from oubliette.runtime.snapshots.history_records import LogAnswer, LogQuestion
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
+from oubliette.tools.event_queries import turn_costs
+from oubliette.tools.handlers.agent_commits import check_cloned, fetched_commits
+from oubliette.tools.handlers.sessions import visible_session
+from oubliette.tools.handlers.snapshot_answers import ask_history
+from oubliette.tools.models import model_of
+from oubliette.tools.schema import response_size
+from oubliette.tools.spec import Result, tool
+
+if TYPE_CHECKING:
+    from oubliette.actors.merge_requests import AgentCommitsFetched
+    from oubliette.records import Turn
+    from oubliette.runtime.snapshots.history_records import TurnChanges
+    from oubliette.runtime.snapshots.snapshot_names import NamedSnapshot
+    from oubliette.tools.services import ToolServices
+    from oubliette.tools.spec import CallContext
+
+
+class SessionLog(Params, frozen=True, kw_only=True):
+    """Parameters of `session_log`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+    limit: Annotated[int, Meta(ge=1, le=200, description="Maximum number of turns to return.")] = 50
+    cursor: Annotated[
+        field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
+    ] = None
+    commits: Annotated[
+        bool,
+        Meta(
+            description="Also list what was committed in the workspace since it was cloned; the"
+            " container is started for it."
+        ),
+    ] = False
+
+
+class SnapshotView(Result, frozen=True, kw_only=True):
+    """A snapshot; equal files are one commit, with the time at which they were first stored."""
+
+    name: str
+    moment: str
+    commit: str
+    committed_at: float
+
+
+class LoggedTurn(Result, frozen=True, kw_only=True):
+    """A turn. Sizes are null if no snapshot of its end was taken, or it has not ended."""
+
+    turn: int
+    prompt: str | None
+    status: str
+    created_at: float
+    cost_usd: float | None
+    files: int | None
+    insertions: int | None
+    deletions: int | None
+    snapshots: tuple[SnapshotView, ...]
+
+
+class CommitView(Result, frozen=True, kw_only=True):
+    """A commit that was made in the workspace."""
+
+    commit: str
+    author: Annotated[str, Meta(description="As the agent has written it, like all of this.")]
+    email: str
+    written_at: float
+    subject: str
+
+
+class TurnPage(Result, frozen=True, kw_only=True):
+    """Result of `session_log`."""
+
+    session_id: str
+    agent: str
+    model: str | None
+    turns: tuple[LoggedTurn, ...]
+    commits: Annotated[
+        tuple[CommitView, ...],
+        Meta(description="With commits, on the first page: newest first, at most 500."),
+    ]
+    next_cursor: str | None
+
+
+@tool(SessionLog, TurnPage, scope="read", read_only=True, home="needed")
+async def session_log(services: ToolServices, context: CallContext, params: SessionLog) -> TurnPage:
+    """List the turns of a session, oldest first, with what each has changed and its snapshots."""
+    session = await visible_session(services, context, params.session_id)
+    commits: tuple[CommitView, ...] = ()
+    if params.commits and params.cursor is None:
+        await check_cloned(services, context, session)
+        commits = _commit_views(await fetched_commits(services, session))
+    after = _after(params.cursor)
+    turns = [each for each in await services.reader.turns(session.id) if each.number > after]
+    page = turns[: params.limit]
+    answer = await ask_history(
+        services,
+        session,
+        LogQuestion(session_id=session.id, turns=tuple(each.number for each in page)),
+    )
+    assert isinstance(answer, LogAnswer)
+    costs = await services.reader.run(turn_costs, session.id)
+    changes = {each.turn: each for each in answer.changes}
+    views, _, cut = response_size.fitting(
+        _view(
+            each,
+            changes.get(each.number),
+            costs.get(each.number),
+            [found for found in answer.snapshots if found.turn == each.number],
+        )
+        for each in page
+    )
+    more = cut or len(page) < len(turns)
+    return TurnPage(
+        session_id=session.id,
+        agent=session.agent,
+        model=model_of(services.config, session),
+        turns=tuple(views),
+        commits=commits,
+        next_cursor=str(views[-1].turn) if more else None,
+    )
+
+
+def _commit_views(found: AgentCommitsFetched) -> tuple[CommitView, ...]:
+    views, _, _ = response_size.fitting(
+        (
+            CommitView(
+                commit=each.commit,
+                author=each.author,
+                email=each.email,
+                written_at=each.written_at,
+                subject=each.subject,
+            )
+            for each in found.commits
+        ),
+        response_size.MAX_PARTS // 2,
+    )
+    return tuple(views)
+
+
+def _after(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isdecimal() or len(cursor) > 10:
+        raise InvalidParameter("cursor: give next_cursor of the previous page", field="cursor")
+    return int(cursor)
+
+
+def _view(
+    turn: Turn,
+    changes: TurnChanges | None,
+    cost: float | None,
+    snapshots: list[NamedSnapshot],
+) -> LoggedTurn:
+    return LoggedTurn(
+        turn=turn.number,
+        prompt=response_size.cut(turn.prompt, response_size.SHORT_TEXT),
+        status=turn.outcome or turn.state,
+        created_at=turn.created_at,
+        cost_usd=cost,
+        files=None if changes is None else changes.files,
+        insertions=None if changes is None else changes.insertions,
+        deletions=None if changes is None else changes.deletions,
+        snapshots=tuple(
+            SnapshotView(
+                name=each.name,
+                moment=each.moment,
+                commit=each.commit,
+                committed_at=each.committed_at,
+            )
+            for each in snapshots
+        ),
+    )

@@ -1,0 +1,118 @@
+"""Tool `session_push`: a branch of the project's repository goes to where that was cloned from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from oubliette.actors.merge_requests import PushBranch
+from oubliette.errors import Conflict
+from oubliette.tool_params import field_types
+from oubliette.tool_params.base import Params
+from oubliette.tools.clone_progress import receiving
+from oubliette.tools.handlers.agent_commits import check_cloned
+from oubliette.tools.handlers.repositories import SLACK_SECONDS
+from oubliette.tools.handlers.session_merge import (
+    BranchName,
+    ask_merge,
+    branch_name,
+    merge_request,
+)
+from oubliette.tools.handlers.sessions import visible_session
+from oubliette.tools.merge_views import ConflictView, conflict_views
+from oubliette.tools.spec import Result, tool
+
+if TYPE_CHECKING:
+    from oubliette import records
+    from oubliette.runtime.repositories.branch_push import PushOutcome
+    from oubliette.runtime.repositories.merging.merge_records import MergeOutcome
+    from oubliette.tools.services import ToolServices
+    from oubliette.tools.spec import CallContext
+
+
+class SessionPush(Params, frozen=True, kw_only=True):
+    """Parameters of `session_push`."""
+
+    session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
+    branch: Annotated[
+        BranchName,
+        Meta(
+            description="Branch of the project's repository. If there is none of this name, the"
+            " session is merged into it first, as session_merge does."
+        ),
+    ]
+    to: Annotated[
+        BranchName | None, Meta(description="Its name in the other repository. Unset: the same.")
+    ] = None
+
+
+class PushView(Result, frozen=True, kw_only=True):
+    """Result of `session_push`."""
+
+    session_id: str
+    branch: str
+    to: str
+    repository: Annotated[str, Meta(description="Address of the other repository.")]
+    pushed: Annotated[bool, Meta(description="Whether it has new commits there.")]
+    up_to_date: Annotated[bool, Meta(description="Whether it had them already.")]
+    created: Annotated[bool, Meta(description="Whether the branch is new there.")]
+    before: Annotated[str | None, Meta(description="Its commit there before; null: none.")]
+    commit: Annotated[str | None, Meta(description="Its commit; null: it could not be merged.")]
+    merged: Annotated[bool, Meta(description="Whether the session was merged into it first.")]
+    conflicts: Annotated[
+        tuple[ConflictView, ...], Meta(description="With any, nothing was merged or pushed.")
+    ]
+    conflicts_count: int
+
+
+@tool(SessionPush, PushView, scope="write", home="needed")
+async def session_push(
+    services: ToolServices, context: CallContext, params: SessionPush
+) -> PushView:
+    """Push a branch of a session's project to the repository that the project was cloned from.
+
+    The project has to consent (repository.push of project_create, project_update). Commits there
+    that the branch lacks are never replaced: the push is refused.
+    """
+    session = await visible_session(services, context, params.session_id)
+    branch = branch_name(params.branch, "branch")
+    to = branch if params.to is None else branch_name(params.to, "to")
+    await check_cloned(services, context, session)
+    merged: MergeOutcome | None = None
+    pushed = await _ask_push(services, context, session, branch, to)
+    if pushed.commit is None:
+        request = await merge_request(services, context, session, branch)
+        merged = await ask_merge(services, session, request)
+        if merged.up_to_date:
+            raise Conflict(
+                f"session {session.id} has changed nothing that could be pushed",
+                hint="session_diff shows what it has changed",
+            )
+        if not merged.conflicts:
+            pushed = await _ask_push(services, context, session, branch, to)
+    conflicts = () if merged is None else merged.conflicts
+    return PushView(
+        session_id=session.id,
+        branch=branch,
+        to=to,
+        repository=pushed.where,
+        pushed=pushed.pushed,
+        up_to_date=pushed.up_to_date,
+        created=pushed.created,
+        before=pushed.before,
+        commit=pushed.commit,
+        merged=merged is not None and merged.merged,
+        conflicts=conflict_views(conflicts),
+        conflicts_count=len(conflicts),
+    )
+
+
+async def _ask_push(
+    services: ToolServices, context: CallContext, session: records.Session, branch: str, to: str
+) -> PushOutcome:
+    project = await services.project_ref(session.project_id)
+    seconds = services.config.repositories.clone_seconds + SLACK_SECONDS
+    async with receiving(services, context) as progress_to:
+        message = PushBranch(branch=branch, to=to, progress_to=progress_to)
+        return await project.ask(message, timeout=seconds)

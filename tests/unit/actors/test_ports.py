@@ -1,0 +1,149 @@
+"""The owner of open ports: tokens, limits, and ends. Connections are in tests/system/test_ports.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oubliette import ids
+from oubliette.actors.container.guest_connection import GuestConnectionState
+from oubliette.actors.container.messages import Acquire, Release
+from oubliette.actors.ports.actor import PortsActor
+from oubliette.actors.ports.grants import LINK_SECONDS, MOST, PortGrants
+from oubliette.actors.ports.messages import (
+    PORTS,
+    ClosePort,
+    ListPorts,
+    OpenConnection,
+    OpenPort,
+    PortLink,
+    RedeemToken,
+)
+from oubliette.actors.session.messages import NoteEvent
+from oubliette.errors import Conflict, Forbidden, LimitExceeded, NotFound, Unauthenticated
+from tests.unit.actors.fakes import FakeSocket
+
+if TYPE_CHECKING:
+    from tests.unit.actors.fakes import World
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """A session and its container, both played, and the owner of the ports."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.session_id = ids.new_id(ids.SESSION)
+        self.project_id = ids.new_id(ids.PROJECT)
+        self.session = f"unit/sessions/{self.session_id}"
+        self.heard = world.record(self.session)
+        self.container_id = ids.new_id(ids.CONTAINER)
+        self.leases = world.record("unit/container", self.container_id)
+        self.guest = GuestConnectionState()
+        self.guest.info = world.runtime.info(self.container_id)
+        world.system.spawn(FakeSocket, self.guest, [], name="unit/socket")
+        world.sessions.enter(self.session_id, world.system.ref(self.session))
+        self.ports = world.system.spawn(PortsActor, world.context, name=PORTS)
+
+    async def open(self, port: int = 8000, principal: str = "alice") -> PortLink:
+        message = OpenPort(
+            session_id=self.session_id,
+            project_id=self.project_id,
+            principal=principal,
+            port=port,
+        )
+        return await self.ports.ask(message)
+
+    async def listed(self) -> list[int]:
+        found = await self.ports.ask(ListPorts(session_id=self.session_id))
+        return [each.port for each in found]
+
+    def kinds(self) -> list[str]:
+        return [each.kind for each in self.heard if isinstance(each, NoteEvent)]
+
+    def seen(self, kind: type[Any]) -> list[Any]:
+        return [each for each in self.leases if isinstance(each, kind)]
+
+
+@pytest.fixture
+async def scene(world: World) -> Scene:
+    return Scene(world)
+
+
+async def test_a_port_holds_its_container_until_it_is_closed(scene: Scene) -> None:
+    opened = await scene.open()
+    assert opened.info.name.startswith("p8000-")
+    (lease,) = scene.seen(Acquire)
+    assert await scene.ports.ask(ClosePort(session_id=scene.session_id, port=8000))
+    assert not await scene.ports.ask(ClosePort(session_id=scene.session_id, port=8000))
+    await scene.world.until(lambda: scene.kinds() == ["port_opened", "port_closed"])
+    (released,) = scene.seen(Release)
+    assert released.session_id == lease.session_id
+
+
+async def test_a_token_is_good_once_and_for_a_minute(scene: Scene) -> None:
+    first, second = await scene.open(), await scene.open()
+    name = first.info.name
+    assert second.info.name == name
+    redeem = RedeemToken(name=name, token=first.token)
+    assert await scene.ports.ask(redeem) is not None
+    assert await scene.ports.ask(redeem) is None
+    await scene.world.clock.elapse(LINK_SECONDS + 1)
+    assert await scene.ports.ask(RedeemToken(name=name, token=second.token)) is None
+    with pytest.raises(NotFound):
+        await scene.ports.ask(RedeemToken(name="p1-0000000000", token=""))
+
+
+async def test_only_a_cookie_or_the_owner_gets_through(scene: Scene) -> None:
+    name = (await scene.open()).info.name
+    wanted = {"name": name, "connection_id": "c"}
+    with pytest.raises(Unauthenticated):
+        await scene.ports.ask(OpenConnection(**wanted, cookie="guessed"))
+    with pytest.raises(Forbidden):
+        await scene.ports.ask(OpenConnection(**wanted, principal="bob"))
+    with pytest.raises(Forbidden):
+        await scene.ports.ask(OpenConnection(**wanted, principal="alice", project_id="proj_other"))
+    with pytest.raises(Forbidden):
+        await scene.open(principal="bob")
+
+
+async def test_the_ports_of_a_session_are_limited(scene: Scene) -> None:
+    most = scene.world.config.ports.max_per_session
+    for port in range(1, most + 1):
+        await scene.open(port)
+    with pytest.raises(LimitExceeded, match=r"ports\.max_per_session"):
+        await scene.open(most + 1)
+    await scene.open(1)  # one that is open counts once
+
+
+async def test_a_port_closes_when_its_time_is_over(scene: Scene) -> None:
+    await scene.open()
+    await scene.world.clock.elapse(scene.world.config.ports.open_seconds + 1)
+    await scene.world.until(lambda: "port_closed" in scene.kinds())
+    assert await scene.listed() == []
+
+
+async def test_a_port_closes_with_its_session(scene: Scene) -> None:
+    await scene.open()
+    await scene.world.system.ref(scene.session).stop()
+    await scene.world.until(lambda: scene.seen(Release))
+    assert await scene.listed() == []
+    with pytest.raises(Conflict, match="the session has ended"):
+        await scene.open()
+
+
+async def test_a_port_closes_with_its_container(scene: Scene) -> None:
+    await scene.open()
+    await scene.world.settle()
+    scene.guest.lost("it was stopped")
+    await scene.world.until(lambda: "port_closed" in scene.kinds())
+    assert await scene.listed() == []
+
+
+def test_the_oldest_cookies_make_room_for_new_ones() -> None:
+    grants = PortGrants()
+    cookies = [grants.redeem(grants.token(0.0), 0.0) for _ in range(MOST + 1)]
+    assert [grants.admits(cookie or "") for cookie in cookies] == [False] + [True] * MOST
+    assert not grants.admits("")

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from tests.syntax import parse
+
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parents[1] / "oubliette"
 CLASS = re.compile(r"^class (\w+)\(([^)]*)\):", re.MULTILINE)
@@ -37,7 +39,7 @@ def started_in(folder: Path) -> set[str]:
         text = path.read_text(encoding="utf-8")
         if not any(f"{start}(" in text for start in STARTS):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parse(text)):
             if isinstance(node, ast.Call):
                 called = getattr(node.func, "attr", getattr(node.func, "id", None))
                 if called in STARTS:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import parse
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GLOSSARY = DOCS / "glossary.md"
@@ -32,7 +34,7 @@ def classes(*files: Path) -> set[str]:
     return {
         node.name
         for file in files or (ROOT / "oubliette").rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     }
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import parse
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "oubliette"
 JOURNEYS = ROOT / "docs" / "journeys.md"
@@ -45,7 +47,7 @@ def defined(path: str) -> frozenset[str]:
     file = PACKAGE / path
     if not file.is_file():
         return frozenset()
-    return frozenset(definitions(ast.parse(file.read_text(encoding="utf-8")).body))
+    return frozenset(definitions(parse(file.read_text(encoding="utf-8")).body))
 
 
 @cache

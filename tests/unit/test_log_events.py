@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.syntax import parse
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,7 +34,7 @@ def loggers(tree: ast.Module) -> set[str]:
 
 def events(source: str) -> Iterator[tuple[int, str | None]]:
     """The line and the event of each call of a logger; None: it is no constant."""
-    tree = ast.parse(source)
+    tree = parse(source)
     names = loggers(tree)
     for node in ast.walk(tree):
         if (

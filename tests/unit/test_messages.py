@@ -15,6 +15,7 @@ import oubliette.actors
 import oubliette.messages
 from oubliette.kit import Actor, Message, Reply
 from oubliette.kit.messages import reply_type
+from tests.syntax import parse
 from tests.unit.test_architecture import subclasses
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def modules(*places: str) -> Iterator[Path]:
 
 def imported(path: Path) -> Iterator[tuple[str, Any]]:
     """The names that a module imports from those of actors, with what they stand for."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("oubliette.actors"):
             module = importlib.import_module(node.module or "")
             for alias in node.names:
@@ -74,7 +75,7 @@ def test_the_front_and_the_tools_import_no_module_of_actors_whole() -> None:
     whole = [
         path
         for path in modules(*FRONT)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import)
         and any(alias.name.startswith("oubliette.actors") for alias in node.names)
     ]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from tests.syntax import parse
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -72,7 +74,7 @@ def shown(node: ast.keyword) -> str:
 
 
 def prose_of(source: str) -> Iterator[Prose]:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.keyword) and node.arg in SHOWN:
             yield Prose(node.value.lineno, f"{node.arg}=", shown(node), opens=node.arg == "help")
         body = getattr(node, "body", None)

@@ -16,6 +16,7 @@ import pytest
 import oubliette
 from oubliette.api import errors as api_errors
 from oubliette.errors import OublietteError
+from tests.syntax import parse
 
 SOURCE = Path(oubliette.__file__).read_text(encoding="utf-8")
 TABLE = {**oubliette._WHERE, **{name: f"oubliette.{name}" for name in oubliette._SUBMODULES}}
@@ -68,7 +69,7 @@ def test_the_table_is_what_the_package_exports() -> None:
 def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
     (block,) = (
         node
-        for node in ast.parse(SOURCE).body
+        for node in parse(SOURCE).body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
     seen: dict[str, str] = {}

@@ -14,6 +14,7 @@ import pytest
 
 from oubliette.incontainer import build
 from tests import requirements
+from tests.syntax import parse
 from tests.unit.incontainer.hostclient import ROOT, HostProcess
 
 MODULES = build.sources()
@@ -42,7 +43,7 @@ def imports(tree: ast.AST, depth: int = 1) -> set[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_a_module_imports_the_standard_library_only(path: Path) -> None:
-    names = imports(ast.parse(path.read_text()), len(path.relative_to(build.MODULES).parts))
+    names = imports(parse(path.read_text()), len(path.relative_to(build.MODULES).parts))
     assert names <= (sys.stdlib_module_names - SINCE_3_10) | {"incontainer", "__future__"}
 
 
@@ -114,7 +115,7 @@ class _Runtime(ast.NodeVisitor):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_a_module_has_no_syntax_or_call_of_a_newer_python(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    tree = parse(path.read_text(), feature_version=(3, 9))
     newer = [
         node for node in ast.walk(tree) if type(node).__name__ in {"Match", "TryStar", "TypeAlias"}
     ]
@@ -131,12 +132,12 @@ def test_a_module_has_no_syntax_or_call_of_a_newer_python(path: Path) -> None:
 def test_the_checks_find_what_they_look_for() -> None:
     visitor = _Runtime()
     visitor.visit(
-        ast.parse(
+        parse(
             "isinstance(x, int | str)\nlist(zip(a, b, strict=True))\nX = dict | None\ndef f(x: int | None = None) -> str | None: ...\n"
         )
     )
     assert len(visitor.wrong) == 3
-    assert imports(ast.parse("def f():\n import msgspec.json\n from . import wire")) == {
+    assert imports(parse("def f():\n import msgspec.json\n from . import wire")) == {
         "msgspec",
         "incontainer",
     }

@@ -16,6 +16,7 @@ from oubliette.incontainer.client.tool_catalog import Catalog
 from oubliette.tool_params.agent_tools import AGENT_TOOLS, AgentMapMessage, catalogue
 from oubliette.tool_params.json_schema import object_schema
 from oubliette.tools.registry import TABLE, input_schema
+from tests.syntax import parse
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "oubliette"
@@ -64,7 +65,7 @@ def test_what_a_model_reads_offers_no_null_and_describes_each_parameter() -> Non
 def literal_schemas(file: Path) -> list[int]:
     """Lines with an object schema with parameters of its own, written by hand."""
     found: list[int] = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Dict):
             keys = {each.value for each in node.keys if isinstance(each, ast.Constant)}
             if "properties" in keys and keys & {"type", "required"}:

@@ -10,6 +10,7 @@ from typing import get_args
 import oubliette
 from oubliette.records import EventType
 from oubliette.runtime.agents.base import EventKind
+from tests.syntax import parse
 
 ROOT = Path(oubliette.__file__).parent
 PAGE = (ROOT.parent / "docs" / "events.md").read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ def told_kinds() -> set[str]:
     """Constants that the code tells as a `kind`: in a dictionary, or by `system(kind, …)` or `_note`."""
     found: set[str] = set()
     for path in SOURCES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parse(path.read_text(encoding="utf-8"))
         names = {
             target.id: node.value.value
             for node in ast.walk(tree)

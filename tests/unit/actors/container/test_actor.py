@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -193,6 +194,8 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     clock = VirtualClock()
+    # One thread, so that `settle` returns after all that was given to a thread before.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     async with System("test", clock, roundtrip_messages=True, watchdog=None) as system:
         async with asyncio.timeout(20):
             yield Scene(system, clock, tmp_path)

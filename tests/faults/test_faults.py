@@ -73,16 +73,19 @@ async def test_an_agent_that_is_killed_fails_its_own_session_and_no_other(server
 
 
 async def test_a_container_that_is_frozen_and_thawed_loses_nothing(server):
-    """The fault list: SIGSTOP of the container; here a moment of it, in the middle of a stream."""
+    """The fault list: SIGSTOP of the container; here a moment of it, in the middle of a turn."""
     await server.start()
     async with Here(server) as caller:
-        session = await caller.spawn("emit 500 50\n" * 4 + "say thawed")
+        half = "emit 500 50\n" * 2
+        asks = 'call tester_approve {"what": "the rest"}\n'
+        session = await caller.spawn(half + asks + half + "say thawed")
         await caller.event("delta", session_id=session)
         (host,) = server.containers().values()
         procfs.send_signal(host, signal.SIGSTOP)
         frozen = await caller.call("session_get", session_id=session)
         assert frozen["status"] == "running"
         procfs.send_signal(host, signal.SIGCONT)
+        caller.may.set()
         assert (await caller.turns_done(session))["final_response"] == "thawed"
         events = await caller.log(session)
         check_log(events)

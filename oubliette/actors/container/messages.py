@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from oubliette.kit import Message, Reply
+from oubliette.kit import Message, Perishable, Reply
 from oubliette.records import Container, Project
 from oubliette.runtime.containers.base import ContainerInfo, ImageInfo
 from oubliette.runtime.guest.file_answers import (
@@ -204,7 +204,7 @@ class ContainerIsLost(Message):
     reason: str
 
 
-class GuestConnected(Message):
+class GuestConnected(Perishable):
     """To the ContainerActor: the guest has proved its identity, its control link is open."""
 
     container_id: str

@@ -194,8 +194,7 @@ class SocketActor(Actor):
         self._attempts.opened()
         assert self._container is not None
         self._guest.opened(link, self._container.info)
-        if self._owner.is_alive():  # at a stop of the server it has ended before this one
-            self._owner.tell(GuestConnected(container_id=self._container.container_id))
+        self._owner.tell(GuestConnected(container_id=self._container.container_id))
         for state in link.hello.sessions:
             if state.paired:
                 self._sessions.tell_paired(state.session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from oubliette.actors.relay.link_attempts import GONE_SECONDS
 from oubliette.actors.relay.session_links import LinkMemory
 from oubliette.actors.session.messages import ClientPaired, CloseLink, OpenLink
 from oubliette.errors import ContainerLost
+from oubliette.kit import Actor, handles
 
 if TYPE_CHECKING:
     from tests.unit.actors.fake_guest import FakeGuest
@@ -32,6 +34,18 @@ LINK = OpenLink(
     session_id="gogol_x", project_id="proj_x", depth=0, session="session", secret="s" * 32
 )
 CONNECTION = "unit/socket/gogol_x"
+
+
+class Occupied(Actor):
+    """A container's actor that handles a message until it may end."""
+
+    def __init__(self, may_end: asyncio.Event) -> None:
+        super().__init__()
+        self._may_end = may_end
+
+    @handles(SocketStarted)
+    async def _handle(self, _: SocketStarted) -> None:
+        await self._may_end.wait()
 
 
 class Scene:
@@ -195,6 +209,21 @@ async def test_the_container_s_actor_is_told_when_the_guest_has_proved_itself(
     assert scene.guest.info is not None
     connected = GuestConnected(container_id=scene.guest.info.id)
     await scene.world.until(lambda: connected in scene.to_container)
+
+
+async def test_a_container_s_actor_that_ends_meanwhile_gets_no_dead_letter(scene: Scene) -> None:
+    """At a stop of the server it ends before this one, and may not have begun to."""
+    system = scene.world.system
+    await scene.world.until(lambda: scene.to_container)
+    await system.ref("unit/container").stop()
+    may_end = asyncio.Event()
+    ending = system.spawn(Occupied, may_end, name="unit/container")
+    ending.tell(SocketStarted())
+    ended = asyncio.ensure_future(ending.stop())
+    await scene.up()
+    may_end.set()
+    await ended
+    assert list(system.dead_letters) == []
 
 
 async def test_a_process_is_ended_and_forgotten_for_a_session_that_asks(scene: Scene) -> None:

@@ -11,6 +11,8 @@ from oubliette.errors import ConfigError
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
 
+pytestmark = pytest.mark.requires("postgres")
+
 
 def test_a_database_in_ascii_is_refused_by_its_name(postgres_server: PostgresServer) -> None:
     from oubliette.runtime.store.postgres.database import PostgresDatabase  # noqa: PLC0415

@@ -160,6 +160,7 @@ async def test_twenty_children_work_on_twenty_branches(site, caller, host) -> No
         assert own.read_text() == f"price = 1\n{each['session_id']}\n"
 
 
+@pytest.mark.whole
 async def test_a_command_and_a_program_start_sessions_on_branches(site, caller, oubliette) -> None:
     project = await site.new_project(init_git=False)
     first = await site.spawn(caller, "exec echo 1 > one", project_id=project["id"])

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
 ]
 RUNTIMES = [
-    "process",
+    pytest.param("process", marks=pytest.mark.whole),  # the core has its steps one by one
     *(pytest.param(each, marks=pytest.mark.requires(each)) for each in ("docker", "podman")),
 ]
 

@@ -26,6 +26,7 @@ from oubliette.runtime.zipapp import zipapp_path
 from oubliette.server import running
 from oubliette.testing.model_server import ModelServer
 from tests.images import ensure_image
+from tests.selection import without_sandbox
 from tests.system import own_agents
 from tests.system.site import TURN, Site
 
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless]
 
-SANDBOXES = [pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")), "best-effort"]
+SANDBOXES = [
+    pytest.param("bubblewrap", marks=pytest.mark.requires("bubblewrap")),
+    pytest.param("best-effort", marks=without_sandbox()),
+]
 ROOT = Path(__file__).parents[2]
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.callers import ToolFailed
 from tests.consent import consent_in, delete_workspace_with_all
 from tests.git_hosts import GitHost, checkout, git
+from tests.selection import core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,13 +60,19 @@ async def test_what_was_not_changed_or_was_pushed_is_not_lost(site, host) -> Non
     await site.eyes.call("project_delete", project_id=project["id"])
 
 
+STASHED = "echo 2 > README && git stash -q"
+
+
 @pytest.mark.parametrize(
     "command",
-    [
-        "git commit -q --allow-empty -m kept && git branch aside && git reset -q --hard HEAD^",
-        "echo 2 > README && git stash -q",
-        "git init -q nested && rm -rf nested/.git/hooks",
-    ],
+    core(
+        {STASHED},
+        [
+            "git commit -q --allow-empty -m kept && git branch aside && git reset -q --hard HEAD^",
+            STASHED,
+            "git init -q nested && rm -rf nested/.git/hooks",
+        ],
+    ),
 )
 async def test_commits_that_no_file_shows_are_not_lost_either(site, host, command) -> None:
     identity = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@x GIT_COMMITTER_NAME=A"

@@ -144,14 +144,32 @@ async def test_what_is_new_is_fetched_and_new_workspaces_begin_there(site, calle
     ("repository", "words"),
     [
         ({"url": "{none}"}, "there is no repository at"),
-        ({"url": "{shop}", "branch": "nope"}, "has no branch nope"),
-        ({"url": "http://127.0.0.1:1/x.git"}, "does not answer"),
-        ({"url": "ssh://git@host/x"}, "this server does not clone over ssh"),
-        ({"url": "ext::sh -c id"}, "is no URL of a repository"),
-        ({"url": "http://user:secret@127.0.0.1/x.git"}, "must not contain a user name"),
+        pytest.param(
+            {"url": "{shop}", "branch": "nope"}, "has no branch nope", marks=pytest.mark.whole
+        ),
+        pytest.param(
+            {"url": "http://127.0.0.1:1/x.git"}, "does not answer", marks=pytest.mark.whole
+        ),
+        pytest.param(
+            {"url": "ssh://git@host/x"},
+            "this server does not clone over ssh",
+            marks=pytest.mark.whole,
+        ),
+        pytest.param(
+            {"url": "ext::sh -c id"}, "is no URL of a repository", marks=pytest.mark.whole
+        ),
+        pytest.param(
+            {"url": "http://user:secret@127.0.0.1/x.git"},
+            "must not contain a user name",
+            marks=pytest.mark.whole,
+        ),
         ({"path": "/"}, "keys may not clone"),
-        ({"url": "{shop}", "branch": "--upload-pack=x"}, "is no name of a branch"),
-        ({}, "needs a url or a path"),
+        pytest.param(
+            {"url": "{shop}", "branch": "--upload-pack=x"},
+            "is no name of a branch",
+            marks=pytest.mark.whole,
+        ),
+        pytest.param({}, "needs a url or a path", marks=pytest.mark.whole),
     ],
 )
 async def test_a_clone_that_fails_leaves_no_project(site, caller, host, repository, words) -> None:

@@ -308,6 +308,7 @@ def test_a_checkout_without_a_branch_says_what_to_do(desk: Desk) -> None:
     assert not desk.home.exists()
 
 
+@pytest.mark.whole
 def test_a_checkout_of_another_user_is_not_called_none(desk: Desk) -> None:
     desk.environment["GIT_TEST_ASSUME_DIFFERENT_OWNER"] = "1"
     done = desk.run("run", "say hello")

@@ -179,6 +179,7 @@ async def test_a_file_above_the_limit_is_named_as_it_is_not_in_the_patch(
     assert "1 files are not in the patch: large: 3000000 bytes" in err
 
 
+@pytest.mark.whole
 async def test_a_program_writes_the_same_file(site, tmp_path: Path) -> None:
     mine = checkout(tmp_path / "mine")
     async with site.caller("http-auto") as caller:

@@ -127,6 +127,7 @@ async def test_a_first_turn_that_runs_has_nothing_to_fork_but_its_start(site, ca
     await caller.call("session_interrupt", session_id=agent.session_id)
 
 
+@pytest.mark.whole
 async def test_forks_of_one_session_are_compared(site, caller) -> None:
     project, agent = await two_turns(site, caller)
     done = await fork(caller, agent, "exec echo $RANDOM$$ > folder/two; echo same > new", count=3)
@@ -222,6 +223,7 @@ async def test_a_workspace_that_always_was_empty_is_forked_as_such(site, caller)
         await fork(caller, agent, "recall colour", at_turn=2)
 
 
+@pytest.mark.whole
 async def test_a_fork_is_forked_again(site, caller) -> None:
     _, agent = await two_turns(site, caller)
     (first,) = (await fork(caller, agent, "say hi", at_turn=1))["sessions"]

@@ -11,6 +11,7 @@ import pytest
 import oubliette as ob
 from tests.callers import ToolFailed
 from tests.git_hosts import GitHost, checkout, commit, git
+from tests.selection import core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +95,7 @@ async def test_two_sessions_are_merged_and_one_that_conflicts_is_not(site, calle
     assert (again["merged"], again["up_to_date"], again["commit"]) == (False, True, None)
 
 
+@pytest.mark.whole
 async def test_a_squash_a_rebase_and_a_turn_alone(site, caller, host) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     bare = repository(site, project)
@@ -181,7 +183,10 @@ async def test_an_agent_resolves_conflicts_in_a_workspace_of_the_branch(
     assert refused.err.splitlines()[-1].endswith(" --into work")
 
 
-@pytest.mark.parametrize("name", ["refs/oubliette/x", "a..b", "-x", "HEAD", "a b", "x.lock"])
+NAMES = ["refs/oubliette/x", "a..b", "-x", "HEAD", "a b", "x.lock"]
+
+
+@pytest.mark.parametrize("name", core({"refs/oubliette/x"}, NAMES))
 async def test_what_is_no_name_of_a_branch_is_refused(site, caller, host, name) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     agent = await worked(site, caller, project, "echo 1 > one")
@@ -196,6 +201,7 @@ async def test_a_project_without_a_repository_has_no_branches(site, caller) -> N
         await caller.call("session_merge", session_id=agent.session_id, into="work")
 
 
+@pytest.mark.whole
 async def test_keys_that_only_read_cannot_merge(site, caller, host) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     agent = await worked(site, caller, project, "echo 1 > one")
@@ -204,6 +210,7 @@ async def test_keys_that_only_read_cannot_merge(site, caller, host) -> None:
             await reader.call("session_merge", session_id=agent.session_id, into="work")
 
 
+@pytest.mark.whole
 async def test_an_agents_own_git_counts_for_nothing(site, caller, host) -> None:
     """It commits, plants a hook, and moves its branch: what is merged are the files."""
     project = await site.new_project(repository={"url": host.url("shop")})
@@ -220,6 +227,7 @@ async def test_an_agents_own_git_counts_for_nothing(site, caller, host) -> None:
     git(repository(site, project), "fsck", "--strict")
 
 
+@pytest.mark.whole
 async def test_the_command_merges_and_shows_conflicts(site, caller, host, oubliette) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     one = await worked(site, caller, project, "sed -i s/1/one/ lines")
@@ -304,6 +312,7 @@ async def test_what_others_have_pushed_is_never_replaced(site, caller, host, tmp
     assert {"one", "theirs"} <= set(git(there, "ls-tree", "--name-only", "main").split())
 
 
+@pytest.mark.whole
 async def test_a_host_that_refuses_a_push_is_a_sentence(site, caller, host) -> None:
     project = await site.new_project(repository={"url": host.url("shop"), "push": True})
     agent = await worked(site, caller, project, "echo 1 > one")
@@ -375,6 +384,7 @@ async def test_keys_of_a_project_cannot_give_the_consent(site, caller, host) -> 
             await bound.call("session_push", session_id=agent.session_id, branch="work")
 
 
+@pytest.mark.whole
 async def test_a_program_pushes(site, caller, host) -> None:
     there = host.receiving("shop")
     async with ob.connect(site.server.url, token=site.server.token("write")) as system:

@@ -206,6 +206,7 @@ async def test_the_command_restores_and_prints_the_way_back(site, oubliette) -> 
     assert "--turn: is required" in nameless.err
 
 
+@pytest.mark.whole
 async def test_a_program_lists_keeps_and_restores(site) -> None:
     async with site.caller("http-auto") as caller:
         project, agent = await two_turns(site, caller)

@@ -17,6 +17,7 @@ from oubliette.runtime.repositories.git_errors import (
 )
 from tests.git_hosts import checkout, commit, git
 from tests.lfs_hosts import ATTRIBUTES, LfsHost, lfs_file, pointer_to
+from tests.selection import core
 from tests.unit.runtime.repositories.conftest import DEFAULT, PROJECT
 
 if TYPE_CHECKING:
@@ -131,7 +132,10 @@ async def test_another_server_that_the_repository_names_is_asked(
     assert (folder / "a.bin").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("url", ["file:///etc", "ssh://host.invalid/x", "ext::sh -c id", "--x"])
+URLS = ["file:///etc", "ssh://host.invalid/x", "ext::sh -c id", "--x"]
+
+
+@pytest.mark.parametrize("url", core({"file:///etc", "ext::sh -c id"}, URLS))
 @needs_lfs
 async def test_a_server_of_a_kind_that_is_not_allowed_is_not_asked(
     bench: Bench, host: LfsHost, source: Path, url: str

@@ -215,8 +215,8 @@ class Control(Link):
     def settle(self) -> dict:
         """Wait until what other links sent before is worked off; returns the host's figures.
 
-        Each answer ends a turn of the host's loop: one accepts, one reads the header, one notices
-        that the peer is gone again, and one more is after all of these.
+        Each answer ends a turn of the host's loop: one accepts, one reads the header, one what was
+        sent behind it, one notices that the peer is gone again, and one more is after all of these.
         """
         return [self.ask("stats") for _ in range(5)][-1]
 

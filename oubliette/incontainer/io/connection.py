@@ -84,7 +84,7 @@ class Connection:
         """
         if self.is_open and not self._finishing:
             self._finishing = True
-            self.piece = PIECE  # whatever the peer has sent by now is soon dropped
+            self.piece = PIECE  # what the peer has sent by now is soon dropped
             self._linger = self.loop.call_later(LINGER, self.close)
             self.resume()
             self._flush()

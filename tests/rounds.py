@@ -167,7 +167,8 @@ def start(line: Line, folder: Path, tests: tuple[str, ...] | None = None) -> Run
     output = folder / "output"
     with output.open("wb") as out:
         process = subprocess.Popen(
-            [*line.who, *command],
+            # What a shell starts in the background ignores the interrupt that may end it here.
+            ["env", "--default-signal=INT", *line.who, *command],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from oubliette.errors import InvalidParameter
-from oubliette.records import TERMINAL, Event, Session
+from oubliette.records import TERMINAL, Event
 from oubliette.runtime.store import queries
-from oubliette.runtime.store.codec import decode
-from oubliette.runtime.store.queries.event_log import EVENT, capped, event_of
+from oubliette.runtime.store.queries.event_log import EVENT, WALK, capped, event_of
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
@@ -39,18 +38,20 @@ def tree_log(
     connection: StoreConnection, root: str, after: int, max_events: int, max_bytes: int
 ) -> TreeSlice:
     """Return the events with a seq above `after` of the tree below `root`, including `root`."""
-    members = [
-        decode(Session, row[0])
-        for row in connection.execute(
-            f"{_TREE} SELECT data FROM sessions WHERE id IN (SELECT id FROM tree) ORDER BY id",  # noqa: S608
-            (root,),
-        )
-    ]
+    members = connection.execute(
+        f"{_TREE} SELECT id, status FROM sessions WHERE id IN (SELECT id FROM tree) ORDER BY id",  # noqa: S608
+        (root,),
+    ).fetchall()
+    head = queries.last_seq(connection)
+    # A reader that follows is near the end: the few events after it are looked through, instead of
+    # the logs of the tree.
+    near = head - max(after, 0) <= WALK
+    of_tree = "+session_id" if near else "session_id"
     rows = connection.execute(
-        f"{_TREE} {EVENT} WHERE session_id IN (SELECT id FROM tree)"  # noqa: S608 - ours
+        f"{_TREE} {EVENT} WHERE {of_tree} IN (SELECT id FROM tree)"  # noqa: S608 - ours
         " AND seq > ?2 AND seq <= ?4"
         " ORDER BY seq LIMIT ?3",
-        (root, max(after, 0), max_events + 1, queries.last_seq(connection)),
+        (root, max(after, 0), max_events + 1, head),
     )
     events, more = capped(rows, max_events, max_bytes)
     rows.close()
@@ -58,8 +59,8 @@ def tree_log(
         events=events,
         last_seq=events[-1].seq if events else after,
         more=more,
-        truncated_before=_truncated(connection, [each.id for each in members], after, events),
-        live=[each.id for each in members if each.status not in TERMINAL],
+        truncated_before=_truncated(connection, [each for each, _ in members], after, events),
+        live=[each for each, status in members if status not in TERMINAL],
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 _PARAMETER: Final = re.compile(r"\?(\d*)|(?<![:\w]):([a-z_]+)|%|'[^']*'")
 _SPELLINGS: Final = (
     (re.compile(r" INDEXED BY \w+"), ""),
-    (re.compile(r"\bORDER BY \+"), "ORDER BY "),
+    (re.compile(r"\b(ORDER BY|WHERE) \+"), r"\1 "),
     (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r" IS (\?\d*)"), r" IS NOT DISTINCT FROM \1"),
     (re.compile(r"\bBLOB\b"), "BYTEA"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from oubliette.records import Session, Turn
+from oubliette.records import TERMINAL, Session, Turn
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oubliette.runtime.store.connection import StoreConnection
+
+ALIVE: Final = " INDEXED BY sessions_live"
+"""Hint where SQLite would walk all stored sessions of a workspace or project, to find few."""
 
 
 def session(connection: StoreConnection, session_id: str) -> Session | None:
@@ -38,14 +41,16 @@ def sessions(
     """Return sessions that match all given conditions, oldest first unless `newest_first`."""
     conditions = [
         ("project_id = ?", project_id),
-        ("status = ?", status),
+        # In words of the indexes: there are few that live, however many are stored.
+        (f"status = ? AND live = {int(status not in TERMINAL)}", status),
         ("exploration_id = ?", exploration_id),
         ("principal = ?", principal),
     ]
+    alive = status is not None and status not in TERMINAL
     return listing(
         connection,
         Session,
-        "sessions",
+        f"sessions{ALIVE}" if alive else "sessions",
         conditions,
         limit=limit,
         cursor=cursor,
@@ -69,9 +74,10 @@ def live_sessions(
     ]
     wanted = [(sql, value) for sql, value in conditions if value is not None]
     where = " AND ".join(["live = 1", *(sql for sql, _ in wanted)])
+    hint = ALIVE if exploration_id is None else ""
     # +id: sorting the few live ones is cheaper than scanning all sessions in the order of ids.
     rows = connection.execute(
-        f"SELECT data FROM sessions WHERE {where} ORDER BY +id",  # noqa: S608
+        f"SELECT data FROM sessions{hint} WHERE {where} ORDER BY +id",  # noqa: S608
         tuple(value for _, value in wanted),
     )
     return records(Session, rows)
@@ -93,10 +99,13 @@ def ended_sessions(
     project_id: str | None = None,
     limit: int = 1000,
 ) -> list[str]:
-    """Return ids of sessions that ended, last changed before `before` (wall seconds)."""
+    """Return ids of sessions that ended, last changed before `before` (wall seconds).
+
+    The one that was changed longest ago comes first.
+    """
     rows = connection.execute(
         "SELECT id FROM sessions WHERE live = 0 AND updated_at < ?1"
-        " AND (?2 IS NULL OR project_id = ?2) ORDER BY id LIMIT ?3",
+        " AND (?2 IS NULL OR project_id = ?2) ORDER BY updated_at LIMIT ?3",
         (before, project_id, limit),
     )
     return [row[0] for row in rows]

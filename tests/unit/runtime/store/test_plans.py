@@ -8,6 +8,7 @@ import pytest
 
 from oubliette.runtime.store import Database, operations, queries
 from oubliette.runtime.store.execute import perform
+from oubliette.tools.event_queries import tree_log
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.samples import event
 
@@ -22,6 +23,11 @@ READS = [
     (queries.children, ("s1",)),
     (queries.live_sessions, ()),
     (queries.live_sessions, ("proj_1", "cont_1")),
+    (queries.live_sessions, (None, None, "w1")),
+    (queries.sessions, ("proj_1", "running")),
+    (queries.sessions, ("proj_1", "failed")),
+    (queries.ended_sessions, (5.0,)),
+    (tree_log, ("s1", 0, 10, 1000)),
     (queries.count_live_sessions, ("proj_1",)),
     (queries.latest_session, ("w1", "prin_1")),
     (queries.turns, ("s1", ["queued"])),
@@ -90,6 +96,50 @@ def scans(connection, action) -> list[str]:
 @pytest.mark.parametrize(("query", "arguments"), READS, ids=lambda v: getattr(v, "__name__", ""))
 def test_a_frequent_read_finds_its_rows_by_an_index(connection, query, arguments):
     assert scans(connection, lambda: query(connection, *arguments)) == []
+
+
+STORED = 1000
+
+
+def steps(connection, action) -> int:
+    """How many rows, roughly, SQLite goes through for `action`, whatever the plan says."""
+    count = 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+
+    connection.set_progress_handler(tick, 100)
+    action()
+    connection.set_progress_handler(None, 0)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments"),
+    [
+        (queries.committed_events, (2 * STORED, "proj_1")),
+        (queries.latest_session, ("w1", "prin_1")),
+        (queries.sessions, ("proj_1", "running")),
+        (queries.sessions, ("proj_1", "timed_out")),
+        (queries.live_sessions, (None, None, "w1")),
+        (queries.ended_sessions, (1.0,)),
+        (tree_log, ("s1", 2 * STORED, 10, 1000)),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_a_read_that_finds_little_takes_as_long_however_much_is_stored(
+    connection, query, arguments
+):
+    few = steps(connection, lambda: query(connection, *arguments))
+    done = [
+        samples.session(number, status="completed", ended_by="user", updated_at=9.0)
+        for number in range(10, STORED + 10)
+    ]
+    perform(connection, tuple(operations.PutSession(each) for each in done))
+    spoken = [event(0, each.id) for each in done] + [event(2 + n) for n in range(STORED)]
+    perform(connection, (operations.AppendEvents(tuple(spoken)),))
+    assert steps(connection, lambda: query(connection, *arguments)) <= few + 5
 
 
 @pytest.mark.parametrize("operation", WRITES, ids=lambda op: type(op).__name__)

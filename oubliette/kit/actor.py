@@ -408,6 +408,8 @@ class Actor(PlacedActor):
         # The first reason counts, except that an error during the end replaces it.
         if not self.actor_stopped.is_set() or (error is not None and self._actor_error is None):
             self._actor_reason, self._actor_error = reason, error
+            if error is not None:
+                self.system.note_failure(self.name, error)
         self.actor_stopped.set()
 
     # ------------------------------------------------------------ the end
@@ -476,7 +478,7 @@ class Actor(PlacedActor):
         for timer in list(self._actor_timers):
             timer.cancel()
         for deferred in list(self._actor_deferrals):
-            deferred.set_error(ActorDead(f"{self.name} ended before it answered"))
+            deferred.set_error(self.system.dead(self.name, "it ended before it answered"))
         if self._actor_parent is not None:
             self._actor_parent._actor_children.pop(self.name, None)
         self.system.forget(self)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import tenacity
 
 Backoff = Callable[[tenacity.RetryCallState], float]
 """A tenacity wait object, such as `tenacity.wait_exponential(multiplier=0.05, max=2.0)`."""
+
+BACKOFF: Final[Backoff] = tenacity.wait_exponential_jitter(multiplier=0.02, max=5.0, jitter=0.02)
+"""Delays before the restarts of an actor that fails again and again."""
 
 
 def backoff_delay(wait: Backoff, failures: int) -> float:

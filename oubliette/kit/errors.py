@@ -19,6 +19,11 @@ class ActorDead(ActorError):
 
     code: ClassVar[str] = "actor_dead"
 
+    def __init__(self, message: str, *, hint: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        """Reason of its latest failure; None if it has not failed."""
+
 
 class AskTimeout(ActorError, TimeoutError):
     """No answer came before the deadline of the ask; the actor may still do the work."""
@@ -55,6 +60,13 @@ class UnhandledMessage(ActorError):
     """The actor has no handler for this kind of message."""
 
     code: ClassVar[str] = "unhandled_message"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason that an error is for others; the text of a foreign one may be secret."""
+    if isinstance(error, OublietteError):
+        return error.message
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
 def format_error(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import pykka
 
-from oubliette.kit.errors import ActorDead, AskTimeout, WouldBlockError
+from oubliette.kit.errors import AskTimeout, WouldBlockError
 from oubliette.kit.mailbox import Envelope, Mailbox
 from oubliette.kit.messages import Down, Message, Reply, round_trip_answer
 from oubliette.kit.pykka_future import AsyncioFuture, on_a_loop
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from oubliette.clock import Clock
+    from oubliette.kit.errors import ActorDead
     from oubliette.kit.mailbox import EndObserver
     from oubliette.kit.shutdown import RunningActor
     from oubliette.kit.trace_context import TraceScope
@@ -50,6 +51,10 @@ class ActorTable(Protocol):
 
     def actor(self, name: str) -> RunningActor | None:
         """Return the live actor of that name."""
+        ...
+
+    def dead(self, name: str) -> ActorDead:
+        """Return the error of an ask that the actor `name` does not answer."""
         ...
 
     def waiting_actor(self, scope: TraceScope) -> Mailbox | None:
@@ -334,7 +339,7 @@ class Ref:
     def _must_resolve(self) -> Mailbox:
         box = self._resolve()
         if box is None:
-            raise ActorDead(f"{self.name}: there is no such actor, or it has ended")
+            raise self._system.dead(self.name)
         return box
 
     def _expired(self, reply: LoopReply, kind: type, timeout: float) -> None:

@@ -188,7 +188,11 @@ class Supervisor(Actor):
             await self._mend(message.name, f"not started: {message.error}")
 
     async def _mend(self, name: str, why: str) -> None:
-        self._count_restart(name, why)
+        lived = self.clock.monotonic() - self._started_at[name]
+        self._failures[name] = 1 if lived >= self._within else self._failures.get(name, 0) + 1
+        if not self._may_restart(name, why):
+            self._forget(name)
+            return
         group = self._group(name)
         await self._halt(group)
         for member in group:
@@ -215,7 +219,7 @@ class Supervisor(Actor):
         ref = self.spawn(
             spec.cls,
             *spec.args,
-            name=spec.known_as or f"{self.name}/{name}",
+            name=self._known_as(name),
             shutdown=spec.shutdown,
             **spec.kwargs,
         )
@@ -225,6 +229,9 @@ class Supervisor(Actor):
         self._started_at[name] = self.clock.monotonic()
         self.watch(ref)
         return child
+
+    def _known_as(self, name: str) -> str:
+        return self._specs[name].known_as or f"{self.name}/{name}"
 
     def _start_again(self, names: list[str]) -> None:
         for name in names:
@@ -241,6 +248,7 @@ class Supervisor(Actor):
                     traceback=format_error(error),
                 )
                 self._started_at[name] = self.clock.monotonic()
+                self.system.note_failure(self._known_as(name), error)
                 why = f"{type(error).__name__}: {error}"
                 self.actor_inbox.put(Envelope(_Unstarted(name=name, error=why)))
                 return
@@ -281,10 +289,13 @@ class Supervisor(Actor):
         order = list(self._specs)
         return order if self._strategy == "one_for_all" else order[order.index(name) :]
 
-    def _count_restart(self, name: str, why: str) -> None:
+    def _may_restart(self, name: str, why: str) -> bool:
+        """Count a restart; return false if the child is to be given up.
+
+        Raises:
+            RestartIntensity: the supervisor has to give up instead.
+        """
         now = self.clock.monotonic()
-        lived = now - self._started_at[name]
-        self._failures[name] = 1 if lived >= self._within else self._failures.get(name, 0) + 1
         restarts = self._restarts
         restarts.append(now)
         while restarts and now - restarts[0] >= self._within:
@@ -294,6 +305,7 @@ class Supervisor(Actor):
                 f"{self.name}: more than {self._max_restarts} restarts within {self._within:g} s; "
                 f"the last was {name}, {why}"
             )
+        return True
 
     def _delay(self, name: str) -> float:
         if self._backoff is None:

@@ -15,7 +15,7 @@ import structlog
 from oubliette.clock import SystemClock
 from oubliette.errors import AlreadyExists
 from oubliette.kit.control_messages import Signal
-from oubliette.kit.errors import ActorDead, WouldBlockError
+from oubliette.kit.errors import ActorDead, WouldBlockError, reason_of
 from oubliette.kit.loop_bridge import LoopBridge, LoopThread
 from oubliette.kit.messages import DeadLetter, Down, Perishable, round_trip
 from oubliette.kit.pykka_future import on_a_loop
@@ -42,6 +42,8 @@ log = structlog.get_logger("oubliette.kit")
 
 DEAD_LETTERS: Final = 1000
 """Dead letters that are kept; older ones are dropped."""
+FAILURES: Final = 1000
+"""Names of which the latest failure is known; older ones are dropped."""
 
 _incarnations = itertools.count(1)
 
@@ -112,6 +114,8 @@ class System:
         self.waits = WaitGraph()
         self.bridge: LoopBridge
         self.context: contextvars.Context
+        self._failures: dict[str, str] = {}
+        """Reason of the latest failure, by the names of actors that have not run since."""
         self._live: dict[str, SystemActor] = {}
         self._top: dict[str, SystemActor] = {}
         self._open = False
@@ -280,8 +284,21 @@ class System:
         if name in self._live:
             raise AlreadyExists(f"An actor named {name} was started by its own constructor")
         self._live[name] = actor
+        self._failures.pop(name, None)
         actor.actor_begin()
         return actor
+
+    def note_failure(self, name: str, error: BaseException) -> None:
+        """Keep the reason for those who ask the actor `name` from now on."""
+        self._failures.pop(name, None)
+        self._failures[name] = reason_of(error)
+        if len(self._failures) > FAILURES:
+            del self._failures[next(iter(self._failures))]
+
+    def dead(self, name: str, what: str = "there is no such actor, or it has ended") -> ActorDead:
+        """Return the error of an ask that the actor `name` does not answer."""
+        reason = self._failures.get(name)
+        return ActorDead(f"{name}: {what}" + (f": {reason}" if reason else ""), reason=reason)
 
     def forget(self, actor: RunningActor) -> None:
         """Remove an ended actor from the names."""
@@ -305,7 +322,7 @@ class System:
         """Answer a message for an actor that has ended, or keep it as a dead letter."""
         for waits in (envelope.reply_to, envelope.receipt):
             if waits is not None:
-                error = ActorDead(f"{box.name} ended before it answered")
+                error = self.dead(box.name, "it ended before it answered")
                 waits.set_exception((ActorDead, error, None))
                 return
         if envelope.sender == box.name:  # its own timers and outcomes end with it

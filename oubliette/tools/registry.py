@@ -261,8 +261,10 @@ def _shown(error: Exception, tool: Tool) -> OublietteError:
     """Return the error that the caller gets."""
     if isinstance(error, ActorDead):
         away = error.code == "peer_gone"  # its class is not loaded where there is one machine
+        reason = f": {error.reason}" if error.reason else ""
+        restarted = f"the part that does this was restarted before it answered{reason}"
         return Unavailable(
-            error.message if away else "the part that does this was restarted before it answered",
+            error.message if away else restarted,
             hint="look whether it was done, then try again",
         )
     if isinstance(error, OublietteError):

@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
-import tenacity
 
 from oubliette.actors.caller.actor import CallerActor
 from oubliette.actors.caller.memory import CallerMemory
@@ -62,11 +61,7 @@ class CallersActor(DynamicSupervisor):
         board: CallerBoard | None = None,
         claims: Claims | None = None,
     ) -> None:
-        super().__init__(
-            max_restarts=50,
-            within=10.0,
-            backoff=tenacity.wait_exponential(multiplier=0.05, max=2.0),
-        )
+        super().__init__()
         self._store = store
         self._reader = reader
         self._config = config

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from tenacity import wait_exponential_jitter
+from typing import TYPE_CHECKING
 
 from oubliette.actors.container.actor import ContainerActor
 from oubliette.actors.container.guest_connection import (
@@ -23,7 +21,8 @@ from oubliette.actors.session_registry import (
     GetSupervised,
     LeaveSession,
 )
-from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, Supervisor, handles
+from oubliette.kit.backoff import BACKOFF
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from oubliette.actors.container.key import ContainerKey
     from oubliette.actors.context import ActorContext
     from oubliette.records import Project
-
-_BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=5.0, jitter=0.02)
 
 
 class StartSession(Message, Reply[None]):
@@ -54,46 +51,41 @@ class KeepApiKey(Message, Reply[None]):
     """None: forget it, the session was not stored."""
 
 
-class ContainerSupervisor(DynamicSupervisor):
-    """one_for_one supervisor of the ContainerActor, the SocketActor and the SessionsActor."""
+class ContainerSupervisor(Supervisor):
+    """one_for_one supervisor of the ContainerActor, the SocketActor and the SessionsActor.
+
+    Each keeps its memory over its restarts.
+    """
 
     def __init__(self, context: ActorContext, project: Project, key: ContainerKey) -> None:
-        super().__init__(max_restarts=20, within=10.0, backoff=_BACKOFF)
-        self._context = context
-        self._project = project
-        self._key = key
-
-    def on_start(self) -> None:
-        """Start the three, each with the memory that it keeps over its restarts."""
-        context, kind = self._context, self._key.container_type
-        options = options_of(context.config, kind, self._project)
+        options = options_of(context.config, key.container_type, project)
         unit = UnitRefs(
             socket=self.system.ref(f"{self.name}/socket"),
             container=self.system.ref(f"{self.name}/container"),
         )
         guest = GuestConnectionState()
         leases = LeaseMemory(options.memory_mb if context.runtime.capabilities.images else None)
-        for spec in (
+        children = [
             ChildSpec(
                 name="socket",
                 cls=SocketActor,
                 args=(context, guest, unit.container, LinkMemory()),
-                kwargs={"accept_bare": accepts_bare(context.config, self._project)},
+                kwargs={"accept_bare": accepts_bare(context.config, project)},
             ),
             ChildSpec(
                 name="container",
                 cls=ContainerActor,
                 args=(context, GuestConnection(guest), unit.socket, leases),
-                kwargs={"project": self._project, "key": self._key},
+                kwargs={"project": project, "key": key},
                 shutdown=8.0,
             ),
             ChildSpec(
                 name="sessions",
                 cls=SessionsActor,
-                args=(context, unit, self._project.id, self._key.workspace_id),
+                args=(context, unit, project.id, key.workspace_id),
             ),
-        ):
-            self.ensure_child(spec)
+        ]
+        super().__init__(children, max_restarts=20, within=10.0, backoff=BACKOFF)
 
     @handles(StartSession, KeepApiKey)
     async def _pass_on(self, message: StartSession | KeepApiKey) -> None:
@@ -103,8 +95,7 @@ class ContainerSupervisor(DynamicSupervisor):
 class SessionsActor(DynamicSupervisor):
     """Supervisor of the sessions of one container: those that are live in the store.
 
-    A session that fails again and again ends itself (see SessionActor), so the limit here is only
-    against a storm.
+    A session that fails again and again ends itself (see SessionActor).
     """
 
     def __init__(
@@ -114,7 +105,7 @@ class SessionsActor(DynamicSupervisor):
         project_id: str,
         workspace_id: str | None,
     ) -> None:
-        super().__init__(max_restarts=200, within=10.0, backoff=_BACKOFF)
+        super().__init__()
         self._context = context
         self._unit = unit
         self._project_id = project_id

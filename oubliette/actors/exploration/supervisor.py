@@ -16,7 +16,7 @@ class ExplorationsActor(DynamicSupervisor):
     """Supervisor that starts the actors of trees: on demand, or at once if a session is live."""
 
     def __init__(self, context: ActorContext) -> None:
-        super().__init__(max_restarts=50, within=10.0)
+        super().__init__()
         self._context = context
 
     async def on_start(self) -> None:  # type: ignore[override]

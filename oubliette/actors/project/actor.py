@@ -81,7 +81,7 @@ class ProjectActor(DynamicSupervisor):
     """Supervisor of a project's containers, which starts its sessions and owns its workspaces."""
 
     def __init__(self, context: ActorContext, project: Project) -> None:
-        super().__init__(max_restarts=20, within=10.0)
+        super().__init__()
         self._context = context
         self._project = project
         self._watch = DiskQuotaMonitor(context, project.id, self.after, self.pipe_to_self)

@@ -80,7 +80,7 @@ class ProjectsActor(DynamicSupervisor):
     """Supervisor of the projects; the only actor that creates and deletes them."""
 
     def __init__(self, context: ActorContext) -> None:
-        super().__init__(max_restarts=50, within=10.0)
+        super().__init__()
         self._context = context
         self._moving: set[str] = set()
         """Projects that nothing may begin in, as they are being moved to another node."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-import tenacity
-
 from oubliette.actors.messages import CloseSubscription, OpenSubscription, SubscriptionOpened
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.subscriptions.actor import SubscriptionActor
@@ -37,11 +35,7 @@ class SubscriptionsActor(DynamicSupervisor):
     """Supervisor that starts a SubscriptionActor on request. Its name must be `subscriptions`."""
 
     def __init__(self, store: Ref, reader: LogReader, table: SubscriptionTable) -> None:
-        super().__init__(
-            max_restarts=50,
-            within=10.0,
-            backoff=tenacity.wait_exponential(multiplier=0.05, max=2.0),
-        )
+        super().__init__()
         self._store = store
         self._reader = reader
         self._table = table

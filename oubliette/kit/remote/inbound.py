@@ -184,8 +184,7 @@ class Inbound:
             if reply is None:
                 system.keep_dead_letter(frame.to, envelope, "no such actor")
             else:
-                gone = ActorDead(f"{frame.to}: there is no such actor, or it has ended")
-                reply.set_exception((ActorDead, gone, None))
+                reply.set_exception((ActorDead, system.dead(frame.to), None))
             return
         try:
             actor.actor_inbox.post(envelope)

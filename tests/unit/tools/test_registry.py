@@ -10,6 +10,7 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter, NotFound
+from oubliette.kit import ActorDead
 from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE, input_schema, listed, output_schema
 from oubliette.tools.spec import Tool
@@ -375,6 +376,21 @@ async def test_what_goes_wrong_inside_is_told_without_its_secrets(
     result = await bench.call("project_options", {})
     assert result.is_error
     assert result.text == "internal error (hint: the server's log has the details)"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("reason", [None, "the disk is full"])
+async def test_an_actor_that_was_restarted_meanwhile_is_told_with_its_reason(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, reason: str | None
+) -> None:
+    class Restarted:
+        def __getattr__(self, name: str) -> object:
+            raise ActorDead("callers/x: it ended before it answered", reason=reason)
+
+    monkeypatch.setattr(bench.services, "offers", Restarted())
+    result = await bench.call("project_options", {})
+    why = f": {reason}" if reason else ""
+    assert f"was restarted before it answered{why} (hint: look whether" in result.text
 
 
 @pytest.mark.anyio

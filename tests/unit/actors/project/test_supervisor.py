@@ -149,7 +149,7 @@ async def test_a_project_whose_actor_fails_is_there_again(world: World) -> None:
     ref = world.system.ref(await projects.ask(OpenProject(project_id=project.id)))
     first = ref.incarnation
     await ref.kill()
-    await world.until(ref.is_alive)
+    await world.until(ref.is_alive, seconds=0.1)
     assert ref.incarnation > first
 
 

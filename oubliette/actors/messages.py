@@ -112,6 +112,13 @@ class OpenProject(Message, Reply[str]):
     project_id: str
 
 
+class GetProblem(Message, Reply[str | None]):
+    """To a ProjectActor: why its folders cannot be used; None: they can."""
+
+    workspace_id: str | None = None
+    """Workspace that is meant; None: the project and all of its workspaces."""
+
+
 class FetchRepository(Message, Reply[RepositoryFetched]):
     """To a ProjectActor: fetch what is new where the project was cloned from."""
 
@@ -483,6 +490,7 @@ __all__ = [
     "EventsDeleted",
     "FetchRepository",
     "GetCloneProgress",
+    "GetProblem",
     "GetSession",
     "Idempotency",
     "InterruptSession",

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.actors.messages import CallerSeen, OpenCaller, OpenProject, caller_actor_name
+from oubliette.actors.messages import (
+    CallerSeen,
+    GetProblem,
+    OpenCaller,
+    OpenProject,
+    caller_actor_name,
+)
 from oubliette.errors import NotFound
+from oubliette.kit import ActorDead, AskTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
     from oubliette.tools.home_nodes import HomeNodes
     from oubliette.tools.spec import CallContext
 
+PROBLEM_SECONDS: Final = 5.0
+"""Time for a project to look at its folders."""
 KNOWN_SESSIONS: Final = 10_000
 """Maximum of sessions whose owner and project are cached; neither ever changes."""
 
@@ -129,6 +138,21 @@ class ToolServices:
             NotFound: there is no such project.
         """
         return self.name_actor(await self.projects.ask(OpenProject(project_id=project_id)))
+
+    async def problem_of(self, project_id: str, workspace_id: str | None = None) -> str | None:
+        """Return why a project, or one of its workspaces, cannot be used; None: nothing is known.
+
+        A project that is not open stays so.
+        """
+        if self.find_actor("projects") is None:
+            return None  # the command line reads a database
+        project = self.name_actor(f"projects/{project_id}")
+        try:
+            return await project.ask(GetProblem(workspace_id=workspace_id), PROBLEM_SECONDS)
+        except ActorDead as error:
+            return error.reason
+        except AskTimeout as error:
+            return error.message
 
     async def caller_ref(self, principal: str, caller_id: str) -> Ref:
         """Return the running CallerActor of this caller; start it if necessary."""

@@ -22,6 +22,7 @@ from oubliette.actors.messages import (
     DeleteWorkspace,
     EndSession,
     FetchRepository,
+    GetProblem,
     ListBranches,
     OpenContainer,
     ResetImage,
@@ -39,6 +40,7 @@ from oubliette.actors.project.disk_quota import (
     MeasureNow,
 )
 from oubliette.actors.project.first_use import FilesBrought, FirstUse
+from oubliette.actors.project.project_folders import ProjectFolders
 from oubliette.actors.project.repository_work import (
     RepositoryAnswered,
     RepositoryTidied,
@@ -85,6 +87,7 @@ class ProjectActor(DynamicSupervisor):
         self._context = context
         self._project = project
         self._watch = DiskQuotaMonitor(context, project.id, self.after, self.pipe_to_self)
+        self._folders = ProjectFolders(context, project)
         self._spawner = SessionSpawner(self, context, project)
         self._first_use = FirstUse(self, context, project.id)
         self._repository = RepositoryWork(self, context, project)
@@ -95,10 +98,8 @@ class ProjectActor(DynamicSupervisor):
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Make the folders that a crash may have left out; recover the live sessions."""
-        folders, project = self._context.folders, self._project
-        await asyncio.to_thread(folders.create_project, project)
-        for workspace in await self._context.reader.workspaces(project.id):
-            await asyncio.to_thread(folders.create_workspace, project, workspace.id)
+        project = self._project
+        await self._folders.make()
         super().on_start()
         for container in await self._context.reader.containers(project.id):
             self._unit(ContainerKey(container.container_type, container.workspace_id))
@@ -137,6 +138,14 @@ class ProjectActor(DynamicSupervisor):
     def session_begins(self) -> None:
         """Watch the disk usage, since a session is about to run."""
         self._watch.begin()
+
+    async def check_workspace(self, workspace_id: str) -> None:
+        """Refuse what needs a workspace that cannot be used."""
+        await self._folders.check(workspace_id)
+
+    @handles(GetProblem)
+    async def _problem(self, message: GetProblem) -> str | None:
+        return await self._folders.problem(message.workspace_id)
 
     @handles(OpenContainer)
     async def _open_unit(self, message: OpenContainer) -> str:

@@ -54,6 +54,10 @@ class UnitsPort(Protocol):
         """Return the unit in which the session runs; start it if there is none."""
         ...
 
+    async def check_workspace(self, workspace_id: str) -> None:
+        """Refuse what needs a workspace that cannot be used."""
+        ...
+
     def session_begins(self) -> None:
         """Watch the disk usage, since a session is about to run."""
         ...
@@ -103,7 +107,10 @@ class SessionSpawner:
             raise SessionHandover("the session is changing hands", hint="try again in a moment")
         self._check_may_begin(message)
         if target is not None:
+            await self._port.check_workspace(target.workspace_id)
             return await self._resume(message, target)
+        assert workspace is not None
+        await self._port.check_workspace(workspace.id)
         return await self._new(message, workspace, joined, created=created)
 
     async def _submit(self, message: SpawnSession, target: Session, live: Ref) -> SpawnResult:
@@ -190,12 +197,11 @@ class SessionSpawner:
     async def _new(
         self,
         message: SpawnSession,
-        workspace: Workspace | None,
+        workspace: Workspace,
         joined: JoinedTree | None,
         *,
         created: bool,
     ) -> SpawnResult:
-        assert workspace is not None
         now = self._port.clock.time()
         session = await describe(
             self._context, self._project, message, workspace, now, joined=joined

@@ -90,7 +90,10 @@ class ProjectsActor(DynamicSupervisor):
         """Remove what was not cloned to its end; open every project that has a live session."""
         super().on_start()
         for project_id in await asyncio.to_thread(self._clones.repositories.unfinished):
-            await self._end_unfinished(project_id)
+            try:
+                await self._end_unfinished(project_id)
+            except (RuntimeFailure, OSError) as error:
+                log.warning("left for the next start", project_id=project_id, reason=str(error))
         reader = self._context.reader
         alive = {session.project_id for session in await reader.live_sessions()}
         alive |= {container.project_id for container in await reader.containers()}

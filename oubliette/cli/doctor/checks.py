@@ -28,6 +28,7 @@ FREE_FAIL: Final = 100 * 1024 * 1024  # bytes
 FREE_WARN: Final = 1024 * 1024 * 1024  # bytes
 START_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 2.0
+PROJECT_SECONDS: Final = 10.0
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +127,28 @@ def server(place: Path) -> tuple[Check, bool]:
         return bad("server", f"{place / LOCK}: {error.strerror}", f"check the rights of {place}"), (
             False
         )
+
+
+def projects(place: Path) -> Iterator[Check]:
+    """Check what the running server knows of its projects."""
+    from oubliette.cli.client.control import ControlClient
+
+    found = cursor = None
+    try:
+        with ControlClient(place) as client:
+            while found is None or cursor is not None:
+                found = client.call("project_list", {"cursor": cursor}, PROJECT_SECONDS)
+                cursor = found["next_cursor"]
+                for each in found["projects"]:
+                    one = client.call("project_get", {"project_id": each["id"]}, PROJECT_SECONDS)
+                    if one["problem"] is not None:
+                        yield bad(
+                            "project",
+                            f"{each['name']} ({each['id']}) cannot be used: {one['problem']}",
+                            f"look at {place / 'projects' / each['id']}, or delete the project",
+                        )
+    except OublietteError as error:
+        yield failed("project", error)
 
 
 def _starting(place: Path) -> Check:
@@ -244,6 +267,8 @@ def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check |
     yield disk(place)
     runs, running = server(place)
     yield runs
+    if running and runs.status == "ok":
+        yield from projects(place)
     if config is not None:
         yield port(config, running=running)
     from oubliette.runtime.files.home import DATABASE

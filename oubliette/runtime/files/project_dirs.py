@@ -278,11 +278,12 @@ class Folders:
     def remove_workspace(self, project_id: str, workspace_id: str) -> None:
         """Remove a workspace and its content; links are removed, not followed."""
         self.configs.remove_workspace(project_id, workspace_id)
-        with (
-            self._walk(project_id, create=False, uid=-1) as folder,
-            safe_files.inner(folder, "workspaces", create=False) as workspaces,
-        ):
-            safe_files.remove(workspaces, workspace_id)
+        if self.has_workspace(project_id, workspace_id):
+            with (
+                self._walk(project_id, create=False, uid=-1) as folder,
+                safe_files.inner(folder, "workspaces", create=False) as workspaces,
+            ):
+                safe_files.remove(workspaces, workspace_id)
         with (
             contextlib.suppress(FileNotFoundError),
             safe_files.opened(self.roots / project_id) as roots,

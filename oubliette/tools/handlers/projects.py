@@ -345,7 +345,8 @@ async def project_get(
     if cloner is not None and project.repository is not None and not project.repository.ready:
         progress = await cloner.ask(GetCloneProgress(project_id=project.id))
     containers = await services.reader.containers(project.id)
-    return project_view(project, containers, progress=progress)
+    problem = await services.problem_of(project.id)
+    return project_view(project, containers, progress=progress, problem=problem)
 
 
 @tool(ProjectDelete, ProjectDeleted, scope="write", destructive=True, home="needed")

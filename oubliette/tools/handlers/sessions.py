@@ -69,7 +69,8 @@ async def session_get(
     last = await services.reader.last_index(session.id)
     session = msgspec.structs.replace(session, model=model_of(services.config, session))
     view = session_view(session, last, [child.id for child in children])
-    return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting)
+    problem = await services.problem_of(session.project_id, session.workspace_id)
+    return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting, problem=problem)
 
 
 @tool(SessionList, SessionPage, scope="read", read_only=True)

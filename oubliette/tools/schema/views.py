@@ -19,6 +19,12 @@ MAX_EVENT: Final = response_size.MAX_PARTS - 1000
 """Maximum bytes of an event in a message; larger ones are sent as a reference."""
 
 
+Problem = Annotated[
+    str | None,
+    Meta(description="Reason why no session can start, found at the last use; null: none known."),
+]
+
+
 class LimitsView(Result, frozen=True, kw_only=True):
     """Limits of a tree of sessions; null: the server's default."""
 
@@ -86,6 +92,7 @@ class ProjectView(Result, frozen=True, kw_only=True):
     repository: Annotated[
         RepositoryView | None, Meta(description="null: it was not cloned, it began empty.")
     ] = None
+    problem: Problem = None
 
 
 class WorkspaceView(Result, frozen=True, kw_only=True):
@@ -180,6 +187,7 @@ class SessionDetail(SessionView, frozen=True, kw_only=True):
         tuple[WaitView, ...],
         Meta(description="What the session waits for now; at least one entry."),
     ]
+    problem: Problem = None
 
 
 def limits_view(limits: Limits) -> LimitsView:
@@ -193,10 +201,11 @@ def project_view(
     *,
     short: bool = False,
     progress: str | None = None,
+    problem: str | None = None,
 ) -> ProjectView:
     """Return the view of a project with its own among `containers`; `short` for lists.
 
-    `progress` is that of its clone.
+    `progress` is that of its clone, `problem` that of its folders.
     """
     description = response_size.cut(
         project.description, response_size.SHORT_TEXT if short else response_size.MAX_TEXT
@@ -221,6 +230,7 @@ def project_view(
             if each.project_id == project.id
         ),
         repository=_repository_view(project.repository, progress),
+        problem=problem,
     )
 
 

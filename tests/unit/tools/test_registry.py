@@ -29,13 +29,13 @@ SPAWNED = (
 )
 PROJECT = (
     "id name description created_at default_workspace_id container_type agent model autonomy"
-    " workspace_isolation accept_bare limits remote_url containers repository"
+    " workspace_isolation accept_bare limits remote_url containers repository problem"
 )
 SESSION = (
     "session_id project_id workspace_id agent model status status_reason isolation created_at"
     " updated_at ended_at turn_count last_prompt final_response last_index parent_session_id"
     " child_session_ids exploration_id depth caller_id usage waiting forked_from forked_at"
-    " forked_at_turn conversation"
+    " forked_at_turn conversation problem"
 )
 CONTRACT = {
     "project_create": (

@@ -1,0 +1,181 @@
+"""What an agent puts in the place of a folder, and a full disk, harm its own project alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
+from tests.faults.here import Here
+from tests.small_disk import fill, small_disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oubliette.testing.fork_server import Zygote
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+PLACES = {
+    ".rlm-context": ".rlm-context",
+    "the workspace": "../../workspaces/$(basename $PWD)",
+    "workspaces": "../../workspaces",
+    ".factory": "../../.factory",
+    "opencode.json": "../../opencode.json",
+    "mcp.json": "../../.factory",  # itself it is the server's
+}
+SHAPES = {
+    "file": "echo x > {}",
+    "FIFO": "mkfifo {}",
+    "dangling link": "ln -s nowhere {}",
+    "link out": "ln -s {outside} {}",
+    "link beside": "mkdir -p ../../beside && ln -s $OLDPWD/../../beside {}",
+    "folder": "mkdir -p {}/inner",
+    "folder in it": "mkdir -p {}/mcp.json/inner",
+}
+TRIED = [
+    *((".rlm-context", shape) for shape in ("file", "FIFO", "dangling link", "link out")),
+    (".rlm-context", "link beside"),
+    *(("the workspace", shape) for shape in ("file", "link out")),
+    *(("workspaces", shape) for shape in ("file", "dangling link")),
+    *((".factory", shape) for shape in ("file", "link out")),
+    ("opencode.json", "folder"),
+    ("mcp.json", "folder in it"),
+]
+
+
+def planted(place: str, shape: str, outside: Path) -> str:
+    """The command with which an agent puts that shape there."""
+    path = PLACES[place]
+    make = SHAPES[shape].replace("{outside}", str(outside)).replace("{}", '"$P"')
+    return f'exec P="{path}"; rm -rf "$P.was"; mv "$P" "$P.was"; {make}; ls -ld "$P"'
+
+
+class Hostile(Here):
+    """A caller whose agents break one project each."""
+
+    async def make(self, name: str, **options: Any) -> str:
+        project = await self.call("project_create", name=name, init_git=False, **options)
+        return project["id"]
+
+    async def run(self, project_id: str, prompt: str) -> str:
+        session = await self.call(
+            "session_spawn",
+            project_id=project_id,
+            prompt=prompt,
+            new_session=True,
+            context=self.context,
+        )
+        return session["session_id"]
+
+
+async def test_what_an_agent_leaves_in_the_place_of_a_folder_harms_its_project_alone(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    await server.start()
+    async with Hostile(server) as caller:
+        broken: dict[tuple[str, str], tuple[str, str]] = {}
+        for place, shape in TRIED:
+            project = await caller.make(f"{place}, {shape}")
+            session = await caller.run(project, planted(place, shape, outside))
+            await caller.turns_done(session)
+            broken[place, shape] = project, session
+        assert await server.stop() == 0
+        await server.start()
+        await caller.listen()
+        doctor = subprocess.run(
+            [sys.executable, "-m", "oubliette", "doctor", "--quick", "--home", str(server.home)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        for case, (project, session) in broken.items():
+            reason = (await caller.call("project_get", project_id=project))["problem"]
+            assert reason, case
+            assert "cannot be" in reason, case
+            assert reason in doctor.stdout, case
+            assert (await caller.call("session_get", session_id=session))["problem"] == reason
+            assert (await caller.call("session_events", session_id=session))["events"]
+            with pytest.raises(ToolFailed, match="the workspace cannot be used") as refused:
+                await caller.run(project, "say hi")
+            assert reason in str(refused.value)
+            await caller.call("session_end", session_id=session)
+            await caller.call("project_delete", project_id=project)
+            assert not (server.home / "projects" / project).exists(), case
+        assert list(outside.iterdir()) == [], "nothing was made there"
+        await caller.turns_done(await caller.spawn("say well"))
+
+
+async def test_a_workspace_that_was_mended_is_used_again(server: ServerProcess) -> None:
+    await server.start()
+    async with Hostile(server) as caller:
+        project = await caller.make("mended", workspace_isolation=True)
+        session = await caller.run(project, "exec rm -rf .rlm-context; echo x > .rlm-context")
+        await caller.turns_done(session)
+        assert await server.stop() == 0
+        await server.start()
+        await caller.listen()
+        with pytest.raises(ToolFailed, match=r"'\.rlm-context' cannot be used: Not a directory"):
+            await caller.run(project, "say hi")
+        beside = await caller.call(
+            "session_spawn",
+            project_id=project,
+            prompt="say beside",
+            create_workspace=True,
+            context=caller.context,
+        )
+        await caller.turns_done(beside["session_id"])
+        await caller.call("file_delete", project_id=project, path=".rlm-context")
+        assert (await caller.call("project_get", project_id=project))["problem"] is None
+        await caller.turns_done(await caller.run(project, "exec touch .rlm-context/shared"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may enter every folder")
+async def test_a_workspace_without_any_right_harms_its_project_alone(
+    server: ServerProcess,
+) -> None:
+    await server.start()
+    async with Hostile(server) as caller:
+        project = await caller.make("closed")
+        session = await caller.run(project, "exec chmod 0 .")
+        await caller.turns_done(session)
+        assert await server.stop() == 0
+        await server.start()
+        await caller.listen()
+        with pytest.raises(ToolFailed, match="Permission denied"):
+            await caller.run(project, "say hi")
+        assert "denied" in (await caller.call("project_get", project_id=project))["problem"]
+        await caller.turns_done(await caller.spawn("say well"))
+        for folder in server.home.joinpath("projects", project, "workspaces").iterdir():
+            folder.chmod(0o755)
+        await caller.turns_done(await caller.run(project, "say hi"))
+
+
+@pytest.mark.requires("root")
+async def test_a_project_that_is_opened_on_a_full_disk_is_used_once_there_is_room(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    async with ServerProcess(zygote=zygote) as server:
+        with small_disk(server.home / "projects", 4, server.home) as disk:
+            await server.start()
+            async with Hostile(server) as caller:
+                project = await caller.make("full")
+                assert await server.stop() == 0
+                await server.start()
+                await caller.listen()
+                ballast = fill(disk)
+                for _ in range(3):
+                    with pytest.raises(ToolFailed, match="No space left on device"):
+                        await caller.run(project, "say hi")
+                assert "space" in (await caller.call("project_get", project_id=project))["problem"]
+                ballast.unlink()
+                await caller.turns_done(await caller.run(project, "say hi"))
+                assert await server.stop() == 0

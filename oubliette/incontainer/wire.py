@@ -42,6 +42,7 @@ ATTACH = "OUBLIETTE-ATTACH"
 CONNECT = "OUBLIETTE-CONNECT"
 CONNECTED = "OUBLIETTE-CONNECTED"
 ERROR = "OUBLIETTE-ERROR"
+UNKNOWN_PROCESS = "unknown process"  # only this refusal of an ATTACH is final
 
 FRAME_HEAD = struct.Struct(">BQI")  # kind, n, length of the payload
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import structlog
+import tenacity
 
 from oubliette.actors.agent_process.out_of_memory import OutOfMemory
 from oubliette.actors.agent_process.output import OutputHalf
@@ -30,7 +31,9 @@ from oubliette.actors.session.messages import (
 )
 from oubliette.actors.snapshot_requests import SNAPSHOTS
 from oubliette.errors import OublietteError, RuntimeFailure
+from oubliette.incontainer import wire
 from oubliette.kit import Actor, Message, handles
+from oubliette.kit.backoff import Failures
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RECONNECT: Final = 30.0  # seconds for a broken link to come back
+PAUSE: Final = 0.25  # seconds at most from a broken attachment to the next
+_REFUSED: Final = tenacity.wait_exponential_jitter(multiplier=0.1, max=5.0, jitter=0.1)
 FIRST_LIST_SECONDS: Final = 5.0
 """Seconds from a new process's handshake to its list of our tools; then it is prompted without.
 Most agents list them on their own, within milliseconds; one that does so at its first prompt
@@ -119,6 +124,8 @@ class AgentProcessActor(Actor):
         self._reading = False
         """Whether the halves have their adapter, which outlives broken links."""
         self._stream: ProcessStream | None = None
+        self._refused_since: float | None = None
+        self._refusals = Failures(_REFUSED)
         self._ending = False
         self._end_sent = False
 
@@ -201,6 +208,7 @@ class AgentProcessActor(Actor):
             await self._pause(link)
             return None
         self._stream = stream
+        pause = PAUSE
         try:
             info = self._guest.info
             end = await self._streams.run(stream, process, info.id if info else "", started=started)
@@ -209,13 +217,30 @@ class AgentProcessActor(Actor):
                     end, self._guest, self._kernel, self._stderr, requested=self._ending
                 )
         except GuestRefused as error:
-            raise RuntimeFailure(f"the agent's process is gone: {error}") from error
+            pause = self._after_refusal(error)
         except (OublietteError, OSError) as error:
+            self._refused_since = None
             log.info("agent stream broke", session_id=self._record.id, reason=str(error))
         finally:
             self._stream = None
-        await self._pause(link)
+        await self._pause(link, pause)
         return None
+
+    def _after_refusal(self, error: GuestRefused) -> float:
+        """Return the seconds to wait before the next attach, unless the process is gone.
+
+        A guest that was frozen or starved refuses what it would have taken, while its agent lives.
+        """
+        now = self.clock.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+            self._refusals.reset()
+        if error.reason == wire.UNKNOWN_PROCESS:
+            raise RuntimeFailure(f"the agent's process is gone: {error}") from error
+        if now - self._refused_since > RECONNECT:
+            raise RuntimeFailure(f"the agent's process cannot be reached: {error}") from error
+        log.info("attach refused", session_id=self._record.id, reason=error.reason)
+        return self._refusals.next_delay()
 
     def _apply(self, effect: Effect) -> None:
         match effect:
@@ -227,10 +252,10 @@ class AgentProcessActor(Actor):
             case Effect.ACKNOWLEDGE:
                 self._acknowledge()
 
-    async def _pause(self, link: ControlLink) -> None:
+    async def _pause(self, link: ControlLink, seconds: float = PAUSE) -> None:
         """Wait after a break until the control link is back or lost, instead of spinning."""
         if self._guest.current is link:
-            await self._guest.wait_changed(0.25)
+            await self._guest.wait_changed(seconds)
 
     @handles(_Ended)
     async def _ended(self, message: _Ended) -> None:

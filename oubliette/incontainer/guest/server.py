@@ -39,6 +39,7 @@ BACKLOG = 1024  # connections not accepted yet; above, connect() blocks or fails
 ACCEPTS = 64  # connections accepted at a time, before other descriptors get their turn
 HEADER_READERS = 256  # connections without a header, or being refused; the oldest is closed first
 TERM_SECONDS = 3.0  # from TERM to KILL when draining
+LATE = 0.1  # seconds after the end of the grace, above which the guest was frozen
 KILL_SECONDS = 3.0  # from KILL to leaving, even if processes are left
 
 
@@ -171,7 +172,7 @@ class GuestServer:
             raise LinkRefused("bad ticket")
         process = self.table.get(header.proc)
         if process is None or not process.started:
-            raise LinkRefused("unknown process")
+            raise LinkRefused(wire.UNKNOWN_PROCESS)
         offsets = (header.out_offset, header.err_offset)
         if offsets[0] > process.out.spool.end or offsets[1] > process.err.spool.end:
             raise LinkRefused("offset beyond the end")
@@ -252,6 +253,10 @@ class GuestServer:
             self._orphan_timer = self.loop.call_later(self._options.orphan_grace, self._orphaned)
 
     def _orphaned(self) -> None:
+        timer = self._orphan_timer
+        if timer is not None and time.monotonic() - timer.due > LATE:
+            self._await_server()  # frozen past the grace: no server got an answer
+            return
         print("oubliette host: no server within the grace, leaving", file=sys.stderr)
         self.drain()
 

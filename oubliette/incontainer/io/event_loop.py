@@ -122,12 +122,17 @@ class Loop:
             self.turn()
 
     def turn(self) -> None:
-        """Wait for the next events or timers and process them."""
+        """Wait for the next events or timers and process them.
+
+        A timer runs only after a poll that began when it was due: a process that was frozen wakes
+        up past its deadlines, and what came in time still lies in the sockets.
+        """
         timeout = -1.0
+        now = time.monotonic()
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
         if self._timers:
-            timeout = max(0.0, self._timers[0][0] - time.monotonic())
+            timeout = max(0.0, self._timers[0][0] - now)
         events = self._epoll.poll(timeout)
         self._changed.clear()
         for fd, mask in events:
@@ -135,7 +140,6 @@ class Loop:
             watched = self._watched.get(fd)
             if watched is not None and fd not in self._changed:
                 self._guard(partial(watched[1], mask), fd)
-        now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
             call, timer.call = timer.call, None

@@ -101,6 +101,9 @@ class FakeGuest:
         self.requests: list[dict[str, Any]] = []
         self.refusing: dict[str, dict[str, str]] = {}
         """Verb → the error that it is answered with."""
+        self.refusing_attach = ""
+        """Reason for which it refuses every attach."""
+        self.refused_attaches = 0
         self.epochs: list[int] = []
         """Of the control links, in the order in which they were opened."""
         self.processes: dict[str, FakeProcess] = {}
@@ -160,8 +163,11 @@ class FakeGuest:
                 await self._serve_control(header, reader, writer)
             elif isinstance(header, wire.Attach):
                 process = self.processes.get(header.proc)
-                if process is None:
-                    writer.write(wire.error_line("no such process"))
+                if self.refusing_attach:
+                    self.refused_attaches += 1
+                    writer.write(wire.error_line(self.refusing_attach))
+                elif process is None:
+                    writer.write(wire.error_line(wire.UNKNOWN_PROCESS))
                 else:
                     await process.attach(header, reader, writer)
             else:

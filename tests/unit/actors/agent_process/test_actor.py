@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from oubliette.actors.agent_process.actor import AgentProcessActor
+from oubliette.actors.agent_process.actor import RECONNECT, AgentProcessActor
 from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.session.messages import (
@@ -238,6 +238,36 @@ async def test_an_agent_that_did_not_outlive_the_server_is_gone(scene: Scene) ->
     gone = await scene.gone()
     assert "the agent's process is gone" in gone.reason
     assert not gone.start_failed
+
+
+REFUSALS = ["no header within 5 seconds", "bad ticket", "header too long", "offset beyond the end"]
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+async def test_an_agent_outlives_refusals_of_a_guest_that_was_frozen(
+    scene: Scene, reason: str
+) -> None:
+    scene.begin()
+    process = await scene.attached()
+    scene.played.refusing_attach = reason
+    process.cut()
+    await scene.world.until(lambda: scene.played.refused_attaches == 2)
+    scene.played.refusing_attach = ""
+    process.say(type="message", turn=1, text="still here")
+    await scene.world.until(scene.said)
+    assert scene.said() == ["still here"]
+    assert (scene.of(AgentGone), process.signals) == ([], [])
+
+
+async def test_a_guest_that_goes_on_refusing_is_given_up_with_its_reason(scene: Scene) -> None:
+    scene.runs_already()
+    scene.played.refusing_attach = "no header within 5 seconds"
+    scene.begin()
+    await scene.world.until(lambda: scene.played.refused_attaches)
+    await scene.world.clock.elapse(RECONNECT + 1)
+    assert "cannot be reached" in (gone := await scene.gone()).reason
+    assert "no header within 5 seconds" in gone.reason
+    assert scene.played.refused_attaches == 2
 
 
 async def test_a_container_that_is_lost_is_the_agent_s_end(scene: Scene) -> None:

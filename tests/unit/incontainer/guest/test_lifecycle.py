@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -252,6 +253,44 @@ def test_the_grace_counts_anew_from_each_servers_leaving() -> None:
         again.close()
         assert host.process.wait(5) == 0
         assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_server_that_came_while_the_host_was_frozen_past_the_grace_is_served() -> None:
+    with HostProcess("--orphan-grace", "0.5") as host:
+        host.process.send_signal(signal.SIGSTOP)
+        link = host.dial()
+        nonce = "0" * 32
+        link.send(wire.ControlHeader(nonce).line())
+        link.sock.settimeout(0.8)
+        with pytest.raises(TimeoutError):
+            link.line()  # it is frozen, and its grace passes
+        link.sock.settimeout(5)
+        host.process.send_signal(signal.SIGCONT)
+        first = json.loads(link.line())
+        proof = wire.server_proof(host.key, first["challenge"], nonce)
+        link.send(wire.encode_json({"proof": proof, "epoch": 1}))
+        assert json.loads(link.line())["event"] == "hello"
+        link.close()
+        assert host.process.wait(5) == 0, "the grace holds once it runs"
+
+
+@pytest.mark.whole
+def test_a_header_that_came_in_time_is_taken_by_a_host_that_was_frozen_past_its_deadline(
+    host: HostProcess,
+) -> None:
+    control = host.control()
+    control.start("p", "sleep", "60")
+    header = wire.Attach("p", 0, 0, control.ticket("attach")).line()
+    link = host.dial()
+    control.settle()
+    host.process.send_signal(signal.SIGSTOP)
+    link.send(header)
+    link.sock.settimeout(wire.HEADER_TIMEOUT + 0.5)
+    with pytest.raises(TimeoutError):
+        link.line()
+    link.sock.settimeout(5)
+    host.process.send_signal(signal.SIGCONT)
+    assert wire.FRAME_HEAD.unpack(link.exactly(wire.FRAME_HEAD.size)) == (wire.STDIN_OK, 0, 0)
 
 
 def test_an_evicted_links_leaving_does_not_start_the_grace() -> None:

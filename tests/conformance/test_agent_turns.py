@@ -139,6 +139,14 @@ async def test_one_turn_in_a_process_of_its_own(bench: Bench, agent: Agent) -> N
             await runtime.execute(
                 running.link, running.info.inside, new_session(running), agent.crash
             )
+        if agent.name == "scripted":
+            with pytest.raises(RuntimeFailure, match="the turn failed: no luck"):
+                await runtime.execute(
+                    running.link,
+                    running.info.inside,
+                    new_session(running),
+                    "say part\nfail no luck",
+                )
     stats = await running.link.stats()
     assert stats["procs"] == 0
 

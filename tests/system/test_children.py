@@ -22,6 +22,7 @@ def whoami(n: int = 0) -> int:
     return n
 
 
+FAILING = "say part\nfail no such luck"
 TOOLS = {"whoami": whoami}
 CALL = 'call myapp_whoami {"n": 1}'
 
@@ -105,10 +106,11 @@ async def test_without_waiting_the_call_returns_at_once_and_the_child_is_followe
 async def test_the_failure_of_a_child_is_an_error_for_its_parent(site):
     """Business failures are isError, and say why."""
     async with site.caller("http-auto") as caller:
-        agent = await site.spawn(caller, f"{below('fail no such luck')}\n{below('crash 9')}")
+        agent = await site.spawn(caller, f"{below(FAILING)}\n{below('crash 9')}")
         failed, crashed = [json.loads(text) for text in await agent.turn()]
         assert failed["is_error"]
-        assert "failed" in failed["text"]
+        child = site.agent((await agent.get())["child_session_ids"][0])
+        assert failed["text"] == f"the turn of child {child.session_id} failed: no such luck"
         assert crashed["is_error"]
         assert "failed" in crashed["text"]
 

@@ -163,7 +163,8 @@ class ChildCalls:
         if outcome == "completed":
             return self._answer(call_id, now, result=result or "")
         call = self._open[call_id]
-        error = outcome_error(f"child_{outcome}", f"the child's turn {outcome}: {result or ''}")
+        message = f"the turn of child {call.session_id} {outcome}: {result or 'no reason is known'}"
+        error = outcome_error(f"child_{outcome}", message)
         error["data"] |= {"session_id": call.session_id, **call.workspace}
         return self._answer(call_id, now, error=error)
 

@@ -94,7 +94,7 @@ def _completion(
     final = data.get("final_text")
     text = final if isinstance(final, str) else None
     if outcome == "interrupted" and given_up is not None:
-        outcome, text = "failed", given_up
+        outcome, text, state.last_error = "failed", given_up, given_up
     return (*state.complete(outcome, text, source, record.status), BeginTurn())
 
 

@@ -159,12 +159,12 @@ class SessionActorState:
 
         Args:
             outcome: `completed`, `interrupted` or `failed`.
-            text: The agent's answer, or the reason why there is none.
+            text: The agent's answer, or the reason why there is none if it reported no error.
             source: Position of the outcome in the agent's output.
             status: Of the session.
         """
-        # The result of a failed turn is the reason.
-        result = text or (self.last_error if outcome == "failed" else text)
+        # The result of a failed turn is the reason; its text may be the agent's last message.
+        result = (self.last_error or text) if outcome == "failed" else text
         number = self.turn
         effects = (
             *self._end_turn(outcome, result),

@@ -253,12 +253,16 @@ class StreamExecution(abc.ABC):
         executor = await self.execute_streaming(link, inside, session)
         try:
             await executor.send(prompt)
+            reason = ""
             async with contextlib.aclosing(executor.events()) as events:
                 async for event in events:
+                    if event.type == "error":
+                        reason = str(event.data.get("message") or "")
                     if event.type == "completion":
+                        final = str(event.data["final_text"])
                         if event.data["status"] == "failed":
-                            raise RuntimeFailure(f"the turn failed: {event.data['final_text']}")
-                        return str(event.data["final_text"])
+                            raise RuntimeFailure(f"the turn failed: {reason or final}")
+                        return final
             raise RuntimeFailure(
                 f"the agent ended in its turn ({executor.exit}): {executor.stderr[-500:].strip()}"
             )

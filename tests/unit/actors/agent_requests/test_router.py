@@ -463,7 +463,21 @@ def test_a_turn_that_had_ended_already_is_answered_at_once() -> None:
     *_, reply = client.router.children.spawned(message, NOW)
     assert isinstance(reply, ReplyToClient)
     assert reply.error is not None
+    assert reply.error["message"] == "the turn of child gogol_2 failed: why"
     assert reply.error["data"] == {"kind": "child_failed", "session_id": "gogol_2"}
+
+
+@pytest.mark.parametrize("outcome", ["failed", "interrupted"])
+def test_the_error_of_a_child_names_it_and_the_reason(outcome: str) -> None:
+    for result, reason in (("why", "why"), (None, "no reason is known")):
+        client = Client()
+        client.asks("session_message", message="go", call_id="k")
+        client.router.children.spawned(spawned("k"), NOW)
+        message = msgspec.structs.replace(ended("k"), outcome=outcome, result=result)
+        *_, reply = client.router.children.turn_ended(message, NOW)
+        assert isinstance(reply, ReplyToClient)
+        assert reply.error is not None
+        assert reply.error["message"] == f"the turn of child gogol_2 {outcome}: {reason}"
 
 
 def test_an_agent_that_does_not_wait_has_the_childs_id_at_once() -> None:

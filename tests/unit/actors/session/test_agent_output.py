@@ -122,12 +122,16 @@ def test_the_last_error_is_the_result_of_a_failed_turn() -> None:
         ({"status": "interrupted", "final_text": "x"}, None, "interrupted", "x"),
         ({"status": "interrupted", "final_text": "x"}, "too slow", "failed", "too slow"),
         ({"status": "completed", "final_text": "ok"}, "too slow", "completed", "ok"),
+        ({"status": "failed", "final_text": "part"}, None, "failed", "429"),
+        ({"status": "failed"}, None, "failed", "429"),
     ],
 )
 def test_a_turn_ends_as_reported_or_as_failed_if_it_was_given_up(
     data: Any, given_up: str | None, outcome: str, text: str
 ) -> None:
-    effects = follows("completion", data, given_up=given_up)
+    state = running()
+    follows("error", {"message": "429"}, state)
+    effects = follows("completion", data, state, given_up)
     shown = completion(effects)
     assert (shown["status"], shown["final_text"]) == (outcome, text)
     assert effects[-1] == BeginTurn()

@@ -201,23 +201,27 @@ def test_a_tree_learns_that_the_session_is_idle_once_no_prompt_waits() -> None:
     assert IDLE in state.complete("completed", "", None, "running")
 
 
-def test_a_failed_turn_without_a_text_results_in_the_last_error_of_its_agent() -> None:
+@pytest.mark.parametrize("said", [None, "", "my last words"])
+def test_a_failed_turn_results_in_the_last_error_of_its_agent(said: str | None) -> None:
     state = running()
     state.last_error = "no credit"
-    effects = state.complete("failed", None, None, "running")
+    effects = state.complete("failed", said, None, "running")
     assert stored(effects)[0].result == "no credit"
     assert events(effects)[0] == (
         "completion",
         {"final_text": "no credit", "status": "failed", "turn": 1},
     )
-    assert ChangeRecord({"final_response": None}) in effects
+    assert ChangeRecord({"final_response": said}) in effects
 
 
+@pytest.mark.parametrize("said", [None, "done"])
 @pytest.mark.parametrize("outcome", ["completed", "interrupted"])
-def test_an_error_on_the_way_is_not_the_result_of_a_turn_that_did_not_fail(outcome: str) -> None:
+def test_an_error_on_the_way_is_not_the_result_of_a_turn_that_did_not_fail(
+    outcome: str, said: str | None
+) -> None:
     state = running()
     state.last_error = "try again"
-    assert stored(state.complete(outcome, None, None, "running"))[0].result is None
+    assert stored(state.complete(outcome, said, None, "running"))[0].result == said
 
 
 def test_an_error_of_one_turn_is_not_the_result_of_the_next() -> None:
